@@ -1,4 +1,4 @@
-"""Setup for all tests."""
+"""Plugins for all tests."""
 
 from __future__ import annotations
 

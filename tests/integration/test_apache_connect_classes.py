@@ -38,7 +38,7 @@ from headrace.data.text import java_string
 from headrace.data.value_text import convert_to_string, parse_string
 from support import apache
 from support.connect_data import primitives, schemas, struct_of, values
-from support.transforms import make_plugin, records, sink_batch
+from support.transforms import make_converter, make_plugin, records, sink_batch
 
 pytestmark = [
     pytest.mark.jvm,
@@ -61,9 +61,7 @@ def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
 
 
 def converter(**props: str) -> JsonConverter:
-    configured = JsonConverter()
-    configured.configure({name.replace("_", "."): value for name, value in props.items()})
-    return configured
+    return make_converter(JsonConverter, "value", **props)
 
 
 ON, OFF, NUMERIC = converter(), converter(schemas_enable="false"), converter(decimal_format="NUMERIC")

@@ -445,7 +445,7 @@ def test_unknown_converter_is_rejected_with_its_key(tmp_path: Path) -> None:
 def test_failing_converter_is_rejected_with_one_line(tmp_path: Path, configure: str, message: str) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import os, time\nfrom headrace.api.converter import Converter\n"
-        f"class BadConverter(Converter):\n    def configure(self, config, is_key):\n        {configure}\n"
+        f"class BadConverter(Converter):\n    def configure(self, config):\n        {configure}\n"
     )
     settings = {"value.converter": "bad_converter:BadConverter", "plugin.path": str(tmp_path)}
     worker = Worker(tmp_path, {**settings, "connector.validation.timeout.ms": "1500"})
@@ -458,7 +458,7 @@ def test_failing_converter_is_rejected_with_one_line(tmp_path: Path, configure: 
 def test_signal_stops_the_worker_while_a_converter_hangs(tmp_path: Path) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import time\nfrom headrace.api.converter import Converter\n"
-        "class BadConverter(Converter):\n    def configure(self, config, is_key):\n"
+        "class BadConverter(Converter):\n    def configure(self, config):\n"
         f"        open({str(tmp_path / 'hangs')!r}, 'w').close()\n        time.sleep(1000)\n"
     )
     worker = Worker(tmp_path, {"value.converter": "bad_converter:BadConverter", "plugin.path": str(tmp_path)})

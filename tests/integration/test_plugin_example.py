@@ -14,11 +14,11 @@ PLUGINS = Path(__file__).parents[2] / "configs" / "plugins"
 
 
 def test_source_sink_and_transform_from_one_file_run(tmp_path: Path) -> None:
-    square = {"transforms": "square", "transforms.square.type": "Square", "transforms.square.field": "n"}
+    square = {"transforms": "square", "transforms.square.type": "square", "transforms.square.field": "n"}
     lines = tmp_path / "countdown.txt"
     with Worker(tmp_path, {"plugin.path": str(PLUGINS)}) as worker:
-        worker.create("down", {"connector.class": "CountdownSource", "topic": "countdown", "from": "3", **square})
-        worker.create("lines", {"connector.class": "LinesSink", "topics": "countdown", "path": str(lines)})
+        worker.create("down", {"connector.class": "countdown", "topic": "countdown", "from": "3", **square})
+        worker.create("lines", {"connector.class": "lines", "topics": "countdown", "path": str(lines)})
         expected = [f"countdown {offset} {{'n': {n * n}}}" for offset, n in enumerate((3, 2, 1, 0))]
         wait_for(lambda: lines.exists() and lines.read_text().splitlines() == expected, "all numbers")
         wait_for(lambda: worker.request("GET", "/connectors/down/offsets")["offsets"], "an offset")

@@ -19,15 +19,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
 PLUGIN = """
 import ctypes, os, subprocess, sys, time
-from headrace.api.config import Config, key
-from headrace.api.connector import SourceConnector
-from headrace.api.task import SourceTask
+from headrace.api import Config, SourceConnector, SourceTask, key
 
 class HangConfig(Config):
     how: str = key("how", default="nothing")
 
-class HangTask(SourceTask):
-    config_model = HangConfig
+class HangTask(SourceTask[HangConfig]):
     polls = 0
     def start(self, config):
         # A grandchild that has left its parent, session and process group, as daemons do.
@@ -43,13 +40,8 @@ class HangTask(SourceTask):
         self.polls += 1
         time.sleep(0.5)   # enough time to report the state RUNNING
 
-class HangConnector(SourceConnector):
-    config_model = HangConfig
+class HangConnector(SourceConnector[HangConfig]):
     task_class = HangTask
-    def start(self, config):
-        self.config = config
-    def task_configs(self, max_tasks):
-        return [self.config.originals]
 
 class HangingConnector(HangConnector):
     def start(self, config):

@@ -21,12 +21,10 @@ pytestmark = pytest.mark.integration
 PLUGINS = """
 # plug-ins for the tests of headrace
 import json, time
-from headrace.api.config import Config, key
-from headrace.api.connector import SinkConnector, SourceConnector
-from headrace.api.errors import DataError, RetriableError
-from headrace.api.task import SinkTask, SourceTask, SelfReadingSinkTask
-from headrace.api.transform import Transformation
-from headrace.data.records import SourceRecord
+from headrace.api import (
+    Config, DataError, RetriableError, SinkConnector, SinkTask, SourceConnector, SourceRecord, SourceTask,
+    Transformation, key,
+)
 from headrace.data.schema import STRING_SCHEMA
 
 class JournalConfig(Config):
@@ -34,20 +32,21 @@ class JournalConfig(Config):
     mode: str = key("mode", default="")
 
 class _Journal:
-    config_model = JournalConfig
     def note(self, what, *details):
         with open(self.config.journal, "a") as file:
             file.write(json.dumps([what, *details]) + "\\n")
 
-class JournalSinkTask(_Journal, SinkTask):
+class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
     failures = 0
     def start(self, config):
-        self.config = config
         self.note("start")
     def open(self, partitions):
         self.note("open", sorted(partitions))
     def close(self, partitions):
         self.note("close", sorted(partitions))
+    def put(self, records):
+        for batch in records.batches:
+            self.put_batch(batch)
     def put_batch(self, batch):
         if self.config.mode == "retry" and self.failures < 3:
             self.failures += 1
@@ -65,7 +64,7 @@ class JournalSinkTask(_Journal, SinkTask):
             self.context.request_commit()
         if self.config.mode == "seek" and self.failures < 1:
             self.failures += 1
-            self.context.seek({(batch.topic, batch.partition): 1})
+            self.context.offset({(batch.topic, batch.partition): 1})
         if self.config.mode == "pause":
             self.context.pause(*self.context.assignment)
     def pre_commit(self, offsets):
@@ -76,19 +75,15 @@ class JournalSinkTask(_Journal, SinkTask):
     def stop(self):
         self.note("stop")
 
-class JournalSink(_Journal, SinkConnector):
+class JournalSink(_Journal, SinkConnector[JournalConfig]):
     task_class = JournalSinkTask
     def start(self, config):
-        self.config = config
         self.note("connector start")
     def stop(self):
         self.note("connector stop")
-    def task_configs(self, max_tasks):
-        return [self.config.originals] * max_tasks
 
-class CountingSourceTask(_Journal, SourceTask):
+class CountingSourceTask(_Journal, SourceTask[JournalConfig]):
     def start(self, config):
-        self.config = config
         offset = self.context.offsets.read({"counter": 1})
         self.next = offset["n"] + 1 if offset else 0
         self.note("start", self.next)
@@ -105,13 +100,11 @@ class CountingSourceTask(_Journal, SourceTask):
                              source_partition={"counter": 1}, source_offset={"n": n})]
     def commit(self):
         self.note("commit")
-    def commit_batch(self, batch):
-        self.note("acknowledged", batch.source_offset["n"])
+    def commit_record(self, record, metadata):
+        self.note("acknowledged", record.source_offset["n"])
 
-class CountingSource(_Journal, SourceConnector):
+class CountingSource(_Journal, SourceConnector[JournalConfig]):
     task_class = CountingSourceTask
-    def start(self, config):
-        self.config = config
     def task_configs(self, max_tasks):
         return [self.config.originals] * (3 if self.config.mode == "too many" else 1)
 

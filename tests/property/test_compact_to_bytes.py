@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.api.converter import Enclosed
-from headrace.api.errors import BatchError
+from headrace.api.converter import FramedValues
+from headrace.api.errors import RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.converters.json_template import encode_compact
 from headrace.converters.json_values import EncodingOptions
 from headrace.converters.string_converter import StringConverter
-from headrace.data.columns import Columns, Compact, Lines, Shared
+from headrace.data.columns import ColumnarValues, Columns, Lines, Shared
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
+from headrace.plugins.creation import create_converter
 from support.compact_values import compact
 
 STRUCTS = (
@@ -34,8 +35,8 @@ CONVERTERS: list[tuple[type[Any], dict[str, str]]] = [
 def _result_or_errors(encode: Any, schema: Schema | None, values: Any) -> Any:
     try:
         encoded = encode("t", schema, values)
-        return encoded.whole() if isinstance(encoded, Enclosed) else encoded
-    except BatchError as error:
+        return encoded.whole() if isinstance(encoded, FramedValues) else encoded
+    except RecordErrors as error:
         return {index: repr(cause) for index, cause in error.errors.items()}
 
 
@@ -43,15 +44,14 @@ def _result_or_errors(encode: Any, schema: Schema | None, values: Any) -> Any:
 @settings(deadline=None, max_examples=150)
 @given(typed_values=compact(STRUCTS), wrong=st.sampled_from([False, False, False, True]))
 def test_columnar_values_are_encoded_to_the_same_bytes(
-    class_: type[Any], props: dict[str, str], typed_values: tuple[Schema | None, Compact], wrong: bool
+    class_: type[Any], props: dict[str, str], typed_values: tuple[Schema | None, ColumnarValues], wrong: bool
 ) -> None:
     schema, values = typed_values
     if wrong and isinstance(values, Columns):  # the values do not match their schema
         values = Columns(values.names, [Shared(1.5) for _ in values.names], len(values), is_maps=values.is_maps)
-    converter = class_()
-    converter.configure(props, False)
+    converter = create_converter(class_, props, "value")
     expected = _result_or_errors(converter.from_connect_batch, schema, list(values.items()))
-    assert _result_or_errors(converter.from_connect_compact, schema, values) == expected
+    assert _result_or_errors(converter.from_connect_columnar, schema, values) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,7 @@ def test_line_and_constant_columns_are_encoded_with_json_template(text: str) -> 
     columns = Columns(["line", "source"], [lines, Shared("s")], 3, is_maps=True)
     texts = encode_compact(None, columns, EncodingOptions())
     assert texts is not None
-    converter = JsonConverter()
-    converter.configure({"schemas.enable": "false"})
+    converter = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     assert texts.whole() == converter.from_connect_batch("t", None, columns.items())
     assert texts.whole()[1] == b'{"line":"","source":"s"}'
 
@@ -74,8 +73,7 @@ def test_column_with_null_is_not_encoded_with_json_template() -> None:
 
 
 def test_only_values_with_unpaired_surrogates_fail() -> None:
-    converter = JsonConverter()
-    converter.configure({"schemas.enable": "false"})
-    with pytest.raises(BatchError) as caught:
-        converter.from_connect_compact("t", STRING_SCHEMA, Lines("a\n\ud800", 2))
+    converter = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
+    with pytest.raises(RecordErrors) as caught:
+        converter.from_connect_columnar("t", STRING_SCHEMA, Lines("a\n\ud800", 2))
     assert list(caught.value.errors) == [1]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.api.converter import Run
-from headrace.api.errors import BatchError, DataError
+from headrace.api.converter import SchemaRun
+from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.converters.json_encoding import encode_list, encode_tree, list_encoder
 from headrace.converters.json_lists import PayloadDecoder
@@ -20,12 +20,11 @@ from headrace.data.columns import Columns, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
 from support.connect_data import primitives, schemaless, schemas, struct_of, values
+from support.transforms import make_converter
 
 
 def _converter(**props: str) -> JsonConverter:
-    configured = JsonConverter()
-    configured.configure({key.replace("_", "."): value for key, value in props.items()})
-    return configured
+    return make_converter(JsonConverter, "value", **props)
 
 
 @st.composite
@@ -41,8 +40,8 @@ def test_values_with_schema_round_trip(data: tuple[Schema, list[Any]], numeric: 
     converter = _converter(decimal_format="NUMERIC" if numeric else "BASE64")
     rows = to_rows(schema, items)
     encoded = converter.from_connect_batch("t", schema, rows)
-    runs = [Run(run.schema, listed(run.values)) for run in converter.to_connect_batch("t", encoded)]
-    assert runs == ([Run(schema, rows)] if rows else [])
+    runs = [SchemaRun(run.schema, listed(run.values)) for run in converter.to_connect_batch("t", encoded)]
+    assert runs == ([SchemaRun(schema, rows)] if rows else [])
     for item, text in zip(items, encoded, strict=True):
         assert converter.from_connect("t", schema, item) == text
         assert converter.to_connect("t", text) == (schema, item)
@@ -100,7 +99,7 @@ def _check_batch_matches_items(converter: JsonConverter, data: list[bytes | None
         except DataError:
             failing.append(index)
     if failing:
-        with pytest.raises(BatchError) as caught:
+        with pytest.raises(RecordErrors) as caught:
             converter.to_connect_batch("t", data)
         assert list(caught.value.errors) == failing
     runs = converter.to_connect_batch("t", [item for index, item in enumerate(data) if index not in failing])
@@ -153,7 +152,7 @@ def test_decoding_of_similar_maps_matches_single_values(payloads: list[bytes]) -
         except DataError:
             failing.append(index)
     if failing:
-        with pytest.raises(BatchError) as caught:
+        with pytest.raises(RecordErrors) as caught:
             decoder.decode_list(payloads)
         assert list(caught.value.errors) == failing
         return

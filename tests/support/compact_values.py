@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from headrace.data.columns import Column, Columns, Compact, Lines, Shared
+from headrace.data.columns import Column, ColumnarValues, Columns, Lines, Shared
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, Type
 from headrace.data.struct import to_rows
 from support.connect_data import schemaless, values
@@ -27,7 +27,7 @@ def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
 
 
 @st.composite
-def compact(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, Compact]:
+def compact(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, ColumnarValues]:
     """Generate columnar values with their schema: lines, maps, or structs of one of the schemas."""
     count = draw(st.integers(1, 4))
     if draw(st.sampled_from([True, False, False, False])):

@@ -52,7 +52,8 @@ def make_task(context: Context) -> LakehouseSinkTask:
     """Create and start a task."""
     task = LakehouseSinkTask()
     task.context = context
-    task.start(task.config_model.parse(context.props))
+    task.config = task.config_model.parse(context.props)
+    task.start(task.config)
     return task
 
 

@@ -1,23 +1,31 @@
-"""Builders for tests of transforms and predicates."""
+"""Builders for tests of transforms, predicates and converters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.api.errors import BatchError
+from headrace.api.errors import RecordErrors
 from headrace.data.batch import Batch, SinkBatch, SourceBatch
 from headrace.data.schema import Schema
 from headrace.data.struct import struct_converter, to_rows
 from headrace.plugins import registry
+from headrace.plugins.creation import create, create_converter
+
+_C = TypeVar("_C")
 
 
 def make_plugin(name: str, kind: str = "transform", /, **props: str) -> Any:
     """Create and configure a plug-in; ``__`` in a keyword stands for a dot, e.g. ``static__field``."""
-    plugin_class = registry.find(kind, name)
-    plugin = plugin_class()
-    plugin.configure(plugin_class.config_model.parse({key.replace("__", "."): value for key, value in props.items()}))
-    return plugin
+    return create(registry.find(kind, name), {key.replace("__", "."): value for key, value in props.items()})
+
+
+def make_converter(converter_class: type[_C], which: str = "value", /, **props: str) -> _C:
+    """Create and configure a converter; ``_`` in a keyword stands for a dot, e.g. ``schemas_enable``."""
+    configured: _C = create_converter(
+        converter_class, {key.replace("_", "."): value for key, value in props.items()}, which
+    )
+    return configured
 
 
 def source_batch(values: list[Any], schema: Schema | None = None, **attributes: Any) -> SourceBatch:
@@ -67,7 +75,7 @@ def transform_errors(transform: Any, batch: Batch) -> dict[int, Exception]:
     """Transform a batch and return the errors of its records, by index."""
     try:
         transform.apply_batch(batch)
-    except BatchError as error:
+    except RecordErrors as error:
         return error.errors
     return {}
 

@@ -66,7 +66,7 @@ class CastConfig(Config):
     replace_null_with_default: bool = replace_null_key()
 
 
-class Cast(KeyOrValue):
+class Cast(KeyOrValue[CastConfig]):
     """Casts fields, or the whole key or value, to other types.
 
     Numbers that do not fit the target type are truncated as by Java's casts. Strings that are not a valid number of the
@@ -75,7 +75,6 @@ class Cast(KeyOrValue):
 
     abstract = True
     passes_null = True
-    config_model = CastConfig
 
     def configure(self, config: CastConfig) -> None:
         """Store the target types."""

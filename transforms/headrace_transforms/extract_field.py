@@ -9,7 +9,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns, Compact, Lines, Shared, column_items
+from headrace.data.columns import ColumnarValues, Columns, Lines, Shared, column_items
 from headrace.data.schema import Schema
 from headrace_transforms.field_paths import field_at, field_syntax_key, map_value, parse_path, row_getter
 from headrace_transforms.key_or_value import (
@@ -32,11 +32,10 @@ class ExtractFieldConfig(Config):
     field_syntax_version: str = field_syntax_key()
 
 
-class ExtractField(KeyOrValue):
+class ExtractField(KeyOrValue[ExtractFieldConfig]):
     """Replaces ``Struct{a=1}`` with 1 for the field ``a``. Null stays null."""
 
     abstract = True
-    config_model = ExtractFieldConfig
 
     def configure(self, config: ExtractFieldConfig) -> None:
         """Parse the field's name or path. Raises ConfigError."""
@@ -65,7 +64,7 @@ class ExtractField(KeyOrValue):
         path = self._path
         return None, [None if value is None else map_value(value, path) for value in values]
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Return the column of the field."""
         if not isinstance(values, Columns) or len(self._path) > 1:
             return None

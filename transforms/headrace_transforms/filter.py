@@ -11,6 +11,7 @@ class Filter(Transformation):
     """Drops all records that it is applied to."""
 
     java_names = ("org.apache.kafka.connect.transforms.Filter",)
+    stateless = True
 
     def apply(self, record: Any) -> None:
         """Drop the record."""

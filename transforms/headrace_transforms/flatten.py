@@ -37,7 +37,7 @@ class _Leaf(NamedTuple):
     steps: tuple[tuple[int, Any], ...]
 
 
-class Flatten(KeyOrValue):
+class Flatten(KeyOrValue[FlattenConfig]):
     """Flattens structs and maps.
 
     Arrays are not flattened. Fields inherit the optionality and default of their struct. Null keys and values are not
@@ -46,7 +46,6 @@ class Flatten(KeyOrValue):
 
     abstract = True
     passes_null = True
-    config_model = FlattenConfig
 
     def configure(self, config: FlattenConfig) -> None:
         """Store the delimiter."""

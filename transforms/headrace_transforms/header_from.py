@@ -54,11 +54,10 @@ class HeaderFromConfig(Config):
             yield ConfigError("fields", ",".join(fields), reason)
 
 
-class HeaderFrom(KeyOrValue):
+class HeaderFrom(KeyOrValue[HeaderFromConfig]):
     """Adds a header for each field, with the field's schema. Null keys and values are errors."""
 
     abstract = True
-    config_model = HeaderFromConfig
 
     def configure(self, config: HeaderFromConfig) -> None:
         """Store the fields, headers and operation."""

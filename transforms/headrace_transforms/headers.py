@@ -23,10 +23,9 @@ class DropHeadersConfig(Config):
     )
 
 
-class DropHeaders(ListTransformation):
+class DropHeaders(ListTransformation[DropHeadersConfig]):
     """Removes all headers with the configured names."""
 
-    config_model = DropHeadersConfig
     java_names = ("org.apache.kafka.connect.transforms.DropHeaders",)
 
     def configure(self, config: DropHeadersConfig) -> None:
@@ -52,10 +51,9 @@ class InsertHeaderConfig(Config):
     )
 
 
-class InsertHeader(ListTransformation):
+class InsertHeader(ListTransformation[InsertHeaderConfig]):
     """Adds one header to each record."""
 
-    config_model = InsertHeaderConfig
     java_names = ("org.apache.kafka.connect.transforms.InsertHeader",)
 
     def configure(self, config: InsertHeaderConfig) -> None:

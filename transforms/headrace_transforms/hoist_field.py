@@ -7,7 +7,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import DataError
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns, Compact, Lines
+from headrace.data.columns import ColumnarValues, Columns, Lines
 from headrace.data.schema import Schema, struct
 from headrace_transforms.key_or_value import KeyOrValue, SchemaCache, TransformResult
 
@@ -18,11 +18,10 @@ class HoistFieldConfig(Config):
     field: str = key("field", doc="Name of the only field of the new struct or map.", importance=Importance.MEDIUM)
 
 
-class HoistField(KeyOrValue):
+class HoistField(KeyOrValue[HoistFieldConfig]):
     """Replaces ``x`` with ``Struct{field=x}``, or with ``{field: x}`` without a schema. Wraps nulls too."""
 
     abstract = True
-    config_model = HoistFieldConfig
 
     def configure(self, config: HoistFieldConfig) -> None:
         """Store the field's name."""
@@ -38,7 +37,7 @@ class HoistField(KeyOrValue):
             raise DataError(f'Invalid value: null used for required field: "{field}", schema type: {name}')
         return self._schemas(schema), self._wrapped(values, is_maps=False)
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult:
         """Wrap the values without converting them to rows."""
         column = values if isinstance(values, Lines) else values.items()
         if schema is None:

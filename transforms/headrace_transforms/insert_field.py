@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headrace.api.config import Config, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch, SinkBatch
-from headrace.data.columns import Column, Columns, Compact, Shared, column_items
+from headrace.data.columns import Column, ColumnarValues, Columns, Shared, column_items
 from headrace.data.logical import OPTIONAL_TIMESTAMP_SCHEMA, TIMESTAMP_SCHEMA, millis_to_timestamp
 from headrace.data.schema import (
     INT32_SCHEMA,
@@ -96,12 +96,11 @@ def _to_timestamp(millis: int | None) -> Any:
     return None if millis is None else millis_to_timestamp(millis)
 
 
-class InsertField(KeyOrValue):
+class InsertField(KeyOrValue[InsertFieldConfig]):
     """Adds fields in the order topic, partition, offset, timestamp, static. Does not change null keys and values."""
 
     abstract = True
     passes_null = True
-    config_model = InsertFieldConfig
 
     def configure(self, config: InsertFieldConfig) -> None:
         """Store the fields to add."""
@@ -138,7 +137,7 @@ class InsertField(KeyOrValue):
                     copy[name] = item
         return copies
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Add the fields as columns.
 
         Returns None if `change` must transform the values instead: if null fields must be replaced with defaults, or if

@@ -11,10 +11,11 @@ from itertools import groupby
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from headrace.api.config import Importance, key
-from headrace.api.errors import BatchError, DataError
+from headrace.api.errors import DataError, RecordErrors
+from headrace.api.plugin import C
 from headrace.api.transform import Transformation
 from headrace.data.batch import Batch, from_records
-from headrace.data.columns import Compact, Values, listed
+from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.schema import Schema, Type
 from headrace.data.struct import row_converter
 
@@ -26,23 +27,24 @@ TransformResult = tuple[Schema | None, Values]
 """The new schema, and one new value for each old value, in the same order."""
 
 
-class ListTransformation(Transformation):
+class ListTransformation(Transformation[C]):
     """A transform that implements only `change_batch`, for both batches and single records."""
 
     abstract = True
+    stateless = True
 
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
         """Return the transformed batch or batches, None to drop the batch. Raises DataError for a bad record."""
         raise NotImplementedError
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Return the transformed batch. Raises BatchError with all bad records."""
+        """Return the transformed batch. Raises RecordErrors with all bad records."""
         try:
             return self.change_batch(batch)
         except _RECORD_ERRORS as error:
             raise self._find_bad_records(batch, error) from error
 
-    def _find_bad_records(self, batch: Any, error: Exception) -> BatchError:
+    def _find_bad_records(self, batch: Any, error: Exception) -> RecordErrors:
         errors: dict[int, Exception] = {}
         for index in range(len(batch)):
             try:
@@ -50,19 +52,19 @@ class ListTransformation(Transformation):
             except _RECORD_ERRORS as cause:
                 errors[index] = cause if isinstance(cause, DataError) else DataError(f"{type(cause).__name__}: {cause}")
         # If each record can be transformed alone, but the whole batch cannot, the error applies to all records.
-        return BatchError(errors or dict.fromkeys(range(len(batch)), error))
+        return RecordErrors(errors or dict.fromkeys(range(len(batch)), error))
 
     def apply(self, record: Any) -> Any:
         """Return the transformed record, None if it is dropped. Raises DataError."""
         try:
             result = self.apply_batch(from_records([record])[0])
-        except BatchError as error:
+        except RecordErrors as error:
             raise error.errors[0] from None
         batches = [result] if isinstance(result, Batch) else result or []
         return next((changed for batch in batches for changed in batch.to_records()), None)
 
 
-class KeyOrValue(ListTransformation):
+class KeyOrValue(ListTransformation[C]):
     """A transform of either keys or values, as the subclass's `side` selects."""
 
     abstract = True
@@ -76,7 +78,7 @@ class KeyOrValue(ListTransformation):
         """Return the new schema and values. `batch` provides the topic, timestamps and so on. Raises DataError."""
         raise NotImplementedError
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Transform record values in columnar form, without converting them to a list of values.
 
         Returns None if the values must be transformed with `change` instead. Not called for keys.

@@ -57,11 +57,10 @@ class MaskFieldConfig(Config):
     replace_null_with_default: bool = replace_null_key()
 
 
-class MaskField(KeyOrValue):
+class MaskField(KeyOrValue[MaskFieldConfig]):
     """Masks fields. Null fields stay null. A null key or value is an error."""
 
     abstract = True
-    config_model = MaskFieldConfig
 
     def configure(self, config: MaskFieldConfig) -> None:
         """Store the fields and the replacement."""

@@ -38,10 +38,9 @@ class RegexRouterConfig(Config):
             yield ConfigError("replacement", values["replacement"], str(error))
 
 
-class RegexRouter(ListTransformation):
+class RegexRouter(ListTransformation[RegexRouterConfig]):
     """Replaces topic names that match the regular expression as a whole."""
 
-    config_model = RegexRouterConfig
     java_names = ("org.apache.kafka.connect.transforms.RegexRouter",)
 
     def configure(self, config: RegexRouterConfig) -> None:

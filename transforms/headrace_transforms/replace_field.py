@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.api.config import Config, key
 from headrace.data.batch import Batch
-from headrace.data.columns import Columns, Compact
+from headrace.data.columns import ColumnarValues, Columns
 from headrace.data.schema import Schema
 from headrace_transforms.key_or_value import (
     KeyOrValue,
@@ -41,12 +41,11 @@ class ReplaceFieldConfig(Config):
     replace_null_with_default: bool = replace_null_key()
 
 
-class ReplaceField(KeyOrValue):
+class ReplaceField(KeyOrValue[ReplaceFieldConfig]):
     """Filters and renames the fields of structs or maps. Does not change null keys and values."""
 
     abstract = True
     passes_null = True
-    config_model = ReplaceFieldConfig
 
     def configure(self, config: ReplaceFieldConfig) -> None:
         """Store the names."""
@@ -83,7 +82,7 @@ class ReplaceField(KeyOrValue):
             {renames.get(name, name): item for name, item in value.items() if keeps(name)} for value in values
         ]
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Remove and rename columns. Returns None if null fields must be replaced with defaults."""
         if not isinstance(values, Columns):
             return None

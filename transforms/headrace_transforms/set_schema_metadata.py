@@ -8,7 +8,7 @@ from typing import Any
 from headrace.api.config import Config, Importance, key
 from headrace.api.errors import ConfigError, DataError
 from headrace.data.batch import Batch
-from headrace.data.columns import Compact
+from headrace.data.columns import ColumnarValues
 from headrace.data.schema import Schema, Type
 from headrace_transforms.key_or_value import (
     KeyOrValue,
@@ -36,11 +36,10 @@ class SetSchemaMetadataConfig(Config):
             yield ConfigError("", None, "Neither schema name nor version configured")
 
 
-class SetSchemaMetadata(KeyOrValue):
+class SetSchemaMetadata(KeyOrValue[SetSchemaMetadataConfig]):
     """Sets the name or version of the schema. A value without a schema is an error unless it is null."""
 
     abstract = True
-    config_model = SetSchemaMetadataConfig
 
     def configure(self, config: SetSchemaMetadataConfig) -> None:
         """Store the name and version."""
@@ -62,7 +61,7 @@ class SetSchemaMetadata(KeyOrValue):
             values = defaults_filler(schema, self._replace_null)(values)
         return self._schemas(schema), values
 
-    def change_columnar(self, schema: Schema | None, values: Compact, batch: Batch) -> TransformResult | None:
+    def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Change only the schema. Returns None if null fields must be replaced with defaults."""
         if schema is None or (schema.type is Type.STRUCT and self._replace_null and row_defaults(schema)):
             return None

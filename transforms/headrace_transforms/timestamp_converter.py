@@ -86,11 +86,10 @@ class TimestampConverterConfig(Config):
             yield ConfigError("format", pattern, f"{reason}: {error}")
 
 
-class TimestampConverter(KeyOrValue):
+class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
     """Converts timestamps by way of a datetime in UTC. Nulls stay null."""
 
     abstract = True
-    config_model = TimestampConverterConfig
 
     def configure(self, config: TimestampConverterConfig) -> None:
         """Store the field, target type and formats."""

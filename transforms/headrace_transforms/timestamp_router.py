@@ -35,10 +35,9 @@ class TimestampRouterConfig(Config):
     )
 
 
-class TimestampRouter(ListTransformation):
+class TimestampRouter(ListTransformation[TimestampRouterConfig]):
     """Changes the topic of records. A record without a timestamp is an error."""
 
-    config_model = TimestampRouterConfig
     java_names = ("org.apache.kafka.connect.transforms.TimestampRouter",)
 
     def configure(self, config: TimestampRouterConfig) -> None:

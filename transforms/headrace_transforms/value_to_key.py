@@ -38,10 +38,9 @@ class ValueToKeyConfig(Config):
     field_syntax_version: str = field_syntax_key()
 
 
-class ValueToKey(ListTransformation):
+class ValueToKey(ListTransformation[ValueToKeyConfig]):
     """Sets the key to a struct with the configured fields, or to a map if the value has no schema."""
 
-    config_model = ValueToKeyConfig
     java_names = ("org.apache.kafka.connect.transforms.ValueToKey",)
 
     def configure(self, config: ValueToKeyConfig) -> None:

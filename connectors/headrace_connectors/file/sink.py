@@ -13,6 +13,7 @@ from headrace.api.errors import ConnectError
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.lines import java_lines
+from headrace.data.sink_records import SinkRecords
 from headrace_connectors.file.config import FileStreamSinkConfig
 
 log = logging.getLogger(__name__)
@@ -20,10 +21,8 @@ log = logging.getLogger(__name__)
 _STDOUT = 1
 
 
-class FileStreamSinkTask(SinkTask):
+class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
     """Appends records to one file, or writes them to standard output. Several tasks may append to the same file."""
-
-    config_model = FileStreamSinkConfig
 
     def __init__(self) -> None:
         self._descriptor = _STDOUT
@@ -33,10 +32,11 @@ class FileStreamSinkTask(SinkTask):
         self._file = config.file
         self._open()
 
-    def put_batch(self, batch: SinkBatch) -> None:
-        """Write the whole batch or nothing, in one system call, so that lines of different tasks do not interleave."""
-        values = batch.values if batch.compact is None else batch.compact
-        data = java_lines(batch.value_schema, values).encode("utf-8", "replace")
+    def put(self, records: SinkRecords) -> None:
+        """Write all records or none, in one system call, so that lines of different tasks do not interleave."""
+        if not len(records):
+            return
+        data = "".join(map(_lines, records.batches)).encode("utf-8", "replace")
         if self._file and os.fstat(self._descriptor).st_nlink == 0:
             log.warning("File %s was deleted, creating it again", self._file)
             self.stop()
@@ -66,7 +66,7 @@ class FileStreamSinkTask(SinkTask):
             raise ConnectError(f"Couldn't find or create file '{self._file}': {error.strerror}") from error
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: `put_batch` has already passed all data to the operating system."""
+        """Do nothing: `put` has already passed all data to the operating system."""
 
     def stop(self) -> None:
         """Close the file."""
@@ -75,20 +75,15 @@ class FileStreamSinkTask(SinkTask):
             self._descriptor = _STDOUT
 
 
-class FileStreamSinkConnector(SinkConnector):
+def _lines(batch: SinkBatch) -> str:
+    return java_lines(batch.value_schema, batch.values if batch.compact is None else batch.compact)
+
+
+class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
     """Starts `tasks.max` tasks that all append to the same file."""
 
-    config_model = FileStreamSinkConfig
     task_class = FileStreamSinkTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
-
-    def start(self, config: FileStreamSinkConfig) -> None:
-        """Store the configuration for the tasks."""
-        self._config = config
-
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return the connector's configuration for every task."""
-        return [self._config.originals] * max_tasks
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Accept any offsets: the sink only appends to the file, whatever the offsets are."""

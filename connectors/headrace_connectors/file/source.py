@@ -30,10 +30,8 @@ MISSING_FILE_WAIT_S = 0.5
 _STDIN = 0
 
 
-class FileStreamSourceTask(SourceTask):
+class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
     """Reads one file, or standard input."""
-
-    config_model = FileStreamSourceConfig
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -41,7 +39,6 @@ class FileStreamSourceTask(SourceTask):
 
     def start(self, config: FileStreamSourceConfig) -> None:
         """Read the committed source offset. The first poll opens the file."""
-        self._config = config
         self._partition = {"filename": config.file}
         self._warned_missing = False
         self._last_change = ""
@@ -53,9 +50,9 @@ class FileStreamSourceTask(SourceTask):
         splitter = self._splitter
         if not splitter.has_lines and not self._read_more():
             return None
-        lines = splitter.next_lines(self._config.batch_size)
+        lines = splitter.next_lines(self.config.batch_size)
         return SourceBatch(
-            self._config.topic,
+            self.config.topic,
             lines,
             value_schema=STRING_SCHEMA,
             timestamps=time.time_ns() // 1_000_000,
@@ -79,8 +76,8 @@ class FileStreamSourceTask(SourceTask):
         block = self._read_block()
         if block:
             self._splitter.feed(block)
-        elif self._config.file:
-            self._warn_if_file_changed(self._config.file)
+        elif self.config.file:
+            self._warn_if_file_changed(self.config.file)
             self._stopping.wait(WAIT_S)
         return self._splitter.has_lines
 
@@ -113,7 +110,7 @@ class FileStreamSourceTask(SourceTask):
         self._last_change = change
 
     def _open(self) -> bool:
-        file = self._config.file
+        file = self.config.file
         if not file:
             self._descriptor = _STDIN
             return True
@@ -140,20 +137,11 @@ class FileStreamSourceTask(SourceTask):
         return True
 
 
-class FileStreamSourceConnector(SourceConnector):
-    """Starts one task regardless of tasks.max."""
+class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
+    """Starts one task regardless of tasks.max: several tasks could not keep the lines in order."""
 
-    config_model = FileStreamSourceConfig
     task_class = FileStreamSourceTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
-
-    def start(self, config: FileStreamSourceConfig) -> None:
-        """Store the configuration for the task."""
-        self._config = config
-
-    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration, because several tasks could not keep the lines in order."""
-        return [self._config.originals]
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:
         """Return SUPPORTED for a file, which can be re-read from an offset, and UNSUPPORTED for standard input."""

@@ -48,10 +48,9 @@ def _dialect(config: JdbcSourceConfig) -> Dialect:
     return dialect_for(url.parse(config.connection_url), config)
 
 
-class JdbcSourceTask(SourceTask):
+class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     """Reads the assigned tables one after the other over one connection."""
 
-    config_model = JdbcSourceTaskConfig
     poll_block_s = 1.0
 
     def __init__(self) -> None:
@@ -148,10 +147,9 @@ class JdbcSourceTask(SourceTask):
                 logger.debug("Ignoring an error while closing a broken connection: %s", error)
 
 
-class JdbcSourceConnector(SourceConnector):
+class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     """Assigns the tables of a database to tasks."""
 
-    config_model = JdbcSourceConfig
     task_class = JdbcSourceTask
     java_names = ("io.confluent.connect.jdbc.JdbcSourceConnector", "io.aiven.connect.jdbc.JdbcSourceConnector")
 

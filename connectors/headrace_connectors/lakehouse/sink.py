@@ -38,10 +38,8 @@ _PROBE_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
-class LakehouseSinkTask(SelfReadingSinkTask):
+class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
     """Runs the query until the task is stopped. Pausing stops the query, and resuming starts it as a new generation."""
-
-    config_model = LakehouseSinkConfig
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -158,10 +156,9 @@ def _new_generation(checkpoints: Path) -> int:
     return time.time_ns() // 1_000_000
 
 
-class LakehouseSinkConnector(SinkConnector):
+class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
     """The connector. Its only task runs one query for all topics, on all cores of `spark.master`."""
 
-    config_model = LakehouseSinkConfig
     task_class = LakehouseSinkTask
     supports_transforms = False
 

@@ -1,22 +1,34 @@
 """Connectors: they read the configuration, monitor the external system, and define the configurations of their tasks.
 
-Life cycle of an instance: it is created, `context` is set, then the platform calls `start`, `task_configs` (again after
-each `context.request_task_reconfiguration`), and finally `stop`. It runs in a separate process, not in the worker.
+Life cycle of an instance: it is created, `context` and `config` are set, then the platform calls `start`,
+`task_configs` (again after each `context.request_task_reconfiguration`), and finally `stop`. It runs in a separate
+process, not in the worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from functools import cache
+from typing import Any, ClassVar, Protocol, cast
 
 from headrace.api.config_def import ConfigValue
-from headrace.api.plugin import Plugin
-from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
+from headrace.api.plugin import C, Plugin
+from headrace.api.task import OffsetReader, SelfReadingSinkTask, SinkTask, SourceTask, Task
 
 
 class ConnectorContext(Protocol):
     """The interface of the platform for a connector."""
+
+    @property
+    def connector_name(self) -> str: ...
+    @property
+    def props(self) -> Mapping[str, str]:
+        """The connector's configuration as strings, with resolved variables."""
+
+    @property
+    def offsets(self) -> OffsetReader:
+        """Reads the source offsets of the connector; a sink connector has none."""
 
     def request_task_reconfiguration(self) -> None:
         """Request that the platform calls `task_configs` again; callable from any thread."""
@@ -32,21 +44,24 @@ class ExactlyOnceSupport(Enum):
     UNSUPPORTED = "unsupported"
 
 
-class Connector(Plugin):
+class Connector(Plugin[C]):
     """The base class of `SourceConnector` and `SinkConnector`; derive from one of these."""
 
     abstract = True
-    task_class: ClassVar[type[Task]]
+    task_class: ClassVar[type[Task[Any]]]
     context: ConnectorContext
 
-    def start(self, config: Any) -> None:
-        """Start; `config` is an instance of `config_model`. Raises ConnectError if the connector cannot start."""
+    def start(self, config: C) -> None:
+        """Start; `config` is also `self.config`. Raises ConnectError if the connector cannot start."""
 
     def stop(self) -> None:
         """Stop and release resources; called once, also after a failed start."""
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names."""
+        """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names.
+
+        By default, a source has one task and a sink `max_tasks` tasks, all with the connector's configuration.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
@@ -65,7 +80,7 @@ class Connector(Plugin):
         """
         return ()
 
-    def alter_offsets(self, config: Any, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+    def alter_offsets(self, config: C, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Validate offsets that a user wants to set. Raises ConnectError to reject them.
 
         Return True if offsets are managed only by the platform or were also changed in the external system, otherwise
@@ -75,25 +90,59 @@ class Connector(Plugin):
         return False
 
 
-class SourceConnector(Connector):
+class SourceConnector(Connector[C]):
     """A connector whose tasks read from an external system; the platform writes the records to topics."""
 
     abstract = True
-    task_class: ClassVar[type[SourceTask]]
+    task_class: ClassVar[type[SourceTask[Any]]]
 
-    def exactly_once_support(self, config: Any) -> ExactlyOnceSupport | None:
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return the connector's configuration for one task."""
+        return [self.config.originals]
+
+    def exactly_once_support(self, config: C) -> ExactlyOnceSupport | None:
         """Return whether exactly-once delivery is supported with that configuration; None if unknown."""
         return None
 
-    def can_define_transaction_boundaries(self, config: Any) -> bool:
+    def can_define_transaction_boundaries(self, config: C) -> bool:
         """Whether ``transaction.boundary=connector`` works with that configuration."""
         return False
 
 
-class SinkConnector(Connector):
+class SinkConnector(Connector[C]):
     """A connector whose tasks write records from topics to an external system."""
 
     abstract = True
-    task_class: ClassVar[type[SinkTask] | type[SelfReadingSinkTask]]
+    task_class: ClassVar[type[SinkTask[Any]] | type[SelfReadingSinkTask[Any]]]
     supports_transforms: ClassVar[bool] = True
     """If false, validation rejects ``transforms`` and ``predicates`` for this connector."""
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return the connector's configuration for each of `max_tasks` tasks."""
+        return [self.config.originals for _ in range(max_tasks)]
+
+
+def connector_for(task_class: type[Task[Any]]) -> type[Connector[Any]]:
+    """Return a connector class for a task class that needs no connector of its own; it has the task's name.
+
+    The task class may define the class method ``task_configs(config, max_tasks)``, as source functions do.
+    """
+    return _connector_for(cast("Any", task_class))
+
+
+@cache
+def _connector_for(task_class: Any) -> type[Connector[Any]]:
+    base: Any = SourceConnector if issubclass(task_class, SourceTask) else SinkConnector
+    body: dict[str, Any] = {
+        "__doc__": task_class.__doc__,
+        "__module__": task_class.__module__,
+        "__qualname__": task_class.__qualname__,
+        "task_class": task_class,
+        "java_names": task_class.java_names,
+        "version": task_class.version,
+    }
+    if hasattr(task_class, "task_configs"):
+        body["task_configs"] = lambda self, max_tasks: task_class.task_configs(self.config, max_tasks)
+    connector: type[Connector[Any]] = type(task_class.__name__, (base,), body)
+    connector.config_model = task_class.config_model
+    return connector

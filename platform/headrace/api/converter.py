@@ -1,18 +1,19 @@
 """Converters convert between Connect data and the bytes in topics.
 
 Authors implement `from_connect` and `to_connect`; built-in converters also override the batch methods for speed. The
+platform may call a converter again for the same value after an error. The
 batch methods represent structs as rows (see `headrace.data.struct`), the other methods as `Struct`. Null bytes
 correspond to a null value without a schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from headrace.api.errors import BatchError
-from headrace.api.plugin import Plugin
-from headrace.data.columns import Compact, Values
+from headrace.api.errors import RecordErrors
+from headrace.api.plugin import C, Plugin
+from headrace.data.columns import ColumnarValues, Values
 from headrace.data.schema import Schema
 from headrace.data.struct import from_rows, to_rows
 
@@ -24,14 +25,14 @@ class SchemaAndValue(NamedTuple):
     value: Any
 
 
-class Run(NamedTuple):
+class SchemaRun(NamedTuple):
     """Consecutive values that share a schema."""
 
     schema: Schema | None
     values: Values
 
 
-class Enclosed(NamedTuple):
+class FramedValues(NamedTuple):
     """Byte strings with a common prefix (`before`) and suffix (`after`); `values` contains the bytes between them."""
 
     before: bytes
@@ -44,16 +45,25 @@ class Enclosed(NamedTuple):
         return [before + value + after for value in self.values]
 
 
+RawHeaders = list[tuple[str, bytes | None]]
+"""The headers of one record as names and bytes, in order."""
+
 NO_VALUE = SchemaAndValue(None, None)
 
 
-class Converter(Plugin):
+class Converter(Plugin[C]):
     """The base class of key and value converters."""
 
     abstract = True
 
-    def configure(self, props: Mapping[str, str], is_key: bool) -> None:
-        """Apply the configuration (the converter's keys without prefix, as strings). Raises ConfigErrors."""
+    uses_headers: ClassVar[bool] = False
+    """If true, the platform calls the two methods with headers for each record, instead of the batch methods."""
+
+    is_key: bool = False
+    """Whether the converter converts keys. The platform sets it before it calls `configure`."""
+
+    def configure(self, config: C) -> None:
+        """Prepare the converter; the keys of `config` have no prefix. Raises ConfigErrors."""
 
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode one value. Raises DataError."""
@@ -63,8 +73,18 @@ class Converter(Plugin):
         """Decode one value. Raises DataError."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define to_connect")
 
+    def from_connect_with_headers(
+        self, topic: str, headers: RawHeaders, schema: Schema | None, value: Any
+    ) -> bytes | None:
+        """Encode one value (KIP-440). The method may modify `headers`, the record's already converted headers."""
+        return self.from_connect(topic, schema, value)
+
+    def to_connect_with_headers(self, topic: str, headers: RawHeaders, data: bytes | None) -> SchemaAndValue:
+        """Decode one value (KIP-440). `headers` are the record's headers as bytes."""
+        return self.to_connect(topic, data)
+
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
-        """Encode each value. Raises BatchError naming every value that cannot be converted."""
+        """Encode each value. Raises RecordErrors naming every value that cannot be converted."""
         encoded: list[bytes | None] = []
         errors: dict[int, Exception] = {}
         for index, value in enumerate(from_rows(schema, values)):
@@ -73,17 +93,19 @@ class Converter(Plugin):
             except Exception as error:  # noqa: BLE001 - whatever a plug-in raises concerns this record alone
                 errors[index] = error
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return encoded
 
-    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
+    def from_connect_columnar(
+        self, topic: str, schema: Schema | None, values: ColumnarValues
+    ) -> list[bytes | None] | FramedValues:
         """Encode columnar values with the same results as `from_connect_batch`. Override only for speed."""
         return self.from_connect_batch(topic, schema, values.items())
 
-    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Decode each value; consecutive values with equal schemas form a run.
 
-        Raises BatchError naming every value that cannot be converted.
+        Raises RecordErrors naming every value that cannot be converted.
         """
         decoded: list[SchemaAndValue] = []
         errors: dict[int, Exception] = {}
@@ -93,20 +115,20 @@ class Converter(Plugin):
             except Exception as error:  # noqa: BLE001 - whatever a plug-in raises concerns this record alone
                 errors[index] = error
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return to_runs(decoded)
 
     def close(self) -> None:
         """Release the resources that `configure` acquired."""
 
 
-class HeaderConverter(Plugin):
+class HeaderConverter(Plugin[C]):
     """The base class of header converters."""
 
     abstract = True
 
-    def configure(self, props: Mapping[str, str]) -> None:
-        """Apply the configuration (the converter's keys without prefix, as strings). Raises ConfigErrors."""
+    def configure(self, config: C) -> None:
+        """Prepare the converter; the keys of `config` have no prefix. Raises ConfigErrors."""
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode a header's value. Raises DataError."""
@@ -120,7 +142,7 @@ class HeaderConverter(Plugin):
         """Release the resources that `configure` acquired."""
 
 
-def to_runs(items: Sequence[SchemaAndValue]) -> list[Run]:
+def to_runs(items: Sequence[SchemaAndValue]) -> list[SchemaRun]:
     """Group consecutive values with equal schemas, and convert structs to rows."""
     runs: list[tuple[Schema | None, list[Any]]] = []
     for schema, value in items:
@@ -128,4 +150,4 @@ def to_runs(items: Sequence[SchemaAndValue]) -> list[Run]:
             runs[-1][1].append(value)
         else:
             runs.append((schema, [value]))
-    return [Run(schema, to_rows(schema, values)) for schema, values in runs]
+    return [SchemaRun(schema, to_rows(schema, values)) for schema, values in runs]

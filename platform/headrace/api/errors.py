@@ -1,18 +1,19 @@
 """The errors that plug-ins raise, and how the platform handles them.
 
-`ConnectError` fails the task. After a `RetriableError` the platform retries the operation until
-``errors.retry.timeout``; a sink receives the same batch again. `DataError` concerns one record: ``errors.tolerance``
-decides whether it fails the task. `ConfigError` concerns one configuration key; `ConfigErrors` reports the errors of
-all keys together. `BatchError` names the failed records of a batch, so that the platform can process the others.
+`ConnectError` fails the task. After a `RetriableError` the platform calls again: a sink receives the same records, and
+the stages before it are retried until ``errors.retry.timeout``. `DataError` concerns one record: ``errors.tolerance``
+decides whether it fails the task. `RecordErrors` names the failed records of a call, so that the platform can process
+the others. `ConfigError` concerns one configuration key; `ConfigErrors` reports the errors of all keys together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace.data.errors import ConnectError, DataError
 
-__all__ = ["BatchError", "ConfigError", "ConfigErrors", "ConnectError", "DataError", "RetriableError"]
+__all__ = ["ConfigError", "ConfigErrors", "ConnectError", "DataError", "RecordErrors", "RetriableError"]
 
 
 class RetriableError(ConnectError):
@@ -49,18 +50,21 @@ class ConfigErrors(ConnectError):
         super().__init__("\n".join(str(error) for error in self.errors))
 
 
-class BatchError(ConnectError):
-    """Some records of a batch failed; the call had no effect for any record of the batch.
+class RecordErrors(ConnectError):
+    """Some records of a call failed; the call succeeded for the others.
 
-    `errors` maps the index in the batch of **every** failed record to its exception, so that the same call succeeds
-    without these records.
+    `errors` maps the index of **every** failed record, in the records that were passed, to its exception. `results`
+    contains the results of the other records, in order, if the call returns results: `apply_batch` and `test_batch`.
     """
 
-    def __init__(self, errors: Mapping[int, Exception]) -> None:
+    def __init__(self, errors: Mapping[int, Exception], results: Any = None) -> None:
+        if not errors:
+            raise ValueError("RecordErrors needs at least one error")
         self.errors = dict(sorted(errors.items()))
+        self.results = results
         index, first = next(iter(self.errors.items()))
         more = f" (and {len(self.errors) - 1} more records)" if len(self.errors) > 1 else ""
-        super().__init__(f"record {index} of the batch: {first}{more}")
+        super().__init__(f"record {index}: {first}{more}")
 
 
 def _shown(value: object) -> str:

@@ -7,17 +7,29 @@ The platform calls all methods of a task from one thread, and `stop` last, with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
-from headrace.api.plugin import Plugin
+from headrace.api.plugin import C, Plugin
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.records import SinkRecord, SourceRecord
+from headrace.data.sink_records import SinkRecords
 
 TopicPartition = tuple[str, int]
+"""A topic's name and a partition's number."""
+
+
+class RecordMetadata(NamedTuple):
+    """The position and timestamp (in ms) of a record that the brokers have acknowledged."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
 
 
 class OffsetReader(Protocol):
-    """Reads the committed source offsets of a source task's connector."""
+    """Reads the committed source offsets of a connector."""
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the last committed offset of that source partition, or None."""
@@ -26,49 +38,72 @@ class OffsetReader(Protocol):
         """Return the last committed offsets, in the order of `partitions`."""
 
 
-class SourceTaskContext(Protocol):
+class TaskContext(Protocol):
+    """The interface of the platform for every kind of task."""
+
+    @property
+    def connector_name(self) -> str: ...
+    @property
+    def task_number(self) -> int: ...
+    @property
+    def props(self) -> Mapping[str, str]:
+        """The task's configuration as strings, with resolved variables."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait. Return True after that time, or False as soon as the task is to stop.
+
+        In `headrace.testing` the time is virtual: the wait returns at once.
+        """
+
+    def monotonic(self) -> float:
+        """Return a time in seconds that never goes backwards; virtual in `headrace.testing`."""
+
+
+class SourceTaskContext(TaskContext, Protocol):
     """The interface of the platform for a source task."""
 
     @property
     def offsets(self) -> OffsetReader: ...
-    @property
-    def props(self) -> Mapping[str, str]: ...
 
 
 class ErrantRecordReporter(Protocol):
-    """Sends records that a sink cannot store to the dead letter queue."""
+    """Sends records that a sink cannot store to the dead letter queue (KIP-610). Callable from any thread.
 
-    def report(self, record: SinkRecord, error: Exception) -> None:
-        """Report one record; returns when the report is durable. Raises ConnectError if errors are not tolerated."""
+    Both methods return a future that is done when the report is durable; the platform does not commit the record's
+    offset before. Both raise ConnectError if ``errors.tolerance`` is `none`. A report after the revocation of the
+    record's partition is still written.
+    """
+
+    def report(self, record: SinkRecord, error: Exception) -> Future[None]:
+        """Report one record."""
+
+    def report_at(self, batch: SinkBatch, index: int, error: Exception) -> Future[None]:
+        """Report the record at that index of a batch."""
 
 
-class SinkTaskContext(Protocol):
+class SinkTaskContext(TaskContext, Protocol):
     """The interface of the platform for a sink task."""
 
     @property
-    def props(self) -> Mapping[str, str]: ...
-    @property
     def assignment(self) -> frozenset[TopicPartition]: ...
     @property
-    def errant_record_reporter(self) -> ErrantRecordReporter | None: ...
+    def errant_record_reporter(self) -> ErrantRecordReporter | None:
+        """None if neither a dead letter queue nor logging of errors is configured."""
+
     def pause(self, *partitions: TopicPartition) -> None: ...
     def resume(self, *partitions: TopicPartition) -> None: ...
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets at which consumption continues (``context.offset`` in Kafka Connect)."""
+    def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets at which consumption continues after the current call."""
 
     def request_commit(self) -> None:
         """Request an offset commit as soon as possible, without waiting for the commit interval."""
 
     def timeout(self, timeout_ms: int) -> None:
-        """Set the delay before the platform retries a call that raises RetriableError."""
+        """Set the delay before the platform retries a `put` that raises RetriableError."""
 
 
-class SelfReadingSinkTaskContext(Protocol):
-    """The interface of the platform for a `SelfReadingSinkTask`."""
-
-    @property
-    def props(self) -> Mapping[str, str]:
-        """The task's configuration, including the effective configuration of the key and value converters."""
+class SelfReadingSinkTaskContext(TaskContext, Protocol):
+    """The interface of the platform for a `SelfReadingSinkTask`; `props` has the effective converter configuration."""
 
     @property
     def client_properties(self) -> Mapping[str, str]:
@@ -91,22 +126,29 @@ class SelfReadingSinkTaskContext(Protocol):
         """Report that all records before these offsets are durable; the platform commits the offsets for the group."""
 
 
-class Task(Plugin):
-    """The base class of all tasks; derive from `SourceTask`, `SinkTask` or `SelfReadingSinkTask`."""
+class Task(Plugin[C]):
+    """The base class of all tasks; derive from `SourceTask`, `SinkTask` or `SelfReadingSinkTask`.
+
+    A task class whose connector would add nothing needs no connector class: configurations name the task class as
+    ``connector.class``.
+    """
 
     abstract = True
 
-    def start(self, config: Any) -> None:
-        """Start the task; `config` is an instance of `config_model`, parsed from the task's configuration."""
+    def start(self, config: C) -> None:
+        """Start the task; `config` is also `self.config`."""
 
     def stop(self) -> None:
         """Release all resources; this is the last call, also after a failed start."""
 
     def wake_up(self) -> None:
-        """Interrupt a blocking call because the task is about to stop; called from another thread. Optional."""
+        """Interrupt a blocking call because the task is about to stop; called from another thread. Optional.
+
+        `context.wait` needs no `wake_up`: it returns by itself.
+        """
 
 
-class SourceTask(Task):
+class SourceTask(Task[C]):
     """Reads records from an external system.
 
     The platform polls the task, applies transforms and converters, writes to topics and commits source offsets.
@@ -116,17 +158,24 @@ class SourceTask(Task):
     context: SourceTaskContext
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
-        """Return the next records; if there are none, block for at most a second and return None."""
+        """Return the next records; if there are none, block for at most a second and return None.
+
+        A `SourceBatch` without records commits its offset.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define poll")
 
     def commit(self) -> None:
         """Called after a commit of source offsets: all records polled before the last flush are committed."""
 
-    def commit_batch(self, batch: SourceBatch) -> None:
-        """Called when the broker has acknowledged the batch; records dropped by transforms count as acknowledged."""
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        """Called for each record that the brokers have acknowledged, if the class overrides it.
+
+        `record` is the record before transforms; `metadata` is None if a transform or an error dropped it. The
+        remaining calls happen before `stop`.
+        """
 
 
-class SinkTask(Task):
+class SinkTask(Task[C]):
     """Writes records to an external system.
 
     The platform consumes topics, applies converters and transforms, and commits the offsets that `pre_commit` returns.
@@ -141,16 +190,18 @@ class SinkTask(Task):
     def close(self, partitions: Sequence[TopicPartition]) -> None:
         """Called when these partitions are revoked from the task."""
 
-    def put_batch(self, batch: SinkBatch) -> None:
-        """Store a batch, or buffer it until `flush`. Raises RetriableError to receive the same batch again."""
-        self.put(batch.to_records())
+    def put(self, records: SinkRecords) -> None:
+        """Store records, or buffer them until `flush`.
 
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        """Store records, or buffer them until `flush`; override this method or `put_batch`."""
+        `records` contains what a poll returned across all assigned partitions, at most `max.poll.records`, and is empty
+        if the poll returned nothing. It is a sequence of SinkRecord objects, which are created on access;
+        `records.batches` contains the same records as batches.
+
+        Raises RetriableError to receive the same records again after `context.timeout`. Raises RecordErrors if only
+        the listed records failed: ``errors.tolerance`` decides about these, and the others count as put. A
+        RetriableError for one record redelivers that record alone, before new ones. Any other exception fails the task.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define put")
-
-    def put_nothing(self) -> None:
-        """Called if no records have arrived for a while, so that the task can do time-based work."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Make all records before these offsets durable."""
@@ -161,7 +212,7 @@ class SinkTask(Task):
         return offsets
 
 
-class SelfReadingSinkTask(Task):
+class SelfReadingSinkTask(Task[C]):
     """A sink task that consumes topics itself: the platform runs no consumer, converter or transform for it."""
 
     abstract = True

@@ -1,47 +1,57 @@
 """Single message transforms: they convert one record to one record or drop it, or convert a whole batch at once.
 
 Authors implement `apply`. Built-in transforms also override `apply_batch` for speed; both must have the same results.
+The platform passes each record through each transform once, in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from headrace.api.errors import BatchError
-from headrace.api.plugin import Plugin
+from headrace.api.errors import RecordErrors
+from headrace.api.plugin import C, Plugin
 from headrace.data.batch import Batch, from_records
+from headrace.data.records import ConnectRecord
 
 
-class Transformation(Plugin):
+class Transformation(Plugin[C]):
     """The base class of all transforms."""
 
     abstract = True
 
-    def configure(self, config: Any) -> None:
-        """Apply the configuration; `config` is an instance of `config_model`. Raises ConfigError."""
+    stateless: ClassVar[bool] = False
+    """If true, the platform may call `apply_batch` again for the same records after an error."""
 
-    def apply(self, record: Any) -> Any:
-        """Return the transformed record (a new one, or the same one unchanged), None to drop it. Raises DataError."""
+    def configure(self, config: C) -> None:
+        """Prepare the transform. Raises ConfigError."""
+
+    def apply(self, record: Any) -> ConnectRecord | None:
+        """Return the transformed record (a new one, or the same one unchanged), None to drop it. Raises DataError.
+
+        If it raises RetriableError, the platform retries this record before it continues with the next one.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not define apply")
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
         """Return the transformed batches, without dropped records; None if all are dropped. Do not modify the input.
 
-        Raises BatchError naming *every* record that fails, so that the same call succeeds without these records.
+        Override it only for speed. Raises RecordErrors with the error of *every* record that fails, and with the
+        results of the other records (which a `stateless` class may omit). Any other exception fails the task, unless
+        the class is `stateless`: the platform then calls `apply_batch` with fewer records.
         """
         results = []
         errors: dict[int, Exception] = {}
         for index, record in enumerate(batch.to_records()):
             try:
                 result = self.apply(record)
-            except Exception as error:  # noqa: BLE001 - whatever a plug-in raises concerns this record alone
+            except Exception as error:  # noqa: BLE001 - any exception of a plug-in concerns only this record
                 errors[index] = error
             else:
                 if result is not None:
                     results.append(result)
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors, from_records(results))
         return from_records(results)
 
     def close(self) -> None:

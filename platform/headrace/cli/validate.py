@@ -26,7 +26,7 @@ def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
 
 
 def _validate_file(path: Path, worker: dict[str, str]) -> bool:
-    from headrace.runtime.connector_unit import validate_config
+    from headrace.runtime.worker_connector import validate_config
 
     try:
         connector = read_connector_to_check(path)

@@ -7,7 +7,7 @@ the payload share a decoder, so the schema is parsed once and not for every reco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeVar, cast
@@ -15,15 +15,15 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from headrace.api.config import Config, ConfigType, Importance, Width, key
-from headrace.api.converter import NO_VALUE, Converter, Enclosed, HeaderConverter, Run, SchemaAndValue
-from headrace.api.errors import BatchError, DataError
+from headrace.api.converter import NO_VALUE, Converter, FramedValues, HeaderConverter, SchemaAndValue, SchemaRun
+from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_decoding import from_json, invalid_json_error, parse
 from headrace.converters.json_encoding import encode_list, encode_schema
 from headrace.converters.json_lists import PayloadDecoder
 from headrace.converters.json_schema import schema_from_json
 from headrace.converters.json_template import encode_compact
 from headrace.converters.json_values import EncodingOptions
-from headrace.data.columns import Compact, Values, listed
+from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.schema import Schema
 from headrace.data.struct import row_converter, struct_converter
 
@@ -105,10 +105,9 @@ class JsonConverterConfig(Config):
     )
 
 
-class JsonConverter(Converter, HeaderConverter):
+class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverterConfig]):
     """Converts keys, values or headers to and from JSON."""
 
-    config_model = JsonConverterConfig
     java_names = ("org.apache.kafka.connect.json.JsonConverter",)
 
     _schemas_enabled: bool
@@ -119,9 +118,8 @@ class JsonConverter(Converter, HeaderConverter):
     _decoders: dict[bytes, PayloadDecoder]
     _cache_size: int
 
-    def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
-        """Apply the configuration. Raises ConfigErrors; DataError if schema.content is not a valid schema."""
-        config = JsonConverterConfig.parse({**props, "converter.type": "key" if is_key else "value"})
+    def configure(self, config: JsonConverterConfig) -> None:
+        """Apply the configuration. Raises DataError if schema.content is not a valid schema."""
         self._schemas_enabled = config.schemas_enable
         self._replace_null = config.replace_null_with_default
         self._options = EncodingOptions(config.decimal_format.upper() == "NUMERIC", config.replace_null_with_default)
@@ -140,7 +138,7 @@ class JsonConverter(Converter, HeaderConverter):
         """Return the JSON of one value."""
         try:
             return self.from_connect_batch(topic, schema, [row_converter(schema)(value)])[0]
-        except BatchError as error:
+        except RecordErrors as error:
             raise error.errors[0] from None
 
     def from_connect_batch(self, topic: str, schema: Schema | None, values: list[Any]) -> list[bytes | None]:
@@ -153,7 +151,9 @@ class JsonConverter(Converter, HeaderConverter):
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
         return texts
 
-    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None] | Enclosed:
+    def from_connect_columnar(
+        self, topic: str, schema: Schema | None, values: ColumnarValues
+    ) -> list[bytes | None] | FramedValues:
         """Return the JSON of each value, if possible without creating an object per value."""
         before, after = b"", b""
         if self._schemas_enabled:
@@ -182,11 +182,11 @@ class JsonConverter(Converter, HeaderConverter):
         except RecursionError as error:
             raise invalid_json_error(error) from None
 
-    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Parse each value from JSON; consecutive values with the same schema form a run."""
         try:
             return self._decode_runs(data)
-        except (BatchError, DataError, RecursionError):
+        except (RecordErrors, DataError, RecursionError):
             # The error's indexes are relative to a run: convert value by value to find the indexes in `data`.
             errors: dict[int, Exception] = {}
             for index, item in enumerate(data):
@@ -194,10 +194,10 @@ class JsonConverter(Converter, HeaderConverter):
                     self.to_connect(topic, item)
                 except DataError as error:
                     errors[index] = error
-            raise BatchError(errors) from None
+            raise RecordErrors(errors) from None
 
-    def _decode_runs(self, data: Sequence[bytes | None]) -> list[Run]:
-        runs: list[Run] = []
+    def _decode_runs(self, data: Sequence[bytes | None]) -> list[SchemaRun]:
+        runs: list[SchemaRun] = []
         position, count = 0, len(data)
         while position < count:
             first = data[position]
@@ -291,14 +291,14 @@ def _until_null_or_empty(data: Sequence[bytes | None], position: int) -> Sequenc
     return items
 
 
-def _append_run(runs: list[Run], schema: Schema | None, values: Values) -> None:
+def _append_run(runs: list[SchemaRun], schema: Schema | None, values: Values) -> None:
     last = runs[-1] if runs else None
     if last is None or not (last.schema is schema or last.schema == schema):
-        runs.append(Run(schema, values))
+        runs.append(SchemaRun(schema, values))
     elif isinstance(last.values, list):
         last.values.extend(listed(values))
     else:
-        runs[-1] = Run(schema, [*listed(last.values), *listed(values)])
+        runs[-1] = SchemaRun(schema, [*listed(last.values), *listed(values)])
 
 
 def _put_bounded(cache: dict[Any, _V], key: Any, value: _V, size: int) -> _V:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headrace.api.errors import BatchError, DataError
+from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_schema import has_plain_names, schema_to_json
 from headrace.converters.json_values import EncodingOptions, double_json, to_json
 from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
@@ -38,7 +38,7 @@ def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
 
 
 def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
-    """Encode each value (structs as rows or `Struct`). Raises BatchError with every value that the schema rejects."""
+    """Encode each value (structs as rows or `Struct`). Raises RecordErrors with every value that the schema rejects."""
     texts = list_encoder(schema, options)(values)
     if texts is not None:
         return texts
@@ -52,7 +52,7 @@ def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptio
         except (UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
             errors[index] = DataError(f"Converting Kafka Connect data to byte[] failed: {error}")
     if errors:
-        raise BatchError(errors)
+        raise RecordErrors(errors)
     return texts
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headrace.api.errors import BatchError, DataError
+from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_decoding import from_json, parse
 from headrace.converters.json_schema import has_plain_names
 from headrace.data.columns import Columns, Values
@@ -46,7 +46,7 @@ class PayloadDecoder:
         return from_json(self.schema, parse(payload), self._replace_null)
 
     def decode_list(self, payloads: Sequence[bytes]) -> Values:
-        """Decode every value, structs as rows. Raises BatchError naming every invalid payload."""
+        """Decode every value, structs as rows. Raises RecordErrors naming every invalid payload."""
         if self._fast is not None:
             try:
                 return self._fast(payloads)
@@ -60,7 +60,7 @@ class PayloadDecoder:
             except DataError as error:
                 errors[index] = error
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return values
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.converter import Enclosed
+from headrace.api.converter import FramedValues
 from headrace.api.errors import DataError
 from headrace.converters.json_encoding import encode_tree, java_escapes
 from headrace.converters.json_values import EncodingOptions, to_json
-from headrace.data.columns import Columns, Compact, Lines, Shared
+from headrace.data.columns import ColumnarValues, Columns, Lines, Shared
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 
@@ -23,8 +23,8 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_compact(
-    schema: Schema | None, values: Compact, options: EncodingOptions, before: bytes = b"", after: bytes = b""
-) -> Enclosed | None:
+    schema: Schema | None, values: ColumnarValues, options: EncodingOptions, before: bytes = b"", after: bytes = b""
+) -> FramedValues | None:
     """Return the JSON of each value, enclosed in `before` and `after`; None if the values do not fit a template."""
     try:
         if isinstance(values, Lines):
@@ -67,18 +67,18 @@ def _is_text(schema: Schema | None) -> bool:
     return schema is None or (schema.type is Type.STRING and not is_logical(schema))
 
 
-def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> Enclosed | None:
+def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValues | None:
     """Return the JSON of each string, enclosed in `before` and `after`; None if some values are not strings."""
     if isinstance(column, Lines):
         clean = _encode_if_unescaped(column)
         if clean is not None:
-            return Enclosed(before + b'"', clean.split(b"\n"), b'"' + after)
+            return FramedValues(before + b'"', clean.split(b"\n"), b'"' + after)
         column = column.items()
     elif set(map(type, column)) != {str}:
         return None
     texts = java_escapes(_encoder.encode_lines(column)).split(b"\n")
     texts.pop()
-    return Enclosed(before, texts, after)
+    return FramedValues(before, texts, after)
 
 
 def _encode_if_unescaped(lines: Lines) -> bytes | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct as binary
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.converter import Converter, HeaderConverter, Run, SchemaAndValue
-from headrace.api.errors import BatchError, DataError
+from headrace.api.converter import Converter, HeaderConverter, SchemaAndValue, SchemaRun
+from headrace.api.errors import DataError, RecordErrors
 from headrace.data.schema import (
     OPTIONAL_BOOLEAN_SCHEMA,
     OPTIONAL_BYTES_SCHEMA,
@@ -33,18 +33,14 @@ class PrimitiveConverterConfig(Config):
     )
 
 
-class _PrimitiveConverter(Converter, HeaderConverter):
+class _PrimitiveConverter(Converter[PrimitiveConverterConfig], HeaderConverter[PrimitiveConverterConfig]):
     """Converts single values with `_encode` and `_decode`, which are not called for null.
 
     Both methods raise DataError for values that they cannot convert.
     """
 
     abstract = True
-    config_model = PrimitiveConverterConfig
     schema: ClassVar[Schema]
-
-    def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
-        """Do nothing: primitive converters have no options."""
 
     def _check(self, schema: Schema | None) -> None:
         """Check that the converter supports the schema. Raises DataError if it does not."""
@@ -65,16 +61,16 @@ class _PrimitiveConverter(Converter, HeaderConverter):
         try:
             self._check(schema)
         except DataError as error:
-            raise BatchError(dict.fromkeys(range(len(values)), error)) from None
+            raise RecordErrors(dict.fromkeys(range(len(values)), error)) from None
         return _convert_each(self._encode, values)
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         """Decode one value."""
         return SchemaAndValue(self.schema, None if data is None else self._decode(data))
 
-    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Decode each value."""
-        return [Run(self.schema, _convert_each(self._decode, data))] if data else []
+        return [SchemaRun(self.schema, _convert_each(self._decode, data))] if data else []
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode a header's value."""
@@ -94,7 +90,7 @@ def _convert_each(convert: Callable[[Any], Any], items: Sequence[Any]) -> list[A
         except DataError as error:
             errors[index] = error
     if errors:
-        raise BatchError(errors)
+        raise RecordErrors(errors)
     return results
 
 
@@ -116,9 +112,9 @@ class ByteArrayConverter(_PrimitiveConverter):
     def _decode(self, data: bytes) -> Any:
         return data
 
-    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Return the bytes unchanged."""
-        return [Run(self.schema, list(data))] if data else []
+        return [SchemaRun(self.schema, list(data))] if data else []
 
 
 class BooleanConverter(_PrimitiveConverter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.converter import NO_VALUE, HeaderConverter, SchemaAndValue
@@ -14,9 +13,6 @@ class SimpleHeaderConverter(HeaderConverter):
     """Connect's default header converter."""
 
     java_names = ("org.apache.kafka.connect.storage.SimpleHeaderConverter",)
-
-    def configure(self, props: Mapping[str, str]) -> None:
-        """Do nothing: the converter has no options."""
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode the value as UTF-8 text."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.api.config import Config, Importance, Width, key
-from headrace.api.converter import Converter, HeaderConverter, Run, SchemaAndValue
-from headrace.api.errors import BatchError, ConfigError, ConfigErrors, DataError
-from headrace.data.columns import Compact, Lines
+from headrace.api.converter import Converter, HeaderConverter, SchemaAndValue, SchemaRun
+from headrace.api.errors import ConfigError, ConfigErrors, DataError, RecordErrors
+from headrace.data.columns import ColumnarValues, Lines
 from headrace.data.schema import OPTIONAL_STRING_SCHEMA, Schema
 from headrace.data.text import formatter
 
@@ -33,17 +33,15 @@ class StringConverterConfig(Config):
     )
 
 
-class StringConverter(Converter, HeaderConverter):
+class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringConverterConfig]):
     """Converts keys, values or headers to and from text. Bytes that cannot be decoded become U+FFFD, as in Java."""
 
-    config_model = StringConverterConfig
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
 
     _encoding = "utf-8"
 
-    def configure(self, props: Mapping[str, str], is_key: bool = False) -> None:
+    def configure(self, config: StringConverterConfig) -> None:
         """Apply the configuration. Raises ConfigErrors."""
-        config = StringConverterConfig.parse({**props, "converter.type": "key" if is_key else "value"})
         try:
             self._encoding = codecs.lookup(config.encoding).name
         except LookupError:
@@ -73,10 +71,10 @@ class StringConverter(Converter, HeaderConverter):
             except (ValueError, TypeError, AttributeError, RecursionError) as error:
                 errors[index] = DataError(f"Failed to serialize to a string: {error}")
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return encoded
 
-    def from_connect_compact(self, topic: str, schema: Schema | None, values: Compact) -> list[bytes | None]:
+    def from_connect_columnar(self, topic: str, schema: Schema | None, values: ColumnarValues) -> list[bytes | None]:
         """Encode each value as text."""
         if isinstance(values, Lines) and self._encoding == "utf-8":
             return values.text.encode("utf-8", "replace").split(b"\n")  # type: ignore[return-value]  # no nulls
@@ -86,14 +84,14 @@ class StringConverter(Converter, HeaderConverter):
         """Decode one string."""
         return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else data.decode(self._encoding, "replace"))
 
-    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[Run]:
+    def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
         """Decode the string of each record."""
         encoding = self._encoding
         lines = _as_lines(data) if encoding == "utf-8" else None
         if lines is not None:
-            return [Run(OPTIONAL_STRING_SCHEMA, lines)]
+            return [SchemaRun(OPTIONAL_STRING_SCHEMA, lines)]
         values = [None if item is None else item.decode(encoding, "replace") for item in data]
-        return [Run(OPTIONAL_STRING_SCHEMA, values)] if values else []
+        return [SchemaRun(OPTIONAL_STRING_SCHEMA, values)] if values else []
 
     def from_connect_header(self, topic: str, key: str, schema: Schema | None, value: Any) -> bytes | None:
         """Encode a header's value as text."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
-from headrace.data.columns import Compact, Values, listed
+from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.headers import Headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
 from headrace.data.schema import Schema
@@ -63,9 +63,9 @@ class Batch:
         return listed(self._values)
 
     @property
-    def compact(self) -> Compact | None:
+    def compact(self) -> ColumnarValues | None:
         """The values in their columnar form; None if they are stored as a list."""
-        return self._values if isinstance(self._values, Compact) else None
+        return self._values if isinstance(self._values, ColumnarValues) else None
 
     def __len__(self) -> int:
         return len(self._values)
@@ -88,7 +88,7 @@ class Batch:
             items = getattr(self, name)
             if isinstance(items, (list, range)):
                 changes[name] = [items[index] for index in indexes]
-            elif isinstance(items, Compact):
+            elif isinstance(items, ColumnarValues):
                 changes[name] = items.take(indexes)
         return self.replace(**changes)
 

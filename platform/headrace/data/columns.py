@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any
 
 
-class Compact:
+class ColumnarValues:
     """The base class of columnar forms; `len` is the number of records."""
 
     __slots__ = ("_items", "count")
@@ -41,7 +41,7 @@ class Compact:
         raise NotImplementedError
 
 
-class Lines(Compact):
+class Lines(ColumnarValues):
     """Strings without line feeds, stored as one string with line feeds between them."""
 
     __slots__ = ("text",)
@@ -66,7 +66,7 @@ Column = list[Any] | range | Lines | Shared
 """One item for each record; numbers in a row may be a range."""
 
 
-class Columns(Compact):
+class Columns(ColumnarValues):
     """Structs (rows) or maps by field: one column per name, in order.
 
     All maps have the same keys; a map's value for a key may be null. Column values have the same form as in rows:
@@ -119,13 +119,13 @@ class Columns(Compact):
         return _map_maker(self.names)(rows) if self.is_maps else list(rows)
 
 
-Values = list[Any] | Compact
+Values = list[Any] | ColumnarValues
 """The values of a batch: one by one, or in a compact form."""
 
 
 def listed(values: Values) -> list[Any]:
     """Return the values as a list."""
-    return values.items() if isinstance(values, Compact) else values
+    return values.items() if isinstance(values, ColumnarValues) else values
 
 
 def column_items(column: Column, count: int) -> list[Any]:

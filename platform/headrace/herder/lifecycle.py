@@ -14,16 +14,16 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.herder.states import Board, State, TargetState
+from headrace.herder.states import State, StatusStore, TargetState
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.worker import Hung, Instance, Worker
+from headrace.runtime.worker import CallTimeout, Instance, Worker
 
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY_MIN_S, _RETRY_DELAY_MAX_S = 0.25, 60.0
-_FAILURES = (RemoteError, Hung, OSError)  # what was raised there; no answer; no process, PeerGone among them
+_FAILURES = (RemoteError, CallTimeout, OSError)  # what was raised there; no answer; no process, PeerGone among them
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class Connector:
 class Lifecycle:
     """Starts and stops the instances and tasks of connectors."""
 
-    def __init__(self, worker_properties: dict[str, str], board: Board, worker: Worker) -> None:
+    def __init__(self, worker_properties: dict[str, str], statuses: StatusStore, worker: Worker) -> None:
         self._worker_properties = worker_properties
-        self._board = board
+        self._statuses = statuses
         self._worker = worker
         self._background: set[asyncio.Task[None]] = set()
 
@@ -81,16 +81,16 @@ class Lifecycle:
         """Pause, resume or stop. A failed connector instance stays FAILED; its tasks still follow the target state."""
         if connector.target is TargetState.STOPPED:
             await self.stop(connector)
-            self._board.set(connector.name, None, State.STOPPED)
+            self._statuses.set(connector.name, None, State.STOPPED)
             return
         paused = connector.target is TargetState.PAUSED
         for task in connector.tasks.values():
             self._worker.tell(task, "pause" if paused else "resume")
-        if self._board.of(connector.name).connector.state is State.FAILED:
+        if self._statuses.of(connector.name).connector.state is State.FAILED:
             log.error("Connector %s: cannot transition to %s since it has failed", connector.name, connector.target)
         elif paused:
             await self.stop_instance(connector)
-            self._board.set(connector.name, None, State.PAUSED)
+            self._statuses.set(connector.name, None, State.PAUSED)
         elif connector.instance is None:
             await self.start(connector)
 
@@ -101,16 +101,16 @@ class Lifecycle:
         name = connector.name
         if connector.target is not TargetState.STARTED:
             paused = connector.target is TargetState.PAUSED
-            self._board.set(name, None, State.PAUSED if paused else State.STOPPED)
+            self._statuses.set(name, None, State.PAUSED if paused else State.STOPPED)
             return
-        generation = self._board.begin(name, None)
+        generation = self._statuses.begin(name, None)
         try:
             connector.instance = await self._worker.start_connector(name, connector.config, generation)
         except _FAILURES as error:
-            self._board.set(name, None, State.FAILED, _trace(error))
+            self._statuses.set(name, None, State.FAILED, _trace(error))
             log.error("%sConnector %s: failed to start: %s", logs.context(name, "worker"), name, error)
             return
-        self._board.set(name, None, State.RUNNING)
+        self._statuses.set(name, None, State.RUNNING)
 
     async def stop_instance(self, connector: Connector) -> None:
         """Stop the instance, if there is one."""
@@ -130,7 +130,7 @@ class Lifecycle:
             configs = await self._worker.task_configs(connector.instance)
         except _FAILURES as error:
             if _is_too_many(error):
-                self._board.set(connector.name, None, State.FAILED, _trace(error))
+                self._statuses.set(connector.name, None, State.FAILED, _trace(error))
                 log.error("%s%s", logs.context(connector.name), error)
                 return
             log.error(
@@ -160,7 +160,7 @@ class Lifecycle:
         tasks, connector.tasks = list(connector.tasks.values()), {}
         await self._worker.stop_tasks(tasks)
         connector.task_configs = []
-        self._board.keep_tasks(connector.name, 0)
+        self._statuses.keep_tasks(connector.name, 0)
 
     def reconfigure_later(self, connector: Connector) -> None:
         """Schedule a task reconfiguration that the connector has requested."""
@@ -168,8 +168,8 @@ class Lifecycle:
 
     async def _start_task(self, connector: Connector, number: int) -> None:
         name = connector.name
-        generation = self._board.begin(name, number)
-        self._board.set(name, number, State.UNASSIGNED)
+        generation = self._statuses.begin(name, number)
+        self._statuses.set(name, number, State.UNASSIGNED)
         spec = TaskSpec(
             connector=name,
             number=number,
@@ -181,7 +181,7 @@ class Lifecycle:
         try:
             connector.tasks[number] = await self._worker.start_task(spec, generation)
         except _FAILURES as error:
-            self._board.set(name, number, State.FAILED, _trace(error))
+            self._statuses.set(name, number, State.FAILED, _trace(error))
             log.error("%sTask %s-%d: failed to start: %s", logs.context(name, f"task-{number}"), name, number, error)
 
     async def _reconfigure(self, connector: Connector) -> None:

@@ -13,7 +13,7 @@ from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.override_policy import known_policy, refusals
-from headrace.runtime.worker import Hung, Worker
+from headrace.runtime.worker import CallTimeout, Worker
 from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -86,5 +86,5 @@ async def _translated(call: Awaitable[Any]) -> Any:
         raise HerderError(error.message) from error
     except OverflowError as error:
         raise BadRequestError(f"The request contains a number that is too large: {error}") from None
-    except (Hung, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
+    except (CallTimeout, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
         raise HerderError(str(error)) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
 from headrace.herder.lifecycle import Connector, Lifecycle
 from headrace.herder.plugin_calls import PluginCalls
-from headrace.herder.states import Board, State, TargetState
+from headrace.herder.states import State, StatusStore, TargetState
 from headrace.metrics import logs
 from headrace.runtime.worker import Events, Instance, Worker
 from headrace.runtime.worker_config import WorkerConfig
@@ -35,14 +35,14 @@ class StandaloneHerder:
         self, config: WorkerConfig, store: FileOffsetStore, worker_id: str, make_worker: Callable[[Events], Worker]
     ) -> None:
         self.config = config
-        self.board = Board(worker_id)
+        self.statuses = StatusStore(worker_id)
         self.worker = make_worker(self)
         self.plugins = PluginCalls(config, self.worker)
         self.ready = False
         self._store = store
         self._store_lock = asyncio.Lock()
         self._connectors: dict[str, Connector] = {}
-        self._lifecycle = Lifecycle(config.properties, self.board, self.worker)
+        self._lifecycle = Lifecycle(config.properties, self.statuses, self.worker)
 
     async def stop(self) -> None:
         """Stop all tasks (which commit their offsets) and connectors, then end all processes."""
@@ -73,14 +73,14 @@ class StandaloneHerder:
         """`GET /connectors/C/status`. Raises NotFoundError."""
         if name not in self._connectors:
             raise NotFoundError(f"No status found for connector {name}")
-        return self.board.shape(name, self._connectors[name].kind)
+        return self.statuses.shape(name, self._connectors[name].kind)
 
     def task_status(self, name: str, task: int) -> dict[str, Any]:
         """`GET /connectors/C/tasks/N/status`. Raises NotFoundError."""
-        status = self.board.of(name).tasks.get(task) if name in self._connectors else None
+        status = self.statuses.of(name).tasks.get(task) if name in self._connectors else None
         if status is None:
             raise NotFoundError(f"No status found for task {name}-{task}")
-        return {"id": task, **status.shape(self.board.worker_id)}
+        return {"id": task, **status.shape(self.statuses.worker_id)}
 
     def task_configs(self, name: str) -> list[dict[str, Any]]:
         """`GET /connectors/C/tasks`. Raises NotFoundError."""
@@ -134,7 +134,7 @@ class StandaloneHerder:
         async with self._changing(name) as connector:
             await self._lifecycle.stop(connector)
             self._connectors.pop(name, None)
-            self.board.forget(name)
+            self.statuses.forget(name)
 
     async def set_target(self, name: str, target: TargetState) -> None:
         """Pause, resume or stop a connector. Raises NotFoundError."""
@@ -148,12 +148,12 @@ class StandaloneHerder:
         Return the connector's status at the beginning of the restart.
         """
         async with self._changing(name) as connector:
-            plan = self.board.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
+            plan = self.statuses.plan_restart(name, include_tasks=include_tasks, only_failed=only_failed)
             if plan.connector:
-                self.board.set(name, None, State.RESTARTING)
+                self.statuses.set(name, None, State.RESTARTING)
             for number in plan.tasks:
-                self.board.set(name, number, State.RESTARTING)
-            status = self.board.shape(name, connector.kind)
+                self.statuses.set(name, number, State.RESTARTING)
+            status = self.statuses.shape(name, connector.kind)
             await self._lifecycle.stop_some_tasks(connector, plan.tasks)
             if plan.connector:
                 await self._lifecycle.stop_instance(connector)
@@ -169,7 +169,7 @@ class StandaloneHerder:
         async with self._changing(name) as connector:
             if not 0 <= number < len(connector.task_configs):
                 raise NotFoundError(f"Task {name}-{number} not found")
-            self.board.set(name, number, State.RESTARTING)
+            self.statuses.set(name, number, State.RESTARTING)
             await self._lifecycle.stop_some_tasks(connector, [number])
             await self._lifecycle.start_tasks(connector, [number])
 
@@ -219,7 +219,7 @@ class StandaloneHerder:
     def state_changed(self, instance: Instance, state: str, trace: str | None) -> None:
         """Handle the new state of an instance."""
         new = State.UNASSIGNED if state == "STOPPED" else State(state)
-        heard = self.board.hear(instance.connector, instance.task, instance.generation, new, trace)
+        heard = self.statuses.hear(instance.connector, instance.task, instance.generation, new, trace)
         if heard and new is State.FAILED:
             what = "Connector" if instance.task is None else "Task"
             last_line = (trace or "").strip().rpartition("\n")[2]

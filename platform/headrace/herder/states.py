@@ -1,7 +1,7 @@
 """States of connectors and tasks, and the selection of instances to restart (KIP-745). No I/O.
 
-A `Board` stores the statuses that the REST API returns. Each start of an instance receives a new generation; status
-updates with an older generation are ignored.
+A `StatusStore` contains the statuses that the REST API returns. Each start of an instance receives a new generation;
+status updates with an older generation are ignored.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RestartPlan:
     tasks: list[int]
 
 
-class Board:
+class StatusStore:
     """The statuses of all connectors and tasks of this worker."""
 
     def __init__(self, worker_id: str) -> None:

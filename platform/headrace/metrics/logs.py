@@ -1,6 +1,6 @@
 """Logging: connector contexts (KIP-449), log levels that can be changed at run time (KIP-495), and masked secrets.
 
-    [2026-11-21 12:00:00,123] INFO [flights-source|task-0] 5,000 records sent (headrace.runtime.source_task)
+    [2026-11-21 12:00:00,123] INFO [flights-source|task-0] 5,000 records sent (headrace.runtime.worker_source_task)
 
 Each log record, including its stack trace, is written to stderr with one write, so that lines of the worker and of its
 child processes never mix.

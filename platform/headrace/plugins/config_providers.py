@@ -9,29 +9,12 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from headrace.api.config import Config, Importance, key
+from headrace.api.config_provider import ConfigProvider
 from headrace.api.errors import ConfigError
-from headrace.api.plugin import Plugin
 
 logger = logging.getLogger(__name__)
-
-
-class ConfigProvider(Plugin):
-    """The base class of all config providers."""
-
-    abstract = True
-
-    def configure(self, config: Any) -> None:
-        """Apply the configuration (``config.providers.<name>.param.*``). Raises ConfigError."""
-
-    def get(self, path: str, key: str) -> str | None:
-        """Return the value of a key at that path ("" if no path is given), or None. Raises ConfigError."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Release the resources that `configure` acquired."""
 
 
 class PathsConfig(Config):
@@ -63,10 +46,9 @@ class _AllowedPaths:
         return path
 
 
-class FileConfigProvider(ConfigProvider):
+class FileConfigProvider(ConfigProvider[PathsConfig]):
     """Reads values from Java properties files in UTF-8."""
 
-    config_model = PathsConfig
     java_names = ("org.apache.kafka.common.config.provider.FileConfigProvider",)
 
     def configure(self, config: PathsConfig) -> None:
@@ -94,10 +76,9 @@ def _read_properties(path: Path) -> dict[str, str]:
         raise ConfigError("config.providers", str(path), f"Could not read properties from file: {error}") from None
 
 
-class DirectoryConfigProvider(ConfigProvider):
+class DirectoryConfigProvider(ConfigProvider[PathsConfig]):
     """Reads files in a directory: the file name is the key, the file content is the value."""
 
-    config_model = PathsConfig
     java_names = ("org.apache.kafka.common.config.provider.DirectoryConfigProvider",)
 
     def configure(self, config: PathsConfig) -> None:
@@ -129,10 +110,9 @@ class EnvVarConfig(Config):
     )
 
 
-class EnvVarConfigProvider(ConfigProvider):
+class EnvVarConfigProvider(ConfigProvider[EnvVarConfig]):
     """Reads environment variables of the worker."""
 
-    config_model = EnvVarConfig
     java_names = ("org.apache.kafka.common.config.provider.EnvVarConfigProvider",)
 
     def configure(self, config: EnvVarConfig) -> None:

@@ -10,6 +10,7 @@ from headrace.api.config import Config, config_def
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, Width, parse_value
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.plugins import registry
+from headrace.plugins.creation import converter_type_props, create, create_converter, find_converter
 
 Props = Mapping[str, str | None]
 
@@ -96,29 +97,25 @@ def converter_sections(props: Props) -> Iterable[PluginSection]:
         if not name:
             continue
         try:
-            plugin = registry.find("header_converter" if which == "header" else "converter", name)
+            plugin = find_converter(name, which)
         except ConnectError:
             continue  # reported by the key's own validator
         definition = config_def(plugin.config_model).embedded(f"{type_key}.", f"Converters: {type_key}")
-        fixed_props = {"converter.type": which} if f"{type_key}.converter.type" in definition.keys else {}
-        yield PluginSection(plugin, f"{type_key}.", type_key, definition, fixed_props)
+        yield PluginSection(plugin, f"{type_key}.", type_key, definition, converter_type_props(plugin, which))
 
 
 def configure_errors(section: PluginSection, own: dict[str, str]) -> list[ConfigError]:
     """Create and configure the plug-in; return the errors."""
-    plugin = section.plugin()
     try:
         if section.type_key.endswith(".converter"):
-            plugin.configure(own) if section.type_key == "header.converter" else plugin.configure(
-                own, section.type_key == "key.converter"
-            )
+            plugin = create_converter(section.plugin, own, section.type_key.removesuffix(".converter"))
         else:
-            plugin.configure(section.model.parse(own))
+            plugin = create(section.plugin, own)
         plugin.close()
     except ConfigErrors as error:
         return list(error.errors)
     except ConfigError as error:
         return [error]
     except Exception as error:  # noqa: BLE001 - report any error of a plug-in as an error of its configuration
-        return [ConfigError("type", type(plugin).__name__, f"{type(error).__name__}: {error}")]
+        return [ConfigError("type", section.plugin.__name__, f"{type(error).__name__}: {error}")]
     return []

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.config_def import nearest
-from headrace.api.connector import Connector, SourceConnector
+from headrace.api.config_provider import ConfigProvider
+from headrace.api.connector import Connector, SourceConnector, connector_for
 from headrace.api.converter import Converter, HeaderConverter
 from headrace.api.errors import ConnectError
 from headrace.api.plugin import Plugin
 from headrace.api.predicate import Predicate
+from headrace.api.task import Task
 from headrace.api.transform import Transformation
-from headrace.plugins.config_providers import ConfigProvider
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +162,8 @@ class Registry:
                 found = getattr(found, part)
         except Exception as error:
             raise PluginNotFoundError(f"Class {path} cannot be imported: {type(error).__name__}: {error}") from error
+        if kind is Kind.CONNECTOR:
+            found = _connector_or_plugin(found)
         if not (isinstance(found, type) and issubclass(found, kind.base)):
             raise PluginNotFoundError(f"Class {path} is not a subclass of {kind.base.__name__}")
         return found
@@ -200,11 +203,13 @@ class Registry:
             self._add_classes(module)
 
     def _add_classes(self, module: Any) -> None:
-        for cls in list(vars(module).values()):
-            if not isinstance(cls, type) or not issubclass(cls, Plugin) or cls.__dict__.get("abstract", False):
-                continue
-            if cls.__module__.partition(".")[0] != module.__name__.partition(".")[0]:
-                continue
+        classes = [cls for cls in vars(module).values() if _is_plugin_of(cls, module)]
+        with_connector = {
+            cls.task_class for cls in classes if issubclass(cls, Connector) and hasattr(cls, "task_class")
+        }
+        for cls in classes:
+            if issubclass(cls, Task) and cls not in with_connector:
+                cls = connector_for(cls)
             for kind in Kind:
                 if issubclass(cls, kind.base):
                     self._entries[kind].append(
@@ -215,6 +220,16 @@ class Registry:
         if text not in self.problems:
             self.problems.append(text)
             logger.log(level, "%s", text)
+
+
+def _is_plugin_of(cls: Any, module: Any) -> bool:
+    """Whether an attribute of a module is a plug-in class that the module or its package defines."""
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, Plugin)
+        and not cls.__dict__.get("abstract", False)
+        and cls.__module__.partition(".")[0] == module.__name__.partition(".")[0]
+    )
 
 
 def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
@@ -238,7 +253,12 @@ def _installed_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 def _from_entry_point(point: EntryPoint) -> _Entry:
-    return _Entry(point.name, point.value, point.load)
+    return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()))
+
+
+def _connector_or_plugin(cls: Any) -> Any:
+    """Return the connector class for a task class, and any other class unchanged."""
+    return connector_for(cls) if isinstance(cls, type) and issubclass(cls, Task) else cls
 
 
 def _standalone_modules(directory: Path) -> Iterator[str]:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from types import TracebackType
 
+from headrace.api.config_provider import ConfigProvider
 from headrace.api.errors import ConfigError
 from headrace.plugins import registry
-from headrace.plugins.config_providers import ConfigProvider
+from headrace.plugins.creation import create
 
 _VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
@@ -53,9 +54,7 @@ class ConfigResolver:
                 for text, value in worker.items()
                 if text.startswith(prefix + "param.")
             }
-            provider = provider_class()
-            provider.configure(provider_class.config_model.parse(parameters))
-            providers[name] = provider
+            providers[name] = create(provider_class, parameters)
         return cls(providers)
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:

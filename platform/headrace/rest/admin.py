@@ -102,7 +102,7 @@ class AdminEndpoints:
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics in Prometheus' text format."""
-        text = prometheus.render(self._herder.board, self._herder.names(), self._herder.worker.counters())
+        text = prometheus.render(self._herder.statuses, self._herder.names(), self._herder.worker.counters())
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from headrace.api.errors import BatchError
+from headrace.api.errors import RecordErrors
 from headrace.api.predicate import Predicate
 from headrace.api.transform import Transformation
 from headrace.data.batch import Batch
-from headrace.runtime.tolerance import Stage, Stages
+from headrace.runtime.tolerance import RetryWithToleranceOperator, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class Step:
                 continue
             try:
                 results += _as_batches(self.transformation.apply_batch(part))
-            except BatchError as error:
+            except RecordErrors as error:
                 errors |= {indexes[index]: cause for index, cause in error.errors.items()}
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return results
 
 
 class TransformChain:
     """The transforms of a task, in order."""
 
-    def __init__(self, steps: Sequence[Step], stages: Stages) -> None:
+    def __init__(self, steps: Sequence[Step], stages: RetryWithToleranceOperator) -> None:
         self._steps = tuple(steps)
         self._stages = stages
 

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
-from headrace.api.converter import Converter, Enclosed, HeaderConverter, Run
-from headrace.api.errors import BatchError
+from headrace.api.converter import Converter, FramedValues, HeaderConverter, SchemaRun
+from headrace.api.errors import RecordErrors
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import listed
 from headrace.data.headers import Headers
 from headrace.data.records import TimestampType
 from headrace.data.schema import Schema
-from headrace.runtime.tolerance import Stage, Stages
+from headrace.runtime.tolerance import RetryWithToleranceOperator, Stage
 from headrace_broker.records.columns import RecordColumns
 
 
@@ -37,7 +37,7 @@ class Converters:
 class ToBytes:
     """For source tasks: converts a batch to columns of bytes, in several parts if records were skipped."""
 
-    def __init__(self, converters: Converters, stages: Stages) -> None:
+    def __init__(self, converters: Converters, stages: RetryWithToleranceOperator) -> None:
         self._converters = converters
         self._stages = stages
 
@@ -62,8 +62,8 @@ class ToBytes:
         converter, compact = self._converters.value, batch.compact
         if compact is None:
             return _columns(batch, converter.from_connect_batch(batch.topic, batch.value_schema, batch.values), now_ms)
-        values = converter.from_connect_compact(batch.topic, batch.value_schema, compact)
-        if not isinstance(values, Enclosed):
+        values = converter.from_connect_columnar(batch.topic, batch.value_schema, compact)
+        if not isinstance(values, FramedValues):
             return _columns(batch, values, now_ms)
         columns = _columns(batch, cast("list[bytes | None]", values.values), now_ms)
         columns.before, columns.after = values.before, values.after
@@ -80,7 +80,7 @@ class ToBytes:
             except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
                 errors[index] = error
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return batch.replace(headers=converted)
 
 
@@ -107,7 +107,7 @@ class _Converted:
 
     __slots__ = ("headers", "keys", "raw")
 
-    def __init__(self, raw: RawPart, keys: list[Run] | None, headers: list[Headers] | None) -> None:
+    def __init__(self, raw: RawPart, keys: list[SchemaRun] | None, headers: list[Headers] | None) -> None:
         self.raw = raw
         self.keys = keys
         self.headers = headers
@@ -124,7 +124,7 @@ class _Converted:
 class FromBytes:
     """For sink tasks: converts columns of bytes to batches; starts a new batch where a schema changes."""
 
-    def __init__(self, converters: Converters, stages: Stages) -> None:
+    def __init__(self, converters: Converters, stages: RetryWithToleranceOperator) -> None:
         self._converters = converters
         self._stages = stages
 
@@ -164,7 +164,7 @@ class FromBytes:
             except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
                 errors[index] = error
         if errors:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return _Converted(part.raw, part.keys, converted)
 
     def _values(self, part: _Converted) -> list[SinkBatch]:
@@ -180,7 +180,7 @@ class FromBytes:
 
 
 def _sink_batch(
-    part: _Converted, columns: RecordColumns, keys: Run | None, values: Run, headers: list[Headers] | None
+    part: _Converted, columns: RecordColumns, keys: SchemaRun | None, values: SchemaRun, headers: list[Headers] | None
 ) -> SinkBatch:
     timestamps: Any = columns.timestamps
     offsets = columns.offsets
@@ -199,7 +199,9 @@ def _sink_batch(
     )
 
 
-def _overlaps(keys: list[Run] | None, values: list[Run]) -> Iterator[tuple[int, int, Run | None, Run]]:
+def _overlaps(
+    keys: list[SchemaRun] | None, values: list[SchemaRun]
+) -> Iterator[tuple[int, int, SchemaRun | None, SchemaRun]]:
     """Stretches in which neither the key's schema nor the value's changes: start, stop, and both runs cut to it."""
     count = sum(len(run.values) for run in values)
     cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
@@ -208,24 +210,24 @@ def _overlaps(keys: list[Run] | None, values: list[Run]) -> Iterator[tuple[int, 
         yield start, stop, None if keys is None else _cut(keys, start, stop), _cut(values, start, stop)
 
 
-def _ends(runs: Sequence[Run]) -> Iterator[int]:
+def _ends(runs: Sequence[SchemaRun]) -> Iterator[int]:
     end = 0
     for run in runs:
         end += len(run.values)
         yield end
 
 
-def _cut(runs: Sequence[Run], start: int, stop: int) -> Run:
+def _cut(runs: Sequence[SchemaRun], start: int, stop: int) -> SchemaRun:
     begin = 0
     for run in runs:
         end = begin + len(run.values)
         if start < end:
-            return Run(run.schema, listed(run.values)[start - begin : stop - begin])
+            return SchemaRun(run.schema, listed(run.values)[start - begin : stop - begin])
         begin = end
     raise IndexError(start)
 
 
-def _take_runs(runs: Sequence[Run], indexes: Sequence[int]) -> list[Run]:
+def _take_runs(runs: Sequence[SchemaRun], indexes: Sequence[int]) -> list[SchemaRun]:
     flat = [(run.schema, value) for run in runs for value in listed(run.values)]
     taken: list[tuple[Schema | None, list[Any]]] = []
     for index in indexes:
@@ -234,7 +236,7 @@ def _take_runs(runs: Sequence[Run], indexes: Sequence[int]) -> list[Run]:
             taken[-1][1].append(value)
         else:
             taken.append((schema, [value]))
-    return [Run(schema, values) for schema, values in taken]
+    return [SchemaRun(schema, values) for schema, values in taken]
 
 
 def take_columns(columns: RecordColumns, indexes: Sequence[int]) -> RecordColumns:

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 
 from headrace.runtime.group_signals import withheld
 
-SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
-
 
 class ConverterCheck:
     """A check in a child process, which starts immediately and runs in parallel with the worker's start."""
@@ -66,16 +64,16 @@ class ConverterCheck:
 def check(worker: Mapping[str, str]) -> list[str]:
     """Return the errors of the converters in a worker's properties, one line each."""
     from headrace.plugins import registry
+    from headrace.plugins.creation import SIMPLE_HEADER_CONVERTER, create_converter, find_converter
 
     registry.use_plugin_path(worker.get("plugin.path"))
     errors: list[str] = []
     for key in ("key.converter", "value.converter", "header.converter"):
         settings = {name[len(key) + 1 :]: value for name, value in worker.items() if name.startswith(key + ".")}
         try:
-            if key == "header.converter":
-                registry.find("header_converter", worker.get(key) or SIMPLE_HEADER_CONVERTER)().configure(settings)
-            else:
-                registry.find("converter", worker[key])().configure(settings, key == "key.converter")
+            name = worker.get(key) or SIMPLE_HEADER_CONVERTER if key == "header.converter" else worker[key]
+            which = key.removesuffix(".converter")
+            create_converter(find_converter(name, which), settings, which)
         except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
             errors.append(f"{key}={worker.get(key)}: {error}")
     return errors

@@ -17,21 +17,21 @@ import msgspec
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.runtime import connector_unit
+from headrace.runtime import worker_connector
 from headrace.runtime.channel import Channel
-from headrace.runtime.plugin_setup import Setup
-from headrace.runtime.self_reading_task import SelfReadingTaskUnit
-from headrace.runtime.sink_task import SinkTaskUnit
-from headrace.runtime.source_task import SourceTaskUnit
 from headrace.runtime.spec import ConnectorSpec, TaskSpec
-from headrace.runtime.task_unit import TaskUnit
+from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.worker_self_reading_sink_task import WorkerSelfReadingSinkTask
+from headrace.runtime.worker_sink_task import WorkerSinkTask
+from headrace.runtime.worker_source_task import WorkerSourceTask
+from headrace.runtime.worker_task import WorkerTask
 
 log = logging.getLogger(__name__)
 
-_TASK_UNITS: tuple[tuple[type[Task], type[TaskUnit]], ...] = (
-    (SourceTask, SourceTaskUnit),
-    (SinkTask, SinkTaskUnit),
-    (SelfReadingSinkTask, SelfReadingTaskUnit),
+_TASK_UNITS: tuple[tuple[type[Task], type[WorkerTask]], ...] = (
+    (SourceTask, WorkerSourceTask),
+    (SinkTask, WorkerSinkTask),
+    (SelfReadingSinkTask, WorkerSelfReadingSinkTask),
 )
 
 
@@ -82,15 +82,15 @@ class Host:
                     await unit.stop()
                     self._units.pop(unit_id, None)
             case "validate", [config, worker, plugin]:
-                return await connector_unit.validate(config, worker, plugin)
+                return await worker_connector.validate(config, worker, plugin)
             case "shared_modules", [config, worker]:
-                return await connector_unit.shared_modules(config, worker)
+                return await worker_connector.shared_modules(config, worker)
             case "alter_offsets", [spec, offsets]:
-                return await connector_unit.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
+                return await worker_connector.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
             case "list_plugins", [worker, connectors_only]:
-                return await connector_unit.list_plugins(worker, connectors_only)
+                return await worker_connector.list_plugins(worker, connectors_only)
             case "plugin_config", [worker, plugin]:
-                return await connector_unit.plugin_config(worker, plugin)
+                return await worker_connector.plugin_config(worker, plugin)
             case "log_level", [logger, level, now_ms]:
                 return logs.set_level(logger, level, now_ms)
             case "exit", []:
@@ -101,16 +101,16 @@ class Host:
 
     async def _start_task(self, unit_id: str, spec: TaskSpec) -> None:
         logs.set_process_context(spec.connector, f"task-{spec.number}")
-        setup = Setup(spec)
-        task = setup.make_task()
+        plugins = Plugins(spec)
+        task = plugins.make_task()
         unit_class = next((unit for kind, unit in _TASK_UNITS if isinstance(task, kind)), None)
         if unit_class is None:
             raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")
-        self._units[unit_id] = unit = unit_class(self.channel, unit_id, spec, setup, task)
+        self._units[unit_id] = unit = unit_class(self.channel, unit_id, spec, plugins, task)
         unit.launch()
 
     async def _start_connector(self, unit_id: str, spec: ConnectorSpec) -> None:
-        unit = connector_unit.ConnectorUnit(self.channel, unit_id, spec)
+        unit = worker_connector.WorkerConnector(self.channel, unit_id, spec)
         self._units[unit_id] = unit
         await unit.start()
 

@@ -14,19 +14,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.api.errors import ConnectError
+from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime import client_configs
 from headrace.runtime.conversion import Converters, RawPart, take_columns
 from headrace.runtime.dead_letters import context_headers
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
-from headrace.runtime.topic_maker import create_topic
+from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.writer import Writer
 from headrace_broker.records.columns import RecordColumns
 
 if TYPE_CHECKING:
-    from headrace.runtime.sink_task import SinkTaskUnit
+    from headrace.runtime.worker_sink_task import WorkerSinkTask
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 class SinkErrors:
     """The error handling of one sink task. `current` contains the records that are being processed."""
 
-    def __init__(self, unit: SinkTaskUnit, policy: ErrorPolicy, converters: Converters) -> None:
-        config = unit.setup.connector_config
+    def __init__(self, unit: WorkerSinkTask, policy: ErrorPolicy, converters: Converters) -> None:
+        config = unit.plugins.connector_config
         self.current: RawPart | None = None
         self._unit = unit
         self._policy = policy
@@ -51,8 +52,8 @@ class SinkErrors:
         """Create the dead letter queue if one is configured and its topic does not exist. Raises ConnectError."""
         if not self._topic:
             return
-        setup, spec = self._unit.setup, self._unit.spec
-        properties = client_configs.admin_properties(setup.worker, setup.connector_config, spec.name)
+        plugins, spec = self._unit.plugins, self._unit.spec
+        properties = client_configs.admin_properties(plugins.worker, plugins.connector_config, spec.name)
         admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
         try:
             if self._topic not in await admin.list_topics():
@@ -64,7 +65,7 @@ class SinkErrors:
             ) from error
         finally:
             await admin.close()
-        properties = client_configs.dead_letter_producer_properties(setup.worker, setup.connector_config, spec.name)
+        properties = client_configs.dead_letter_producer_properties(plugins.worker, plugins.connector_config, spec.name)
         self._writer = await Writer.open(ClientConfig.from_properties(properties, kind="producer"))
 
     async def close(self) -> None:
@@ -76,7 +77,11 @@ class SinkErrors:
         """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
         return self if self._writer is not None or self._policy.log else None
 
-    def report(self, record: SinkRecord, error: Exception) -> None:
+    def report_at(self, batch: SinkBatch, index: int, error: Exception) -> Future[None]:
+        """Handle the record at that index of a batch. Raises ToleranceExceeded if errors are not tolerated."""
+        return self.report(batch.take([index]).to_records()[0], error)
+
+    def report(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
         topic, partition = record.original_topic or "", record.original_partition or 0
         offset = record.offset if record.original_offset is None else record.original_offset
@@ -86,6 +91,9 @@ class SinkErrors:
             raise ToleranceExceeded(f"Tolerance exceeded in error handler: {where}, stage TASK_PUT: {error}") from error
         columns = self._raw_record(topic, partition, offset)
         self._note(failure, topic, partition, offset, self._converted_back(record) if columns is None else columns)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     def report_failure(self, failure: Failure, part: Any) -> None:
         """Handle a tolerated failure of a stage."""

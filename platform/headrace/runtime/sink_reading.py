@@ -14,8 +14,8 @@ from typing import Protocol
 
 from headrace.data.java_regex import JavaPattern
 from headrace.metrics import logs
-from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_offsets import TopicPartition
+from headrace.runtime.task_plugins import split_list
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.errors import ClientError

@@ -4,8 +4,8 @@ Retriable errors are retried until `errors.retry.timeout`, with a backoff that d
 `errors.retry.delay.max.ms`. After that, like all other errors, they are tolerated (the record is skipped and reported)
 or they fail the task.
 
-A stage processes a whole batch. If it raises BatchError, the named records are skipped; after any other error the batch
-is split in halves until the failed records are found. The other records keep their order.
+A stage processes a whole batch. If it raises RecordErrors, the named records are skipped; after any other error the
+batch is split in halves until the failed records are found. The other records keep their order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Protocol, Self, TypeVar
 
-from headrace.api.errors import BatchError, ConnectError, RetriableError
+from headrace.api.errors import ConnectError, RecordErrors, RetriableError
 
 RETRY_DELAY_MIN_MS = 300
 
@@ -94,7 +94,7 @@ class Failure:
     attempts: int
 
 
-class Stages:
+class RetryWithToleranceOperator:
     """Runs stages under an error policy.
 
     For each tolerated record, the stage runner calls `report(failure, part)`, where `part` contains only this record.
@@ -124,7 +124,7 @@ class Stages:
         """
         try:
             return [operation(part)]
-        except BatchError as error:
+        except RecordErrors as error:
             errors = error.errors
             if len(part) > 1 and not any(isinstance(cause, RetriableError) for cause in errors.values()):
                 return self._leave_out(stage, class_name, operation, part, errors)
@@ -165,7 +165,7 @@ class Stages:
             attempts += 1
             try:
                 return [operation(part)]
-            except BatchError as again:
+            except RecordErrors as again:
                 error = next(iter(again.errors.values()))
             except Exception as again:  # noqa: BLE001
                 error = again

@@ -30,7 +30,7 @@ VALIDATORS_MAX = 8
 EXIT_TIMEOUT_S = 1.0
 
 
-class Hung(Exception):
+class CallTimeout(Exception):
     """A call into a child process timed out; the process was killed."""
 
 
@@ -98,7 +98,7 @@ class Worker:
     # connectors
 
     async def start_connector(self, name: str, config: Mapping[str, str], generation: int) -> Instance:
-        """Start a connector instance. Raises RemoteError (an error of `start`), Hung, PeerGone."""
+        """Start a connector instance. Raises RemoteError (an error of `start`), CallTimeout, PeerGone."""
         instance = self._new_instance(name, None, generation)
         instance.host = await self._host_for(instance)
         spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
@@ -110,7 +110,7 @@ class Worker:
         return instance
 
     async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
-        """Request the task configurations of a connector. Raises RemoteError, Hung, PeerGone."""
+        """Request the task configurations of a connector. Raises RemoteError, CallTimeout, PeerGone."""
         assert instance.host is not None
         configs = await self._call(instance.host, "tell", instance.unit_id, "task_configs", [])
         return [dict(config) for config in configs]
@@ -122,7 +122,7 @@ class Worker:
     # tasks
 
     async def start_task(self, spec: TaskSpec, generation: int) -> Instance:
-        """Start a task; events report its state. Raises RemoteError, Hung, PeerGone."""
+        """Start a task; events report its state. Raises RemoteError, CallTimeout, PeerGone."""
         instance = self._new_instance(spec.connector, spec.number, generation)
         instance.host = await self._host_for(instance)
         try:
@@ -148,7 +148,7 @@ class Worker:
     # validation, in a process that nothing else depends on
 
     async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
-        """Validate a connector configuration; return the REST API's format. Raises RemoteError, Hung."""
+        """Validate a connector configuration; return the REST API's format. Raises RemoteError, CallTimeout."""
         await self._share_modules(config)
         result: dict[str, Any] = await self._ask_validator("validate", dict(config), self.config.properties, plugin)
         return result
@@ -165,7 +165,7 @@ class Worker:
             self._dismiss_validator()
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
-        """Let a connector check altered offsets. Raises RemoteError, Hung."""
+        """Let a connector check altered offsets. Raises RemoteError, CallTimeout."""
         spec = ConnectorSpec(name=name, config=dict(config), worker=self.config.properties)
         return bool(await self._ask_validator("alter_offsets", msgspec.to_builtins(spec), offsets))
 
@@ -262,7 +262,7 @@ class Worker:
             return await asyncio.wait_for(host.channel.call(method, *arguments), self.call_timeout_s)
         except TimeoutError:
             host.kill()
-            raise Hung(
+            raise CallTimeout(
                 f"{host.name} did not respond to {method} within connector.validation.timeout.ms="
                 f"{self.config['connector.validation.timeout.ms']}; its process was killed"
             ) from None

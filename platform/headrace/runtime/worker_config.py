@@ -138,7 +138,7 @@ _PASSED_ON = frozenset(
         "client.dns.lookup", "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
         "request.timeout.ms", "retry.backoff.ms", "retry.backoff.max.ms", "security.protocol", "ssl.client.auth",
         "connections.max.idle.ms", "send.buffer.bytes", "receive.buffer.bytes",
-        "socket.connection.setup.timeout.ms", "socket.connection.setup.timeout.max.ms",
+        "socket.connection.plugins.timeout.ms", "socket.connection.plugins.timeout.max.ms",
     }
 )  # fmt: skip
 _DISTRIBUTED = (

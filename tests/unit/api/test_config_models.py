@@ -8,7 +8,7 @@ import pytest
 
 from headrace.api.config import Config, ConfigType, Importance, Password, Width, config_def, key
 from headrace.api.config_def import ConfigDef, ConfigKey, parse_value, to_text
-from headrace.api.errors import BatchError, ConfigError, ConfigErrors
+from headrace.api.errors import ConfigError, ConfigErrors, RecordErrors
 
 
 class Colour(enum.Enum):
@@ -158,7 +158,7 @@ def test_fields_must_be_declared_with_key() -> None:
         config_def(Bad)
 
 
-def test_batch_error_message_names_the_first_record() -> None:
-    error = BatchError({5: ValueError("x"), 2: ValueError("y")})
+def test_record_errors_message_names_the_first_record() -> None:
+    error = RecordErrors({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
-    assert str(error) == "record 2 of the batch: y (and 1 more records)"
+    assert str(error) == "record 2: y (and 1 more records)"

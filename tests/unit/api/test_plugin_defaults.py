@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.api.connector import SourceConnector
-from headrace.api.converter import Converter, Run, SchemaAndValue
-from headrace.api.errors import BatchError, DataError
+from headrace.api.converter import Converter, SchemaAndValue, SchemaRun
+from headrace.api.errors import DataError, RecordErrors
 from headrace.api.predicate import Predicate
+from headrace.api.task import SourceTask
 from headrace.api.transform import Transformation
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, Schema, struct
@@ -62,7 +62,7 @@ def test_default_apply_batch_calls_apply_for_each_record() -> None:
 
 def test_default_apply_batch_names_all_failed_records() -> None:
     batch = source_batch(rows(1, -1, 2, -2), ROW)
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         Router().apply_batch(batch)
     assert {index: str(error) for index, error in caught.value.errors.items()} == {1: "negative: -1", 3: "negative: -2"}
     assert len(records(Router().apply_batch(batch.take([0, 2])))) == 2
@@ -70,7 +70,7 @@ def test_default_apply_batch_names_all_failed_records() -> None:
 
 def test_default_test_batch_method_calls_test_for_each_record() -> None:
     assert Even().test_batch(source_batch(rows(1, 2), ROW)) == [False, True]
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         Even().test_batch(source_batch([*rows(1), None], ROW))
     assert list(caught.value.errors) == [1]
 
@@ -79,21 +79,21 @@ def test_default_batch_converter_methods_convert_between_structs_and_rows() -> N
     converter = Plain()
     assert converter.from_connect_batch("t", ROW, [(1,), None]) == [b"1", None]
     assert converter.to_connect_batch("t", [b"1", b"2", None, b"3"]) == [
-        Run(ROW, [(1,), (2,)]),
-        Run(None, [None]),
-        Run(ROW, [(3,)]),
+        SchemaRun(ROW, [(1,), (2,)]),
+        SchemaRun(None, [None]),
+        SchemaRun(ROW, [(3,)]),
     ]
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         converter.to_connect_batch("t", [b"1", b"x", b"y"])
     assert list(caught.value.errors) == [1, 2]
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         converter.from_connect_batch("t", STRING_SCHEMA, ["a", None])
     assert list(caught.value.errors) == [0]
 
 
 def test_error_names_the_method_that_a_plugin_does_not_define() -> None:
-    class Half(SourceConnector):
+    class Half(SourceTask):
         pass
 
-    with pytest.raises(NotImplementedError, match="Half does not define task_configs"):
-        Half().task_configs(1)
+    with pytest.raises(NotImplementedError, match="Half does not define poll"):
+        Half().poll()

@@ -13,13 +13,14 @@ import pytest
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
+from headrace.data.sink_records import SinkRecords
 from headrace_connectors.file.config import FileStreamSinkConfig, FileStreamSourceConfig
 from headrace_connectors.file.sink import FileStreamSinkTask
 from headrace_connectors.file.source import FileStreamSourceTask
 
 
-def batch(*values: str) -> SinkBatch:
-    return SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)
+def records(*values: str) -> SinkRecords:
+    return SinkRecords([SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)])
 
 
 def test_deleted_output_file_is_created_again(tmp_path: Path) -> None:
@@ -27,14 +28,14 @@ def test_deleted_output_file_is_created_again(tmp_path: Path) -> None:
     file.parent.mkdir()
     task = FileStreamSinkTask()
     task.start(FileStreamSinkConfig.parse({"file": str(file)}))
-    task.put_batch(batch("one"))
+    task.put(records("one"))
     file.unlink()
-    task.put_batch(batch("two"))
+    task.put(records("two"))
     assert file.read_text() == "two\n"
     file.unlink()
     file.parent.rmdir()
     with pytest.raises(ConnectError, match="Couldn't find or create file"):
-        task.put_batch(batch("three"))
+        task.put(records("three"))
     task.stop()
 
 
@@ -54,14 +55,14 @@ def test_failed_put_on_a_full_disk_leaves_no_partial_line(tmp_path: Path, append
     file = tmp_path / "out"
     task = FileStreamSinkTask()
     task.start(FileStreamSinkConfig.parse({"file": str(file)}))
-    task.put_batch(batch("one"))
+    task.put(records("one"))
     with file.open("a") as other:
         other.write(appended_by_another_task)
     before = file.read_text()
     with file_size_limit(len(before) + 5), pytest.raises(ConnectError, match=r"Cannot write to .*out: File too large"):
-        task.put_batch(batch("two", "three"))
+        task.put(records("two", "three"))
     assert file.read_text() == before
-    task.put_batch(batch("two", "three"))
+    task.put(records("two", "three"))
     assert file.read_text() == before + "two\nthree\n"
     task.stop()
 
@@ -74,7 +75,8 @@ def test_warning_about_a_truncated_or_replaced_input_file_is_logged_once(
     file.write_text("one\ntwo\n")
     task = FileStreamSourceTask()
     task.context = SimpleNamespace(offsets=SimpleNamespace(read=lambda _: None))
-    task.start(FileStreamSourceConfig.parse({"file": str(file), "topic": "t"}))
+    task.config = FileStreamSourceConfig.parse({"file": str(file), "topic": "t"})
+    task.start(task.config)
     task.wake_up()  # do not wait in poll
     assert task.poll() is not None
     if replaced:

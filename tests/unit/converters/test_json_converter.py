@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.api.converter import Run
-from headrace.api.errors import BatchError, ConfigErrors, DataError
+from headrace.api.converter import SchemaRun
+from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.data.columns import listed
 from headrace.data.logical import (
@@ -36,6 +36,7 @@ from headrace.data.schema import (
     struct,
 )
 from headrace.data.struct import Struct
+from support.transforms import make_converter
 
 NOT_AN_ENVELOPE = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
@@ -44,13 +45,11 @@ NOT_AN_ENVELOPE = (
 
 
 def converter(**props: str) -> JsonConverter:
-    configured = JsonConverter()
-    configured.configure({name.replace("_", "."): value for name, value in props.items()}, False)
-    return configured
+    return make_converter(JsonConverter, "value", **props)
 
 
-def runs(configured: JsonConverter, data: list[bytes | None]) -> list[Run]:
-    return [Run(run.schema, listed(run.values)) for run in configured.to_connect_batch("t", data)]
+def runs(configured: JsonConverter, data: list[bytes | None]) -> list[SchemaRun]:
+    return [SchemaRun(run.schema, listed(run.values)) for run in configured.to_connect_batch("t", data)]
 
 
 PLAIN = {"schemas_enable": "false"}
@@ -155,7 +154,7 @@ def test_null_struct_is_replaced_with_the_default_of_its_schema() -> None:
     schema = struct([("p", inner.replace(default=Struct(inner, {"x": 1})))])
     data = converter().from_connect_batch("t", schema, [(None,), ((2,),)])
     assert [item[-15:] for item in data if item] == [b':{"p":{"x":1}}}', b':{"p":{"x":2}}}']
-    assert runs(converter(), data) == [Run(schema, [((1,),), ((2,),)])]
+    assert runs(converter(), data) == [SchemaRun(schema, [((1,),), ((2,),)])]
 
 
 def test_schemaless_values_round_trip_as_plain_json() -> None:
@@ -204,7 +203,7 @@ def test_invalid_json_is_rejected(data: bytes) -> None:
     for configured in (converter(), converter(**PLAIN)):
         with pytest.raises(DataError, match="due to serialization error"):
             configured.to_connect("t", data)
-        with pytest.raises(BatchError):
+        with pytest.raises(RecordErrors):
             configured.to_connect_batch("t", [data])
 
 
@@ -253,7 +252,7 @@ def test_payload_that_does_not_match_its_schema_is_reported(schema: Schema, payl
     bad, good = prefix + b'{"it":' + payload + b"}}", prefix + b'{"it":' + _good(schema) + b"}}"
     with pytest.raises(DataError, match='field "it"'):
         configured.to_connect("t", bad)
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         configured.to_connect_batch("t", [good, bad, None, bad, b"{"])
     assert list(caught.value.errors) == [1, 3, 4]
     assert len(configured.to_connect_batch("t", [good, None])) == 2
@@ -277,12 +276,12 @@ def test_numbers_are_parsed_as_by_jackson() -> None:
         assert configured.to_connect("t", configured._envelope_prefix(schema) + payload + b"}") == (schema, value)
         in_struct = struct([("a", schema)])
         data = configured._envelope_prefix(in_struct) + b'{"a":' + payload + b',"unknown":1}}'
-        assert runs(configured, [data]) == [Run(in_struct, [(value,)])]
+        assert runs(configured, [data]) == [SchemaRun(in_struct, [(value,)])]
 
 
 def test_batch_error_contains_the_index_of_each_invalid_value() -> None:
     rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         converter().from_connect_batch("t", LINE, rows)
     assert list(caught.value.errors) == [1, 3, 4, 5]
     assert 'field "line"' in str(caught.value.errors[1])
@@ -298,11 +297,11 @@ def test_consecutive_values_with_equal_schema_form_a_run() -> None:
     odd = [b'{"payload":{"line":"d"}, "schema":' + LINE_SCHEMA + b"}"]
     data = [*lines, *odd, None, *numbers, *plain, *lines[:1]]
     assert runs(configured, data) == [
-        Run(LINE, [("a", None), ("b", "c"), ("d", None)]),
-        Run(None, [None]),
-        Run(INT32_SCHEMA, [1]),
-        Run(None, [5, 6]),
-        Run(LINE, [("a", None)]),
+        SchemaRun(LINE, [("a", None), ("b", "c"), ("d", None)]),
+        SchemaRun(None, [None]),
+        SchemaRun(INT32_SCHEMA, [1]),
+        SchemaRun(None, [5, 6]),
+        SchemaRun(LINE, [("a", None)]),
     ]
     assert runs(configured, []) == []
 
@@ -312,10 +311,10 @@ def test_invalid_envelope_with_the_prefix_of_a_valid_one_is_rejected() -> None:
     good = configured.from_connect_batch("t", LINE, [("a", None)])[0]
     assert good is not None
     for bad in (good[:-1] + b"]", good[:-1] + b',"x":1}', good[:-1], good[:-2] + b',"line":1}}'):
-        with pytest.raises(BatchError) as caught:
+        with pytest.raises(RecordErrors) as caught:
             configured.to_connect_batch("t", [good, bad])
         assert list(caught.value.errors) == [1]
-    assert runs(configured, [good, good + b" \n"]) == [Run(LINE, [("a", None), ("a", None)])]
+    assert runs(configured, [good, good + b" \n"]) == [SchemaRun(LINE, [("a", None), ("a", None)])]
 
 
 @pytest.mark.parametrize("number", [b"1e999999999", b"-1e999999999", b"1e99999999999999999999", b"9" * 5000])
@@ -328,7 +327,7 @@ def test_huge_numbers_are_rejected_without_expanding_them(number: bytes) -> None
         ):
             with pytest.raises(DataError):
                 converter().to_connect("t", data)
-            with pytest.raises(BatchError):
+            with pytest.raises(RecordErrors):
                 converter().to_connect_batch("t", [data])
 
 
@@ -336,13 +335,13 @@ def test_too_deeply_nested_schema_is_rejected() -> None:
     data = b'{"schema":' + b'{"type":"array","items":' * 400 + b'{"type":"int8"}' + b"}" * 400 + b',"payload":[]}'
     with pytest.raises(DataError):
         converter().to_connect("t", data)
-    with pytest.raises(BatchError):
+    with pytest.raises(RecordErrors):
         converter().to_connect_batch("t", [data])
 
 
 def test_schema_content_applies_to_all_payloads() -> None:
     configured = converter(schema_content=LINE_SCHEMA.decode())
-    assert runs(configured, [b'{"line":"x"}', None]) == [Run(LINE, [("x", None)]), Run(None, [None])]
+    assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 
 
 def test_schema_cache_size_is_bounded() -> None:
@@ -357,7 +356,7 @@ def test_optional_logical_fields_round_trip() -> None:
     schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA), ("n", INT64_SCHEMA)])
     rows = [(None, 1), (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 2)]
     data = converter().from_connect_batch("t", schema, rows)
-    assert runs(converter(), data) == [Run(schema, rows)]
+    assert runs(converter(), data) == [SchemaRun(schema, rows)]
 
 
 def test_invalid_json_converter_configuration_is_rejected() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.api.converter import Run
-from headrace.api.errors import BatchError, DataError
+from headrace.api.converter import SchemaRun
+from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.primitive_converters import (
     BooleanConverter,
     ByteArrayConverter,
@@ -32,11 +32,10 @@ VALUES = [
 @pytest.mark.parametrize(("converter_class", "value", "data"), VALUES)
 def test_primitive_values_round_trip(converter_class: Any, value: Any, data: str) -> None:
     converter = converter_class()
-    converter.configure({}, False)
     encoded = bytes.fromhex(data)
     assert converter.from_connect_batch("t", None, [value, None]) == [encoded, None]
     assert converter.from_connect("t", converter.schema, value) == encoded
-    assert converter.to_connect_batch("t", [encoded, None]) == [Run(converter.schema, [value, None])]
+    assert converter.to_connect_batch("t", [encoded, None]) == [SchemaRun(converter.schema, [value, None])]
     assert converter.to_connect("t", encoded) == (converter.schema, value)
     assert converter.to_connect("t", None) == (converter.schema, None)
 
@@ -50,14 +49,14 @@ def test_value_of_another_type_is_rejected(converter_class: Any, value: Any) -> 
     converter = converter_class()
     with pytest.raises(DataError):
         converter.from_connect("t", None, value)
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         converter.from_connect_batch("t", None, [None, value])
     assert list(caught.value.errors) == [1]
 
 
 @pytest.mark.parametrize("converter_class", [ShortConverter, LongConverter, DoubleConverter, BooleanConverter])
 def test_bytes_of_wrong_length_are_rejected(converter_class: Any) -> None:
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         converter_class().to_connect_batch("t", [None, b"abc"])
     assert list(caught.value.errors) == [1]
 
@@ -65,7 +64,7 @@ def test_bytes_of_wrong_length_are_rejected(converter_class: Any) -> None:
 def test_unsupported_schema_is_rejected() -> None:
     with pytest.raises(DataError, match="Invalid schema type for ByteArrayConverter: STRING"):
         ByteArrayConverter().from_connect("t", STRING_SCHEMA, None)
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(RecordErrors) as caught:
         ByteArrayConverter().from_connect_batch("t", STRING_SCHEMA, [b"", b""])
     assert list(caught.value.errors) == [0, 1]
     assert ByteArrayConverter().from_connect("t", BYTES_SCHEMA, memoryview(b"ab")) == b"ab"

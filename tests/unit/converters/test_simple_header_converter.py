@@ -22,7 +22,6 @@ from headrace.data.schema import BYTES_SCHEMA, INT8_SCHEMA, STRING_SCHEMA, array
 )
 def test_header_values_round_trip(value: Any, data: bytes | None, schema: Any, back: Any) -> None:
     converter = SimpleHeaderConverter()
-    converter.configure({})
     assert converter.from_connect_header("t", "h", None, value) == data
     assert converter.to_connect_header("t", "h", data) == (schema, back)
 

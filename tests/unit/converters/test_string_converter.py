@@ -2,19 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.api.converter import Run
+from headrace.api.converter import SchemaRun
 from headrace.api.errors import ConfigErrors
 from headrace.converters.string_converter import StringConverter
 from headrace.data.schema import FLOAT32_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
+from support.transforms import make_converter
 
 POINT = struct([("x", INT32_SCHEMA), ("f", FLOAT32_SCHEMA)])
 
 
 def converter(**props: str) -> StringConverter:
-    configured = StringConverter()
-    configured.configure({name.replace("_", "."): value for name, value in props.items()}, True)
-    return configured
+    return make_converter(StringConverter, "key", **props)
 
 
 def test_strings_round_trip() -> None:
@@ -22,7 +21,7 @@ def test_strings_round_trip() -> None:
     assert configured.from_connect_batch("t", STRING_SCHEMA, ["é", "b"]) == ["é".encode(), b"b"]
     assert configured.from_connect_batch("t", OPTIONAL_STRING_SCHEMA, ["a", None]) == [b"a", None]
     assert configured.to_connect_batch("t", [b"a", None, b"\xff"]) == [
-        Run(OPTIONAL_STRING_SCHEMA, ["a", None, "\ufffd"])
+        SchemaRun(OPTIONAL_STRING_SCHEMA, ["a", None, "\ufffd"])
     ]
     assert configured.to_connect("t", b"a") == (OPTIONAL_STRING_SCHEMA, "a")
     assert configured.to_connect_batch("t", []) == []

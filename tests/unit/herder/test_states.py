@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.herder.states import Board, RestartPlan, State, TargetState
+from headrace.herder.states import RestartPlan, State, StatusStore, TargetState
 
 
-def board_with(connector: State, *tasks: State) -> Board:
-    board = Board("worker:8083")
-    board.set("c", None, connector)
+def statuses_of(connector: State, *tasks: State) -> StatusStore:
+    statuses = StatusStore("worker:8083")
+    statuses.set("c", None, connector)
     for number, state in enumerate(tasks):
-        board.set("c", number, state, "trace" if state is State.FAILED else None)
-    return board
+        statuses.set("c", number, state, "trace" if state is State.FAILED else None)
+    return statuses
 
 
 def test_status_contains_traces_only_of_failures() -> None:
-    board = board_with(State.RUNNING, State.RUNNING, State.FAILED)
-    assert board.shape("c", "source") == {
+    statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED)
+    assert statuses.shape("c", "source") == {
         "name": "c",
         "connector": {"state": "RUNNING", "worker_id": "worker:8083"},
         "tasks": [
@@ -29,14 +29,14 @@ def test_status_contains_traces_only_of_failures() -> None:
 
 
 def test_status_update_of_replaced_instance_is_ignored() -> None:
-    board = board_with(State.RUNNING, State.UNASSIGNED)
-    old = board.begin("c", 0)
-    new = board.begin("c", 0)
-    assert not board.hear("c", 0, old, State.FAILED, "late")
-    assert board.hear("c", 0, new, State.RUNNING)
-    assert board.of("c").tasks[0].state is State.RUNNING
-    assert not board.hear("gone", None, 1, State.RUNNING)
-    assert "gone" not in board
+    statuses = statuses_of(State.RUNNING, State.UNASSIGNED)
+    old = statuses.begin("c", 0)
+    new = statuses.begin("c", 0)
+    assert not statuses.hear("c", 0, old, State.FAILED, "late")
+    assert statuses.hear("c", 0, new, State.RUNNING)
+    assert statuses.of("c").tasks[0].state is State.RUNNING
+    assert not statuses.hear("gone", None, 1, State.RUNNING)
+    assert "gone" not in statuses
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_status_update_of_replaced_instance_is_ignored() -> None:
 def test_restart_plan_depends_on_include_tasks_and_only_failed(
     include_tasks: bool, only_failed: bool, plan: RestartPlan
 ) -> None:
-    board = board_with(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
-    assert board.plan_restart("c", include_tasks=include_tasks, only_failed=only_failed) == plan
+    statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
+    assert statuses.plan_restart("c", include_tasks=include_tasks, only_failed=only_failed) == plan
 
 
 def test_restart_of_only_failed_instances_includes_failed_connector() -> None:
-    board = board_with(State.FAILED, State.RUNNING)
-    assert board.plan_restart("c", include_tasks=True, only_failed=True) == RestartPlan(True, [])
+    statuses = statuses_of(State.FAILED, State.RUNNING)
+    assert statuses.plan_restart("c", include_tasks=True, only_failed=True) == RestartPlan(True, [])
 
 
 def test_initial_state_is_parsed() -> None:

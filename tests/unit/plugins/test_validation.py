@@ -23,8 +23,7 @@ class _SourceConfig(Config):
     password: Password | None = key("password", default=None)
 
 
-class ExampleSource(SourceConnector):
-    config_model = _SourceConfig
+class ExampleSource(SourceConnector[_SourceConfig]):
     task_class = SourceTask
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

@@ -17,7 +17,7 @@ from headrace.data.headers import Headers
 from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA
 from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.conversion import Converters, FromBytes, RawPart, ToBytes
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stages, ToleranceExceeded
+from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator, ToleranceExceeded
 from headrace_broker.records.columns import RecordColumns
 
 
@@ -55,9 +55,9 @@ class Digits(Converter):
         return None if value is None else str(value).encode()
 
 
-def stages(*, tolerate: bool = True) -> tuple[Stages, list[tuple[Failure, Any]]]:
+def stages(*, tolerate: bool = True) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
     reported: list[tuple[Failure, Any]] = []
-    built = Stages(
+    built = RetryWithToleranceOperator(
         ErrorPolicy(tolerate=tolerate),
         report=lambda failure, part: reported.append((failure, part)),
         describe=repr,
@@ -69,9 +69,7 @@ def stages(*, tolerate: bool = True) -> tuple[Stages, list[tuple[Failure, Any]]]
 
 
 def converters() -> Converters:
-    header = SimpleHeaderConverter()
-    header.configure({})
-    return Converters(Digits(), Digits(), header)
+    return Converters(Digits(), Digits(), SimpleHeaderConverter())
 
 
 def batch(*values: Any, **more: Any) -> SourceBatch:

@@ -9,8 +9,8 @@ from typing import Any
 from headrace.runtime.conversion import RawPart
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.task_unit import Counters
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage
+from headrace.runtime.worker_task import Counters
 from headrace_broker.records.columns import RecordColumns
 
 CONFIG = {"errors.deadletterqueue.topic.name": "dlq", "errors.deadletterqueue.context.headers.enable": "true"}
@@ -30,7 +30,7 @@ class Writer:
 
 def make() -> tuple[SinkErrors, Writer, Any]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
-    unit: Any = SimpleNamespace(spec=spec, setup=SimpleNamespace(connector_config=CONFIG), counters=Counters())
+    unit: Any = SimpleNamespace(spec=spec, plugins=SimpleNamespace(connector_config=CONFIG), counters=Counters())
     errors = SinkErrors(unit, ErrorPolicy(tolerate=True), None)  # type: ignore[arg-type]
     writer = Writer()
     errors._writer = writer  # type: ignore[assignment]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import BatchError, DataError, RetriableError
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, Stages, ToleranceExceeded
+from headrace.api.errors import DataError, RecordErrors, RetriableError
+from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator, Stage, ToleranceExceeded
 
 
 class Numbers(list[int]):
@@ -31,10 +31,12 @@ class Clock:
         return True
 
 
-def stages(policy: ErrorPolicy, clock: Clock | None = None) -> tuple[Stages, list[tuple[Failure, Any]]]:
+def stages(
+    policy: ErrorPolicy, clock: Clock | None = None
+) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
     clock = clock or Clock()
     reported: list[tuple[Failure, Any]] = []
-    built = Stages(
+    built = RetryWithToleranceOperator(
         policy,
         report=lambda failure, part: reported.append((failure, part)),
         describe=lambda part: f"record {part[0]}",
@@ -55,7 +57,7 @@ def test_records_named_in_batch_error_are_skipped() -> None:
     def no_threes(part: Numbers) -> list[int]:
         calls.append(list(part))
         if errors := {i: DataError(f"{n} is a three") for i, n in enumerate(part) if n == 3}:
-            raise BatchError(errors)
+            raise RecordErrors(errors)
         return list(part)
 
     assert built.run(Stage.VALUE_CONVERTER, "C", no_threes, Numbers([1, 3, 2, 3])) == [[1, 2]]
@@ -81,7 +83,7 @@ def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
     built, _ = stages(ErrorPolicy())
 
     def fails(_part: Numbers) -> None:
-        raise BatchError({1: DataError("bad")})
+        raise RecordErrors({1: DataError("bad")})
 
     with pytest.raises(ToleranceExceeded, match=r"record 7, stage TRANSFORMATION, class T: DataError: bad") as caught:
         built.run(Stage.TRANSFORMATION, "T", fails, Numbers([6, 7]))

@@ -15,11 +15,11 @@ class HasHeaderKeyConfig(Config):
     name: str = key("name", non_empty=True, doc="The header's name.")
 
 
-class HasHeaderKey(Predicate):
+class HasHeaderKey(Predicate[HasHeaderKeyConfig]):
     """True for records that have a header with the configured name."""
 
-    config_model = HasHeaderKeyConfig
     java_names = ("org.apache.kafka.connect.transforms.predicates.HasHeaderKey",)
+    stateless = True
 
     def configure(self, config: HasHeaderKeyConfig) -> None:
         """Store the name."""

@@ -12,6 +12,7 @@ class RecordIsTombstone(Predicate):
     """True for records whose value is null."""
 
     java_names = ("org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",)
+    stateless = True
 
     def test(self, record: Any) -> bool:
         """Whether the value is null."""

@@ -21,11 +21,11 @@ class TopicNameMatchesConfig(Config):
     )
 
 
-class TopicNameMatches(Predicate):
+class TopicNameMatches(Predicate[TopicNameMatchesConfig]):
     """True for records whose whole topic name matches."""
 
-    config_model = TopicNameMatchesConfig
     java_names = ("org.apache.kafka.connect.transforms.predicates.TopicNameMatches",)
+    stateless = True
 
     def configure(self, config: TopicNameMatchesConfig) -> None:
         """Compile the pattern."""

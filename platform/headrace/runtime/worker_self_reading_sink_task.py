@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
 from headrace.runtime import client_configs
-from headrace.runtime.plugin_setup import split_list
 from headrace.runtime.sink_offsets import TopicPartition
-from headrace.runtime.task_unit import TaskUnit
+from headrace.runtime.task_plugins import split_list
+from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.reader import OffsetAndMetadata
@@ -20,7 +20,7 @@ from headrace_broker.client.reader import OffsetAndMetadata
 log = logging.getLogger(__name__)
 
 
-class SelfReadingTaskUnit(TaskUnit):
+class WorkerSelfReadingSinkTask(WorkerTask):
     """Runs one `SelfReadingSinkTask`."""
 
     task: SelfReadingSinkTask
@@ -28,7 +28,7 @@ class SelfReadingTaskUnit(TaskUnit):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.consumer_properties = client_configs.consumer_properties(
-            self.setup.worker, self.setup.connector_config, self.spec.name
+            self.plugins.worker, self.plugins.connector_config, self.spec.name
         )
         self._group = self.consumer_properties["group.id"]
         self._admin: Admin | None = None
@@ -41,7 +41,7 @@ class SelfReadingTaskUnit(TaskUnit):
         self._admin = self.open_client(self._open_admin)
         self._committed = self.open_client(self._fetch_committed)
         self.task.context = _Context(self)
-        self.task.start(self.setup.parsed_task_config(self.task))
+        self.plugins.start_task(self.task)
         self.report_running()
         self.later(self.commit_in_background(self._commit))
         self.task.run()
@@ -95,7 +95,7 @@ class SelfReadingTaskUnit(TaskUnit):
         return 0 if before is None else before
 
     async def _open_admin(self) -> Admin:
-        properties = client_configs.admin_properties(self.setup.worker, self.setup.connector_config, self.spec.name)
+        properties = client_configs.admin_properties(self.plugins.worker, self.plugins.connector_config, self.spec.name)
         return await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
 
     async def _fetch_committed(self) -> dict[TopicPartition, int]:
@@ -128,13 +128,14 @@ class SelfReadingTaskUnit(TaskUnit):
             self._committed.update(moved)
 
 
-class _Context:
+class _Context(TaskContext):
     """The platform's interface for a self-reading task."""
 
-    def __init__(self, unit: SelfReadingTaskUnit) -> None:
+    def __init__(self, unit: WorkerSelfReadingSinkTask) -> None:
+        super().__init__(unit)
         self._unit = unit
-        config = unit.setup.connector_config
-        self.props: Mapping[str, str] = {**unit.setup.task_config, **unit.setup.converter_properties()}
+        config = unit.plugins.connector_config
+        self.props: Mapping[str, str] = {**unit.plugins.task_config, **unit.plugins.converter_properties()}
         self.client_properties: Mapping[str, str] = dict(unit.consumer_properties)
         self.topics = tuple(split_list(config.get("topics")))
         self.topics_regex = config.get("topics.regex") or None

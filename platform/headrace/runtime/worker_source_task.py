@@ -22,9 +22,9 @@ from headrace.runtime import client_configs
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.offsets_tracker import Offsets, OffsetsTracker, Submission
-from headrace.runtime.task_unit import TaskUnit
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stages
-from headrace.runtime.topic_maker import TopicMaker
+from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator
+from headrace.runtime.topic_creator import TopicCreator
+from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.writer import RecordMetadata, Writer
 
@@ -34,7 +34,7 @@ RETRY_BACKOFF_S = 0.1
 IDLE_WAIT_S = 0.05
 
 
-class SourceTaskUnit(TaskUnit):
+class WorkerSourceTask(WorkerTask):
     """Runs one `SourceTask`."""
 
     task: SourceTask
@@ -43,7 +43,7 @@ class SourceTaskUnit(TaskUnit):
         """Poll until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
-        self.task.start(self.setup.parsed_task_config(self.task))
+        self.plugins.start_task(self.task)
         self.report_running()
         self.later(self.commit_in_background(self._commit))
         resting = self.paused
@@ -87,9 +87,9 @@ class SourceTaskUnit(TaskUnit):
         self._topics_used: set[str] = set()
 
     def _open(self) -> None:
-        setup, spec = self.setup, self.spec
-        self._policy = ErrorPolicy.from_config(setup.connector_config)
-        stages = Stages(
+        plugins, spec = self.plugins, self.spec
+        self._policy = ErrorPolicy.from_config(plugins.connector_config)
+        stages = RetryWithToleranceOperator(
             self._policy,
             report=self._report_failure,
             describe=_describe,
@@ -97,12 +97,12 @@ class SourceTaskUnit(TaskUnit):
             wait_ms=lambda delay_ms: not self.stopping.wait(delay_ms / 1000),
             rng=Random(),
         )
-        self._converters = setup.make_converters()
+        self._converters = plugins.make_converters()
         self._to_bytes = ToBytes(self._converters, stages)
-        self._chain = TransformChain(setup.make_steps(), stages)
-        self._hears_acknowledgements = type(self.task).commit_batch is not SourceTask.commit_batch
-        self._topic_maker = TopicMaker.from_setup(setup)
-        properties = client_configs.source_producer_properties(setup.worker, setup.connector_config, spec.name)
+        self._chain = TransformChain(plugins.make_steps(), stages)
+        self._hears_acknowledgements = type(self.task).commit_record is not SourceTask.commit_record
+        self._topic_creator = TopicCreator.from_plugins(plugins)
+        properties = client_configs.source_producer_properties(plugins.worker, plugins.connector_config, spec.name)
         config = ClientConfig.from_properties(properties, kind="producer")
         for warning in config.warnings:
             log.warning("%s", warning)
@@ -144,14 +144,15 @@ class SourceTaskUnit(TaskUnit):
             counters.records += len(columns)
 
     def _first_use(self, topic: str) -> None:
-        if self._topic_maker is not None:
-            self.from_loop(self._topic_maker.ensure(topic))
+        if self._topic_creator is not None:
+            self.from_loop(self._topic_creator.ensure(topic))
         self._topics_used.add(topic)
         self.use_topic(topic)
 
     def _call_back(self) -> None:
         while self._acknowledged:
-            self._quietly(self.task.commit_batch, self._acknowledged.popleft())
+            for record in self._acknowledged.popleft().to_records():
+                self._quietly(self.task.commit_record, record, None)
         if self._commit_due:
             self._commit_due = False
             self._quietly(self.task.commit)
@@ -235,8 +236,8 @@ class SourceTaskUnit(TaskUnit):
         await self._commit()
 
     async def _close_clients(self, writer: Writer) -> None:
-        if self._topic_maker is not None:
-            await self._topic_maker.close()
+        if self._topic_creator is not None:
+            await self._topic_creator.close()
         await writer.close()
 
 
@@ -245,7 +246,7 @@ class _Acknowledgement:
 
     __slots__ = ("_batch", "_submission", "_unit")
 
-    def __init__(self, unit: SourceTaskUnit, submission: Submission, batch: SourceBatch) -> None:
+    def __init__(self, unit: WorkerSourceTask, submission: Submission, batch: SourceBatch) -> None:
         self._unit = unit
         self._submission = submission
         self._batch = batch
@@ -255,12 +256,12 @@ class _Acknowledgement:
         self._unit.acknowledged(self._submission, self._batch, sent, written, error)
 
 
-class _Context:
+class _Context(TaskContext):
     """The platform's interface for a source task."""
 
-    def __init__(self, unit: SourceTaskUnit) -> None:
+    def __init__(self, unit: WorkerSourceTask) -> None:
+        super().__init__(unit)
         self._unit = unit
-        self.props: Mapping[str, str] = dict(unit.setup.task_config)
         self.offsets = self
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,18 +11,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.api.config import Config
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
+from headrace.plugins.creation import SIMPLE_HEADER_CONVERTER, create, create_converter, find_converter
 from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
-from headrace.runtime.converter_check import SIMPLE_HEADER_CONVERTER
 from headrace.runtime.spec import TaskSpec
 
 
-class Setup:
+class Plugins:
     """The resolved configuration of one task, and methods that create its plug-ins."""
 
     def __init__(self, spec: TaskSpec) -> None:
@@ -43,13 +42,14 @@ class Setup:
             raise TypeError(f"{task_class.__qualname__} is not a subclass of Task")
         return task
 
-    def parsed_task_config(self, task: Task) -> Config:
-        """Return the task's typed configuration. Raises ConfigErrors."""
-        return task.config_model.parse(self.task_config)
+    def start_task(self, task: Task) -> None:
+        """Parse the task's configuration and start the task. Raises ConfigErrors and any error of `start`."""
+        task.config = task.config_model.parse(self.task_config)
+        task.start(task.config)
 
     def make_converters(self) -> Converters:
         """Create the key, value and header converters. Raises ConfigErrors."""
-        return Converters(self._converter("key"), self._converter("value"), self._header_converter())
+        return Converters(self._converter("key"), self._converter("value"), self._converter("header"))
 
     def converter_properties(self) -> dict[str, str]:
         """Return the key and value converters' settings as connector properties; the worker's are the defaults."""
@@ -65,16 +65,9 @@ class Setup:
         return [self._step(alias) for alias in split_list(config.get("transforms"))]
 
     def _converter(self, which: str) -> Any:
-        name, properties = self._converter_settings(f"{which}.converter")
-        converter = registry.find("converter", name)()
-        converter.configure(properties, which == "key")
-        return converter
-
-    def _header_converter(self) -> Any:
-        name, properties = self._converter_settings("header.converter", SIMPLE_HEADER_CONVERTER)
-        converter = registry.find("header_converter", name)()
-        converter.configure(properties)
-        return converter
+        default = SIMPLE_HEADER_CONVERTER if which == "header" else ""
+        name, properties = self._converter_settings(f"{which}.converter", default)
+        return create_converter(find_converter(name, which), properties, which)
 
     def _converter_settings(self, key: str, default: str = "") -> tuple[str, dict[str, str]]:
         """Class and properties, both from the level at which the class is set."""
@@ -83,12 +76,12 @@ class Setup:
 
     def _step(self, alias: str) -> Step:
         settings = under(self.connector_config, f"transforms.{alias}.")
-        transformation = configured(registry.find("transform", settings["type"]), settings)
+        transformation = create(registry.find("transform", settings["type"]), settings)
         name = settings.get("predicate")
         if not name:
             return Step(transformation)
         predicate_settings = under(self.connector_config, f"predicates.{name}.")
-        predicate = configured(registry.find("predicate", predicate_settings["type"]), predicate_settings)
+        predicate = create(registry.find("predicate", predicate_settings["type"]), predicate_settings)
         return Step(transformation, predicate, settings.get("negate", "false").strip().lower() == "true")
 
 
@@ -98,13 +91,6 @@ def use_plugin_path(worker: Mapping[str, str]) -> None:
     for directory in split_list(worker.get("plugin.path")):
         if directory not in sys.path:
             sys.path.append(directory)
-
-
-def configured(plugin_class: Any, settings: Mapping[str, str]) -> Any:
-    """Create a plug-in and configure it. Raises ConfigErrors."""
-    plugin = plugin_class()
-    plugin.configure(plugin_class.config_model.parse(settings))
-    return plugin
 
 
 def under(properties: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import logging
 
 from headrace.api.errors import ConnectError
 from headrace.runtime import client_configs
-from headrace.runtime.plugin_setup import Setup
+from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.topic_creation import TopicCreation
 from headrace_broker.client.admin import Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
@@ -15,7 +15,7 @@ from headrace_broker.protocol.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 
-class TopicMaker:
+class TopicCreator:
     """Checks once for each topic whether it exists, and creates it if it does not."""
 
     def __init__(self, creation: TopicCreation, config: ClientConfig) -> None:
@@ -24,13 +24,13 @@ class TopicMaker:
         self._admin: Admin | None = None
 
     @classmethod
-    def from_setup(cls, setup: Setup) -> TopicMaker | None:
-        """Return a TopicMaker; None if the broker creates topics."""
-        enabled = setup.worker.get("topic.creation.enable", "true").strip().lower() == "true"
-        creation = TopicCreation.from_config(setup.connector_config, enabled=enabled)
+    def from_plugins(cls, plugins: Plugins) -> TopicCreator | None:
+        """Return a TopicCreator; None if the broker creates topics."""
+        enabled = plugins.worker.get("topic.creation.enable", "true").strip().lower() == "true"
+        creation = TopicCreation.from_config(plugins.connector_config, enabled=enabled)
         if creation is None:
             return None
-        properties = client_configs.admin_properties(setup.worker, setup.connector_config, setup.spec.name)
+        properties = client_configs.admin_properties(plugins.worker, plugins.connector_config, plugins.spec.name)
         return cls(creation, ClientConfig.from_properties(properties, kind="admin"))
 
     async def ensure(self, topic: str) -> None:

@@ -14,14 +14,14 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.runtime.channel import Channel, PeerGone
-from headrace.runtime.plugin_setup import Setup
 from headrace.runtime.spec import TaskSpec
+from headrace.runtime.task_plugins import Plugins
 from headrace_broker.client.errors import ClientError, ClosedError
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,30 @@ class Counters:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-class TaskUnit:
+class TaskContext:
+    """The interface of the platform that all kinds of tasks share; used from the task's thread."""
+
+    def __init__(self, unit: WorkerTask) -> None:
+        self.connector_name = unit.spec.connector
+        self.task_number = unit.spec.number
+        self.props: Mapping[str, str] = dict(unit.plugins.task_config)
+        self._stopping = unit.stopping
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; return False as soon as the task is to stop."""
+        return not self._stopping.wait(seconds)
+
+    def monotonic(self) -> float:
+        """Return a time in seconds that never goes backwards."""
+        return time.monotonic()
+
+
+class WorkerTask:
     """The base class of the three kinds of tasks; subclasses define `work`."""
 
-    def __init__(self, channel: Channel, unit_id: str, spec: TaskSpec, setup: Setup, task: Task) -> None:
+    def __init__(self, channel: Channel, unit_id: str, spec: TaskSpec, plugins: Plugins, task: Task) -> None:
         self.spec = spec
-        self.setup = setup
+        self.plugins = plugins
         self.task = task
         self.counters = Counters()
         self.stopping = threading.Event()

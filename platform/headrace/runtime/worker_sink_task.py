@@ -21,14 +21,15 @@ from typing import Any
 from headrace.api.errors import RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.batch import SinkBatch
+from headrace.data.sink_records import SinkRecords
 from headrace.runtime import client_configs
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import FromBytes, RawPart
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
 from headrace.runtime.sink_reading import SinkReading
-from headrace.runtime.task_unit import TaskUnit
-from headrace.runtime.tolerance import ErrorPolicy, Stages
+from headrace.runtime.tolerance import ErrorPolicy, RetryWithToleranceOperator
+from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.reader import FetchedBatch, FetchedChunk
 
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 RETRY_BACKOFF_MS = 100
 
 
-class SinkTaskUnit(TaskUnit):
+class WorkerSinkTask(WorkerTask):
     """Runs one `SinkTask`."""
 
     task: SinkTask
@@ -62,7 +63,7 @@ class SinkTaskUnit(TaskUnit):
         """Process the inbox until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
-        self.task.start(self.setup.parsed_task_config(self.task))
+        self.plugins.start_task(self.task)
         self._resting = self.paused
         self.open_client(self._open_reader)
         self.report_running()
@@ -123,12 +124,12 @@ class SinkTaskUnit(TaskUnit):
         self.from_loop(self._reader.pause(paused, assigned - paused))
 
     def _open(self) -> None:
-        setup = self.setup
-        policy = ErrorPolicy.from_config(setup.connector_config)
-        self._converters = setup.make_converters()
+        plugins = self.plugins
+        policy = ErrorPolicy.from_config(plugins.connector_config)
+        self._converters = plugins.make_converters()
         self.errors = SinkErrors(self, policy, self._converters)
         self.open_client(self.errors.open)
-        stages = Stages(
+        stages = RetryWithToleranceOperator(
             policy,
             report=self.errors.report_failure,
             describe=self.errors.describe,
@@ -137,15 +138,15 @@ class SinkTaskUnit(TaskUnit):
             rng=Random(),
         )
         self._from_bytes = FromBytes(self._converters, stages)
-        self._chain = TransformChain(setup.make_steps(), stages)
+        self._chain = TransformChain(plugins.make_steps(), stages)
 
     def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Queue the chunks of a poll; if the poll returned none, call the task's `put_nothing`."""
+        """Queue the chunks of a poll; if the poll returned none, call `put` without records."""
         self._polls_taken += 1
         if epoch == self._reader.epoch:
             self._held.extend(chunk for chunk in chunks if (chunk.topic, chunk.partition) in self.offsets.delivered)
         if not chunks and not self._resting and not self._redeliver and not self._held:
-            self.task.put_nothing()
+            self.task.put(SinkRecords())
         self._ready()
 
     def _next_step(self) -> Callable[[], None]:
@@ -191,7 +192,7 @@ class SinkTaskUnit(TaskUnit):
         """Put batch by batch; one that is to be retried stays first in line, and all partitions rest meanwhile."""
         while ready:
             try:
-                self.task.put_batch(ready[0])
+                self.task.put(SinkRecords((ready[0],)))
             except RetriableError as error:
                 log.warning("Task %s: put failed with a retriable error, retrying: %s", self.spec.name, error)
                 self._redeliver.append((fetched, ready))
@@ -300,12 +301,12 @@ class SinkTaskUnit(TaskUnit):
         self._inbox.put(action)
 
     async def _open_reader(self) -> None:
-        setup, spec = self.setup, self.spec
-        properties = client_configs.consumer_properties(setup.worker, setup.connector_config, spec.name)
+        plugins, spec = self.plugins, self.spec
+        properties = client_configs.consumer_properties(plugins.worker, plugins.connector_config, spec.name)
         config = ClientConfig.from_properties(properties, kind="consumer")
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._reading = SinkReading(self, config, setup.connector_config, spec.number)
+        self._reading = SinkReading(self, config, plugins.connector_config, spec.number)
         await self._reading.open()
         self.background(self._commit_forever())
 
@@ -321,12 +322,12 @@ class SinkTaskUnit(TaskUnit):
         await self.errors.close()
 
 
-class _Context:
+class _Context(TaskContext):
     """The platform's interface for a sink task; used from the task's thread."""
 
-    def __init__(self, unit: SinkTaskUnit) -> None:
+    def __init__(self, unit: WorkerSinkTask) -> None:
+        super().__init__(unit)
         self._unit = unit
-        self.props: Mapping[str, str] = dict(unit.setup.task_config)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -348,7 +349,7 @@ class _Context:
         self._unit.paused_by_task.difference_update(partitions)
         self._unit.apply_pauses()
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue to consume at these offsets after the current call has returned."""
         self._unit.wanted_positions.update(offsets)
 

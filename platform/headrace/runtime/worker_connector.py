@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -18,8 +18,8 @@ from headrace.metrics import logs
 from headrace.plugins import registry
 from headrace.plugins.variables import ConfigResolver, unresolved_variables
 from headrace.runtime.channel import Channel
-from headrace.runtime.plugin_setup import class_path, use_plugin_path
 from headrace.runtime.spec import ConnectorSpec
+from headrace.runtime.task_plugins import class_path, use_plugin_path
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ class TooManyTasksError(Exception):
     """A connector returned more tasks than `tasks.max`, and `tasks.max.enforce` is true (KIP-1004)."""
 
 
-class ConnectorUnit:
+class WorkerConnector:
     """Runs one connector instance; serves `task_configs` and `stop`."""
 
     def __init__(self, channel: Channel, unit_id: str, spec: ConnectorSpec) -> None:
@@ -62,8 +62,9 @@ class ConnectorUnit:
     def _start(self) -> None:
         self._resolved = resolved(self.spec.config, self.spec.worker)
         self._connector = registry.find("connector", self._resolved["connector.class"])()
-        self._connector.context = _Context(self)
-        self._connector.start(self._connector.config_model.parse(self._resolved))
+        self._connector.context = _Context(self, self._resolved)
+        self._connector.config = self._connector.config_model.parse(self._resolved)
+        self._connector.start(self._connector.config)
 
     def _task_configs(self) -> list[dict[str, str]]:
         maximum = int(self._resolved.get("tasks.max", 1))
@@ -104,6 +105,11 @@ class ConnectorUnit:
 
         return await self._loop.run_in_executor(self._thread, in_context)
 
+    def call_worker(self, method: str, *arguments: Any) -> Any:
+        """Call the worker and return its response; called in the connector's thread."""
+        call = self._channel.call(method, self._unit_id, *arguments)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
     def notify(self, method: str, *arguments: Any) -> None:
         """Send a message to the worker; callable from any thread."""
         self._loop.call_soon_threadsafe(self._channel.notify, method, self._unit_id, *arguments)
@@ -112,8 +118,20 @@ class ConnectorUnit:
 class _Context:
     """The platform's interface for a connector instance."""
 
-    def __init__(self, unit: ConnectorUnit) -> None:
+    def __init__(self, unit: WorkerConnector, props: Mapping[str, str]) -> None:
         self._unit = unit
+        self.connector_name = unit.spec.name
+        self.props = props
+        self.offsets = self
+
+    def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the last committed offset of a source partition."""
+        return self.read_all([partition])[0]
+
+    def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+        """Return the last committed offsets of source partitions."""
+        found: list[dict[str, Any] | None] = self._unit.call_worker("read_offsets", [dict(each) for each in partitions])
+        return found
 
     def request_task_reconfiguration(self) -> None:
         """Request a new call of `task_configs`."""
