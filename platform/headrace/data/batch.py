@@ -159,7 +159,8 @@ class SourceBatch(Batch):
 class SinkBatch(Batch):
     """Records from one topic partition, with their offsets.
 
-    The ``original_*`` attributes keep topic, partition and offsets from before the transforms.
+    The ``original_*`` attributes keep topic, partition and offsets as they were before transforms. `raw` references the
+    bytes that the platform fetched, for the dead letter queue.
     """
 
     offsets: Sequence[int]
@@ -167,6 +168,7 @@ class SinkBatch(Batch):
     original_topic: str
     original_partition: int
     original_offsets: Sequence[int]
+    raw: Any
     _PER_RECORD = (*Batch._PER_RECORD, "offsets", "original_offsets")
 
     def __init__(
@@ -180,9 +182,11 @@ class SinkBatch(Batch):
         original_topic: str | None = None,
         original_partition: int | None = None,
         original_offsets: Sequence[int] | None = None,
+        raw: Any = None,
         **attributes: Any,
     ) -> None:
         super().__init__(topic, values, partition=partition, **attributes)
+        self.raw = raw
         self.offsets = offsets
         self.timestamp_type = timestamp_type
         self.original_topic = topic if original_topic is None else original_topic
@@ -198,6 +202,7 @@ class SinkBatch(Batch):
                 original_topic=self.original_topic,
                 original_partition=self.original_partition,
                 original_offset=original,
+                raw=self.raw,
                 **row,
             )
             for row, offset, original in zip(self._rows(), self.offsets, self.original_offsets, strict=True)
@@ -212,7 +217,7 @@ def from_records(records: Iterable[ConnectRecord]) -> list[Batch]:
 def _batch_key(record: ConnectRecord) -> tuple[Any, ...]:
     shared = (type(record), record.topic, record.partition, record.key_schema, record.value_schema)
     if isinstance(record, SinkRecord):
-        return (*shared, record.timestamp_type, record.original_topic, record.original_partition)
+        return (*shared, record.timestamp_type, record.original_topic, record.original_partition, id(record.raw))
     if isinstance(record, SourceRecord):
         return (*shared, repr(record.source_partition))
     return shared
@@ -247,6 +252,7 @@ def _build_batch(run: list[Any]) -> Batch:
             original_topic=first.original_topic,
             original_partition=first.original_partition,
             original_offsets=[record.original_offset for record in run],
+            raw=first.raw,
             **shared,
         )
     return Batch(cast("str", first.topic), **shared)

@@ -52,10 +52,12 @@ class SourceRecord(ConnectRecord, kw_only=True):
     source_offset: Mapping[str, Any] | None = None
 
 
-class SinkRecord(ConnectRecord, kw_only=True):
+class SinkRecord(ConnectRecord, kw_only=True, eq=False):
     """A record consumed from a topic.
 
     The ``original_*`` attributes keep the topic, partition and offset that the record had before transforms (KIP-793).
+    `raw` references the bytes that the platform fetched, for the dead letter queue; two records that differ only in
+    `raw` are equal.
     """
 
     offset: int
@@ -63,3 +65,19 @@ class SinkRecord(ConnectRecord, kw_only=True):
     original_topic: str | None = None
     original_partition: int | None = None
     original_offset: int | None = None
+    raw: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._compared_fields())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._compared_fields())
+        return f"{type(self).__name__}({shown})"
+
+    @classmethod
+    def _compared_fields(cls) -> list[str]:
+        return [name for name in cls.__struct_fields__ if name != "raw"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
+from operator import itemgetter
 from typing import overload
 
 from headrace.data.batch import SinkBatch
@@ -47,6 +48,12 @@ class SinkRecords(Sequence[SinkRecord]):
             raise IndexError(f"record index {index} is out of range: there are {len(self)} records")
         batch = bisect_right(self._starts, position) - 1
         return batch, position - self._starts[batch]
+
+    def take(self, indexes: Sequence[int]) -> SinkRecords:
+        """Return the records at these increasing indexes."""
+        located = [self.locate(index) for index in indexes]
+        runs = groupby(located, key=itemgetter(0))
+        return SinkRecords([self.batches[batch].take([at for _, at in run]) for batch, run in runs])
 
     def _records_of(self, batch: int) -> list[SinkRecord]:
         records = self._records[batch]

@@ -196,6 +196,7 @@ def _sink_batch(
         timestamps=timestamps,
         timestamp_type=TimestampType(columns.timestamp_type),
         headers=headers,
+        raw=columns,
     )
 
 

@@ -1,199 +1,42 @@
 """Handles a sink's failed records: log, dead letter queue, errant record reporter (KIP-298, KIP-610).
 
-A DLQ record contains the original bytes of the failed record. An offset commit waits until the DLQ records before that
-offset are acknowledged. The DLQ records of one batch are sent in offset order, whichever stage failed first.
+A DLQ record contains the original bytes of the failed record: those that the platform fetched, as long as the task
+references them, otherwise those that it reads again from the topic. An offset commit waits until the DLQ records of the
+assigned partitions are acknowledged.
 """
 
 from __future__ import annotations
 
 import bisect
 import logging
-from collections import deque
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
-from headrace.runtime import client_configs
 from headrace.runtime.conversion import Converters, RawPart, take_columns
-from headrace.runtime.dead_letters import context_headers
+from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
+from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
-from headrace.runtime.topic_creator import create_topic
-from headrace_broker.client.admin import Admin
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import Writer
 from headrace_broker.records.columns import RecordColumns
-
-if TYPE_CHECKING:
-    from headrace.runtime.worker_sink_task import WorkerSinkTask
 
 log = logging.getLogger(__name__)
 
 
-class SinkErrors:
-    """The error handling of one sink task. `current` contains the records that are being processed."""
+class ErrorCounters(Protocol):
+    """The counters of a task that failed records increase."""
 
-    def __init__(self, unit: WorkerSinkTask, policy: ErrorPolicy, converters: Converters) -> None:
-        config = unit.plugins.connector_config
-        self.current: RawPart | None = None
-        self._unit = unit
-        self._policy = policy
-        self._converters = converters
-        self._topic = config.get("errors.deadletterqueue.topic.name", "").strip()
-        self._replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
-        self._with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
-        self._writer: Writer | None = None
-        self._unsent: deque[_Letter] = deque()  # a task may report from any thread
-        self._letters: list[Future[Any]] = []
-
-    async def open(self) -> None:
-        """Create the dead letter queue if one is configured and its topic does not exist. Raises ConnectError."""
-        if not self._topic:
-            return
-        plugins, spec = self._unit.plugins, self._unit.spec
-        properties = client_configs.admin_properties(plugins.worker, plugins.connector_config, spec.name)
-        admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
-        try:
-            if self._topic not in await admin.list_topics():
-                await create_topic(admin, self._topic, 1, self._replication, {})
-        except Exception as error:
-            raise ConnectError(
-                f"Could not initialize the dead letter queue {self._topic} "
-                f"(errors.deadletterqueue.topic.replication.factor={self._replication}): {error}"
-            ) from error
-        finally:
-            await admin.close()
-        properties = client_configs.dead_letter_producer_properties(plugins.worker, plugins.connector_config, spec.name)
-        self._writer = await Writer.open(ClientConfig.from_properties(properties, kind="producer"))
-
-    async def close(self) -> None:
-        """Close the producer of the dead letter queue."""
-        if self._writer is not None:
-            await self._writer.close()
-
-    def reporter(self) -> SinkErrors | None:
-        """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
-        return self if self._writer is not None or self._policy.log else None
-
-    def report_at(self, batch: SinkBatch, index: int, error: Exception) -> Future[None]:
-        """Handle the record at that index of a batch. Raises ToleranceExceeded if errors are not tolerated."""
-        return self.report(batch.take([index]).to_records()[0], error)
-
-    def report(self, record: SinkRecord, error: Exception) -> Future[None]:
-        """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
-        topic, partition = record.original_topic or "", record.original_partition or 0
-        offset = record.offset if record.original_offset is None else record.original_offset
-        failure = Failure(Stage.TASK_PUT, type(self._unit.task).display_class(), error, 1)
-        where = _where(topic, partition, offset)
-        if not self._policy.tolerate:
-            raise ToleranceExceeded(f"Tolerance exceeded in error handler: {where}, stage TASK_PUT: {error}") from error
-        columns = self._raw_record(topic, partition, offset)
-        self._note(failure, topic, partition, offset, self._converted_back(record) if columns is None else columns)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def report_failure(self, failure: Failure, part: Any) -> None:
-        """Handle a tolerated failure of a stage."""
-        topic, partition, offset = _identity(part)
-        self._note(failure, topic, partition, offset, self._raw_record(topic, partition, offset))
-
-    def describe(self, part: Any) -> str:
-        """Describe the record: its topic, partition and offset."""
-        return _where(*_identity(part))
-
-    def wait_for_reports(self) -> None:
-        """Wait until all DLQ records are acknowledged. Raises ConnectError."""
-        self.send_letters()
-        letters, self._letters = self._letters, []
-        for letter in letters:
-            try:
-                letter.result()
-            except Exception as error:
-                raise ConnectError(
-                    f"Could not write a record to the dead letter queue {self._topic}: {error}"
-                ) from error
-
-    def send_letters(self) -> None:
-        """Send the collected DLQ records in offset order; called in the task's thread."""
-        letters: list[_Letter] = []
-        while self._unsent:
-            letters.append(self._unsent.popleft())
-        letters.sort(key=lambda letter: (letter.topic, letter.partition, letter.offset))
-        self._letters += map(self._send, letters)
-
-    def _note(self, failure: Failure, topic: str, partition: int, offset: int, columns: RecordColumns | None) -> None:
-        counters = self._unit.counters
-        counters.errors += 1
-        counters.skipped += 1
-        if self._policy.log:
-            log.error(
-                "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
-                self._unit.spec.name,
-                failure.stage.value,
-                failure.class_name,
-                _where(topic, partition, offset),
-                f", raw value {columns.values[0]!r}" if self._policy.log_messages and columns is not None else "",
-                failure.error,
-                exc_info=failure.error,
-            )
-        if self._writer is not None and columns is not None:
-            self._unsent.append(_Letter(failure, topic, partition, offset, columns))
-
-    def _send(self, letter: _Letter) -> Future[Any]:
-        assert self._writer is not None
-        columns = letter.columns
-        headers = list(columns.headers[0]) if columns.headers else []
-        if self._with_context:
-            spec = self._unit.spec
-            headers += context_headers(
-                letter.failure,
-                topic=letter.topic,
-                partition=letter.partition,
-                offset=letter.offset,
-                connector=spec.connector,
-                task=spec.number,
-            )
-        record = RecordColumns(
-            values=columns.values,
-            keys=columns.keys,
-            headers=[headers] if headers else None,
-            timestamps=columns.timestamps,
-        )
-        future: Future[Any] = self._writer.send_blocking(self._topic, 0, record)
-        return future
-
-    def _raw_record(self, topic: str, partition: int, offset: int) -> RecordColumns | None:
-        """The bytes of a record of the part that is being delivered."""
-        raw = self.current
-        if raw is None or (raw.topic, raw.partition) != (topic, partition) or raw.columns.offsets is None:
-            return None
-        offsets = raw.columns.offsets
-        index = bisect.bisect_left(offsets, offset)
-        if index == len(offsets) or offsets[index] != offset:
-            return None
-        return take_columns(raw.columns, [index])
-
-    def _converted_back(self, record: SinkRecord) -> RecordColumns:
-        """The bytes of a record that is long gone from the reader."""
-        converters, topic = self._converters, record.topic or ""
-        headers = [
-            (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
-            for header in record.headers
-        ]
-        return RecordColumns(
-            values=[converters.value.from_connect(topic, record.value_schema, record.value)],
-            keys=[converters.key.from_connect(topic, record.key_schema, record.key)],
-            headers=[headers] if headers else None,
-            timestamps=record.timestamp,
-        )
+    errors: int
+    skipped: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Letter:
-    """A record that could not be handled, and why."""
+class _FailedRecord:
+    """A record that failed, and its original bytes."""
 
     failure: Failure
     topic: str
@@ -202,8 +45,183 @@ class _Letter:
     columns: RecordColumns
 
 
+class SinkErrors:
+    """The error handling of one sink task; also the task's errant record reporter.
+
+    `read_record(topic, partition, offset)` reads a record again from its topic; `run` runs a coroutine on the event
+    loop.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        class_name: str,
+        policy: ErrorPolicy,
+        converters: Converters,
+        counters: ErrorCounters,
+        *,
+        queue: DeadLetterQueue | None,
+        read_record: Callable[[str, int, int], Coroutine[Any, Any, RecordColumns | None]],
+        run: Callable[[Coroutine[Any, Any, None]], Future[None]],
+    ) -> None:
+        self._task = task
+        self._class_name = class_name
+        self._policy = policy
+        self._converters = converters
+        self._counters = counters
+        self._queue = queue
+        self._read_record = read_record
+        self._run = run
+        self._unsent: list[_FailedRecord] = []
+        self._lock = threading.Lock()  # a task may report from any thread
+        self._reports: list[tuple[TopicPartition, Future[Any]]] = []
+
+    def reporter(self) -> SinkErrors | None:
+        """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
+        return self if self._queue is not None or self._policy.log else None
+
+    # The errant record reporter
+
+    def report(self, record: SinkRecord, error: Exception) -> Future[None]:
+        """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
+        topic, partition = record.original_topic or "", record.original_partition or 0
+        offset = record.offset if record.original_offset is None else record.original_offset
+        failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
+        if not self._policy.tolerate:
+            where = _where(topic, partition, offset)
+            raise ToleranceExceeded(f"Tolerance exceeded in error handler: {where}, stage TASK_PUT: {error}") from error
+        columns = _locate(record.raw, offset)
+        self._count_and_log(failure, topic, partition, offset, columns)
+        if self._queue is None:
+            return _done()
+        if columns is not None:
+            future = self._queue.send(failure, topic, partition, offset, columns)
+        else:
+            future = self._run(self._send_again(failure, topic, partition, offset, record))
+        self._track(topic, partition, future)
+        return _without_result(future)
+
+    def report_at(self, batch: SinkBatch, index: int, error: Exception) -> Future[None]:
+        """Handle the record at that index of a batch. Raises ToleranceExceeded if errors are not tolerated."""
+        return self.report(batch.take([index]).to_records()[0], error)
+
+    # The stages before `put`
+
+    def report_failure(self, failure: Failure, part: Any) -> None:
+        """Handle a tolerated failure of a stage; `send_collected` sends its record to the queue."""
+        topic, partition, offset = _identity(part)
+        columns = _locate(_raw_columns(part), offset)
+        self._count_and_log(failure, topic, partition, offset, columns)
+        if self._queue is not None and columns is not None:
+            self._unsent.append(_FailedRecord(failure, topic, partition, offset, columns))
+
+    def describe(self, part: Any) -> str:
+        """Describe the record: its topic, partition and offset."""
+        return _where(*_identity(part))
+
+    def send_collected(self) -> None:
+        """Send the records that failed before `put`, in offset order, whichever stage failed first."""
+        if not self._unsent or self._queue is None:
+            return
+        unsent, self._unsent = self._unsent, []
+        unsent.sort(key=lambda failed: (failed.topic, failed.partition, failed.offset))
+        for each in unsent:
+            future = self._queue.send(each.failure, each.topic, each.partition, each.offset, each.columns)
+            self._track(each.topic, each.partition, future)
+
+    # Commits
+
+    def wait_for_reports(self) -> None:
+        """Wait until the DLQ records of all assigned partitions are acknowledged. Raises ConnectError."""
+        self.send_collected()
+        with self._lock:
+            reports, self._reports = self._reports, []
+        for _, future in reports:
+            try:
+                future.result()
+            except Exception as error:
+                assert self._queue is not None
+                raise ConnectError(
+                    f"Could not write a record to the dead letter queue {self._queue.topic}: {error}"
+                ) from error
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop waiting for records of revoked partitions; they are still written."""
+        revoked = set(partitions)
+        with self._lock:
+            self._reports = [each for each in self._reports if each[0] not in revoked]
+
+    async def close(self) -> None:
+        """Close the producer of the dead letter queue."""
+        if self._queue is not None:
+            await self._queue.close()
+
+    def _track(self, topic: str, partition: int, future: Future[Any]) -> None:
+        with self._lock:
+            self._reports = [each for each in self._reports if not _has_succeeded(each[1])]
+            self._reports.append(((topic, partition), future))
+
+    def _count_and_log(
+        self, failure: Failure, topic: str, partition: int, offset: int, columns: RecordColumns | None
+    ) -> None:
+        self._counters.errors += 1
+        self._counters.skipped += 1
+        if self._policy.log:
+            log.error(
+                "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
+                self._task,
+                failure.stage.value,
+                failure.class_name,
+                _where(topic, partition, offset),
+                f", raw value {columns.values[0]!r}" if self._policy.log_messages and columns is not None else "",
+                failure.error,
+                exc_info=failure.error,
+            )
+
+    async def _send_again(self, failure: Failure, topic: str, partition: int, offset: int, record: SinkRecord) -> None:
+        """Send a record whose fetched bytes are gone."""
+        assert self._queue is not None
+        columns = await self._read_record(topic, partition, offset)
+        if columns is None:
+            columns = self._reencoded(record)
+        await self._queue.send_on_loop(failure, topic, partition, offset, columns)
+
+    def _reencoded(self, record: SinkRecord) -> RecordColumns:
+        """Convert a record to bytes again, because its topic no longer contains it."""
+        converters, topic = self._converters, record.topic or ""
+        headers: list[tuple[str, bytes | None]] = [
+            (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
+            for header in record.headers
+        ]
+        return RecordColumns(
+            values=[converters.value.from_connect(topic, record.value_schema, record.value)],
+            keys=[converters.key.from_connect(topic, record.key_schema, record.key)],
+            headers=[[*headers, (REENCODED_HEADER, b"true")]],
+            timestamps=record.timestamp,
+        )
+
+
+def _locate(columns: RecordColumns | None, offset: int) -> RecordColumns | None:
+    """Return the record with that offset from fetched records, None if it is not among them."""
+    if columns is None or columns.offsets is None:
+        return None
+    index = bisect.bisect_left(columns.offsets, offset)
+    if index == len(columns.offsets) or columns.offsets[index] != offset:
+        return None
+    return take_columns(columns, [index])
+
+
+def _raw_columns(part: Any) -> RecordColumns | None:
+    """Return the fetched bytes of a stage's input: a raw part, a partly converted one, or a batch."""
+    if isinstance(part, RawPart):
+        return part.columns
+    raw = part.raw
+    columns: RecordColumns | None = raw.columns if isinstance(raw, RawPart) else raw
+    return columns
+
+
 def _identity(part: Any) -> tuple[str, int, int]:
-    """Topic, partition and offset of a part of one record: a `SinkBatch`, or a raw part on its way to become one."""
+    """Return topic, partition and offset of a stage's input with one record: a `SinkBatch` or a raw part."""
     if hasattr(part, "original_offsets"):
         return part.original_topic, part.original_partition, part.original_offsets[0]
     raw: RawPart = part if isinstance(part, RawPart) else part.raw
@@ -213,3 +231,25 @@ def _identity(part: Any) -> tuple[str, int, int]:
 
 def _where(topic: str, partition: int, offset: int) -> str:
     return f"topic {topic}, partition {partition}, offset {offset}"
+
+
+def _has_succeeded(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def _without_result(acknowledged: Future[Any]) -> Future[None]:
+    """Return a future that completes with `acknowledged`, without its result."""
+    future: Future[None] = Future()
+
+    def complete(done: Future[Any]) -> None:
+        error = done.exception()
+        future.set_exception(error) if error is not None else future.set_result(None)
+
+    acknowledged.add_done_callback(complete)
+    return future

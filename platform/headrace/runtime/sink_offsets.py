@@ -29,6 +29,12 @@ class SinkOffsets:
         """Mark all records before `next_offset` as delivered, including filtered and failed records."""
         self.delivered[partition] = next_offset
 
+    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record committed offsets; partitions that are no longer assigned are ignored."""
+        for partition, offset in offsets.items():
+            if partition in self.committed:
+                self.committed[partition] = max(offset, self.committed[partition])
+
     def rewind(self) -> dict[TopicPartition, int]:
         """Reset the delivered offsets to the committed offsets; return the offsets to seek to."""
         self.delivered.update(self.committed)

@@ -1,46 +1,87 @@
-"""DLQ records are counted one by one and sent in the order of their offsets."""
+"""Failed records of a sink: their DLQ records contain the original bytes, and commits wait for them."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from headrace.runtime.conversion import RawPart
+import pytest
+
+from headrace.api.errors import ConnectError, DataError
+from headrace.converters.string_converter import StringConverter
+from headrace.data.batch import SinkBatch
+from headrace.data.records import SinkRecord
+from headrace.runtime.conversion import Converters, RawPart
+from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage
+from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace.runtime.worker_task import Counters
 from headrace_broker.records.columns import RecordColumns
-
-CONFIG = {"errors.deadletterqueue.topic.name": "dlq", "errors.deadletterqueue.context.headers.enable": "true"}
 
 
 class Writer:
     def __init__(self) -> None:
         self.sent: list[RecordColumns] = []
+        self.futures: list[Future[None]] = []
+        self.is_acknowledging = True
 
     def send_blocking(self, topic: str, partition: int, columns: RecordColumns) -> Future[None]:
         assert (topic, partition) == ("dlq", 0)
         self.sent.append(columns)
-        written: Future[None] = Future()
-        written.set_result(None)
-        return written
+        future: Future[None] = Future()
+        self.futures.append(future)
+        if self.is_acknowledging:
+            future.set_result(None)
+        return future
+
+    async def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        self.send_blocking(topic, partition, columns)
 
 
-def make() -> tuple[SinkErrors, Writer, Any]:
+FETCHED = RecordColumns(
+    [b"%d" % offset for offset in range(10, 20)], keys=None, timestamps=[0] * 10, offsets=list(range(10, 20))
+)
+
+
+async def read_nothing(topic: str, partition: int, offset: int) -> RecordColumns | None:
+    return None
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> Future[None]:
+    asyncio.run(coroutine)
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[SinkErrors, Writer, Counters]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
-    unit: Any = SimpleNamespace(spec=spec, plugins=SimpleNamespace(connector_config=CONFIG), counters=Counters())
-    errors = SinkErrors(unit, ErrorPolicy(tolerate=True), None)  # type: ignore[arg-type]
-    writer = Writer()
-    errors._writer = writer  # type: ignore[assignment]
-    values: list[bytes | None] = [b"%d" % offset for offset in range(10, 20)]
-    errors.current = RawPart("t", 1, RecordColumns(values, keys=None, timestamps=[0] * 10, offsets=list(range(10, 20))))
-    return errors, writer, unit
+    writer, counters = Writer(), Counters()
+    errors = SinkErrors(
+        "c-0",
+        "Task",
+        ErrorPolicy(tolerate=tolerate),
+        Converters(StringConverter(), StringConverter(), StringConverter()),
+        counters,
+        queue=DeadLetterQueue("dlq", spec, cast("Any", writer), with_context=True),
+        read_record=read_record,
+        run=run,
+    )
+    return errors, writer, counters
+
+
+def record(offset: int, value: str = "", raw: RecordColumns | None = FETCHED) -> SinkRecord:
+    return SinkRecord(
+        topic="renamed", partition=1, offset=offset, value=value, key="k",
+        original_topic="t", original_partition=1, original_offset=offset, raw=raw,
+    )  # fmt: skip
 
 
 def fail(errors: SinkErrors, stage: Stage, offset: int) -> None:
-    part = RawPart("t", 1, RecordColumns([b""], keys=None, timestamps=[0], offsets=[offset]))
+    part = RawPart("t", 1, RecordColumns([b"%d" % offset], keys=None, timestamps=[0], offsets=[offset]))
     errors.report_failure(Failure(stage, "C", ValueError(stage.value), 1), part)
 
 
@@ -49,26 +90,77 @@ def offsets(writer: Writer) -> list[int]:
     return [int(each["__connect.errors.offset"] or b"") for each in headers]
 
 
-def test_dlq_records_are_sent_in_offset_order() -> None:
-    errors, writer, unit = make()
-    for stage, offset in [
-        (Stage.VALUE_CONVERTER, 15),
-        (Stage.VALUE_CONVERTER, 17),
-        (Stage.TRANSFORMATION, 11),
-        (Stage.TASK_PUT, 16),
-    ]:
+def test_dlq_records_of_the_stages_before_put_are_sent_in_offset_order() -> None:
+    errors, writer, counters = make()
+    for stage, offset in [(Stage.VALUE_CONVERTER, 15), (Stage.VALUE_CONVERTER, 17), (Stage.TRANSFORMATION, 11)]:
         fail(errors, stage, offset)
     assert writer.sent == []
-    errors.send_letters()
-    assert offsets(writer) == [11, 15, 16, 17]
-    assert [columns.values for columns in writer.sent] == [[b"11"], [b"15"], [b"16"], [b"17"]]
-    assert unit.counters.skipped == unit.counters.errors == 4
+    errors.send_collected()
+    assert offsets(writer) == [11, 15, 17]
+    assert [columns.values for columns in writer.sent] == [[b"11"], [b"15"], [b"17"]]
+    assert counters.skipped == counters.errors == 3
 
 
-def test_commit_waits_for_unacknowledged_dlq_records() -> None:
+def test_wait_for_reports_sends_collected_records_once() -> None:
     errors, writer, _ = make()
-    fail(errors, Stage.TASK_PUT, 12)
+    fail(errors, Stage.TRANSFORMATION, 12)
+    errors.wait_for_reports()
     errors.wait_for_reports()
     assert offsets(writer) == [12]
-    errors.wait_for_reports()
-    assert offsets(writer) == [12]
+
+
+def test_reported_record_is_sent_with_its_fetched_bytes_at_once() -> None:
+    errors, writer, _ = make()
+    future = errors.report(record(16, "another value"), DataError("no"))
+    assert future.done()
+    assert [columns.values for columns in writer.sent] == [[b"16"]]
+    batch = SinkBatch("t", ["x", "y"], partition=1, offsets=[13, 14], raw=FETCHED)
+    errors.report_at(batch, 1, DataError("no"))
+    assert writer.sent[-1].values == [b"14"]
+
+
+def test_report_future_completes_with_the_acknowledgement() -> None:
+    errors, writer, _ = make()
+    writer.is_acknowledging = False
+    future = errors.report(record(16), DataError("no"))
+    assert not future.done()
+    writer.futures[0].set_result(None)
+    assert future.result(0) is None
+
+
+def test_report_without_fetched_bytes_reads_the_record_again() -> None:
+    async def read(topic: str, partition: int, offset: int) -> RecordColumns | None:
+        assert (topic, partition, offset) == ("t", 1, 16)
+        return RecordColumns([b"original"], keys=[b"key"], timestamps=[5], offsets=[16])
+
+    errors, writer, _ = make(read_record=read)
+    errors.report(record(16, "new", raw=None), DataError("no")).result(0)
+    assert [(columns.values, columns.keys, columns.timestamps) for columns in writer.sent] == [
+        ([b"original"], [b"key"], [5])
+    ]
+
+
+def test_report_of_a_deleted_record_converts_it_again_and_marks_it() -> None:
+    errors, writer, _ = make()
+    errors.report(record(16, "new", raw=None), DataError("no")).result(0)
+    assert writer.sent[0].values == [b"new"]
+    assert (REENCODED_HEADER, b"true") in (writer.sent[0].headers or [[]])[0]
+
+
+def test_report_raises_if_errors_are_not_tolerated() -> None:
+    errors, writer, _ = make(tolerate=False)
+    with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT: no"):
+        errors.report(record(16), DataError("no"))
+    assert writer.sent == []
+
+
+def test_commits_wait_for_reports_of_assigned_partitions_only() -> None:
+    errors, writer, _ = make()
+    writer.is_acknowledging = False
+    errors.report(record(16), DataError("no"))
+    errors.release([("t", 1)])
+    errors.wait_for_reports()  # does not wait for the report of the revoked partition
+    errors.report(record(17), DataError("no"))
+    writer.futures[1].set_exception(ValueError("too large"))
+    with pytest.raises(ConnectError, match="Could not write a record to the dead letter queue dlq: too large"):
+        errors.wait_for_reports()

@@ -1,7 +1,7 @@
 """The consumer of a sink task, on the event loop: group membership, prefetching, positions, commits.
 
-Fetched data is passed to the task's thread with `hand_over`. A rebalance waits until the task's thread has processed
-it. The task's thread calls the coroutines of this module through the event loop.
+It passes each event to the task's thread with `send_event`. A rebalance waits until the task's thread has handled it.
+The task's thread calls the coroutines of this module through the event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from headrace.data.java_regex import JavaPattern
 from headrace.metrics import logs
@@ -28,40 +28,58 @@ log = logging.getLogger(__name__)
 POLL_TIMEOUT_MS = 1000
 DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
 LEAVE_TIMEOUT_S = 2.0
-READ_AHEAD = 2  # polls whose records may wait for the task
+POLLS_MAX = 2  # polls whose records may wait for the task
 RETRY_BACKOFF_MS = 100
 
 
-class TaskThread(Protocol):
-    """The interface of the task's thread for the consumer; all methods but `hand_over` run in that thread."""
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A poll has returned. `epoch` is that of the consumer when the records were fetched."""
 
-    def hand_over(self, action: Callable[[], None]) -> None:
-        """Queue an action for the task's thread; actions run in order."""
-
-    def take_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        """Accept the result of a poll, then call `read_on` for more; ignore results of an earlier `epoch`."""
-
-    def take_over(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Handle assigned partitions."""
-
-    def give_back(self, partitions: Sequence[TopicPartition], *, lost: bool = False) -> None:
-        """Handle revoked partitions; if they are `lost`, their offsets can no longer be committed."""
+    epoch: int
+    chunks: Sequence[FetchedChunk]
 
 
-class SinkReading:
-    """The consumer of one sink task. `epoch` counts seeks: data fetched before the last seek is ignored."""
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Partitions are assigned; the consumer is at these positions."""
 
-    def __init__(self, thread: TaskThread, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Partitions are revoked; if they are lost, their offsets can no longer be committed."""
+
+    partitions: Sequence[TopicPartition]
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFailed:
+    """The consumer cannot continue."""
+
+    error: Exception
+
+
+ConsumerEvent = Polled | Assigned | Revoked | ConsumerFailed
+SendEvent = Callable[[ConsumerEvent, Callable[[], None] | None], None]
+"""Queues an event for the task's thread, which calls the second argument when it has handled the event."""
+
+
+class SinkConsumer:
+    """The consumer of one sink task. `epoch` counts seeks: records fetched before the last seek are not current."""
+
+    def __init__(self, send_event: SendEvent, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
         self.epoch = 0
-        self.records_max: int | None = None
-        self._thread = thread
+        self._send_event = send_event
         self._config = config
         self._connector = connector
         self._task = task
         self._loop = asyncio.get_running_loop()
-        self._credit = asyncio.Semaphore(READ_AHEAD)
-        self._pump: asyncio.Task[None] | None = None
-        self._told_alive_s = 0.0
+        self._polls = asyncio.Semaphore(POLLS_MAX)
+        self._poll_loop: asyncio.Task[None] | None = None
+        self._last_keep_alive_s = 0.0
         self._closing = False
         self._cluster: Cluster | None = None
         self._reader: Reader | None = None
@@ -70,18 +88,18 @@ class SinkReading:
         """Connect and start to consume. Raises ClientError; the call can then be retried."""
         self._cluster = await Cluster.open(self._config)
         self._reader = await Reader.open(self._config, cluster=self._cluster)
-        self.records_max = self._reader.records_max
-        self._pump = self._loop.create_task(self._read_forever(self._reader))
+        self._poll_loop = self._loop.create_task(self._poll_forever(self._reader))
 
-    def read_on(self) -> None:
-        """Allow another poll, because the thread has processed one; callable from any thread."""
-        self._loop.call_soon_threadsafe(self._credit.release)
+    def allow_polls(self, count: int) -> None:
+        """Allow more polls, because the task has put the records of as many; callable from any thread."""
+        for _ in range(count):
+            self._loop.call_soon_threadsafe(self._polls.release)
 
     def keep_alive(self) -> None:
         """Prevent the consumer from leaving the group while the task's thread still processes records."""
         now_s = time.monotonic()
-        if now_s - self._told_alive_s >= 1:
-            self._told_alive_s = now_s
+        if now_s - self._last_keep_alive_s >= 1:
+            self._last_keep_alive_s = now_s
             self._loop.call_soon_threadsafe(self._opened.keep_alive)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -96,24 +114,24 @@ class SinkReading:
             if partition in assigned:
                 self._opened.seek(partition, offset)
 
-    async def pause(self, pause: set[TopicPartition], resume: set[TopicPartition]) -> None:
+    async def pause(self, pause: frozenset[TopicPartition], resume: frozenset[TopicPartition]) -> None:
         """Pause and resume consumption of these partitions."""
-        assigned = set(self._opened.assignment)
+        assigned = frozenset(self._opened.assignment)
         self._opened.pause(pause & assigned)
         self._opened.resume(resume & assigned)
 
     async def stop(self) -> None:
         """Stop polling; the task's thread then releases its partitions itself."""
         self._closing = True
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.wait({self._pump})
+        if self._poll_loop is not None:
+            self._poll_loop.cancel()
+            await asyncio.wait({self._poll_loop})
 
     async def close(self) -> None:
         """Leave the group and close the connections."""
         if self._reader is not None:
             await self._reader.close()
-            await self._leave_for_good()
+            await self._remove_static_member()
         if self._cluster is not None:
             await self._cluster.close()
 
@@ -127,10 +145,10 @@ class SinkReading:
             return {"pattern": JavaPattern(self._connector["topics.regex"]).matches}
         return {"topics": split_list(self._connector.get("topics"))}
 
-    async def _read_forever(self, reader: Reader) -> None:
+    async def _poll_forever(self, reader: Reader) -> None:
         logs.connector_context.set(logs.context(self._connector["name"], f"task-{self._task}"))
         try:
-            await self._tell_of_missing_topics(reader.cluster)
+            await self._log_missing_topics(reader.cluster)
             await reader.subscribe(
                 **self._subscription(),  # type: ignore[arg-type]
                 on_assigned=self._on_assigned,
@@ -141,15 +159,15 @@ class SinkReading:
             while True:
                 chunks = await self._poll(reader)
                 epoch = self.epoch  # a seek during the poll has made the reader forget what was fetched before
-                await self._credit.acquire()
-                self._hand_over_fetched(epoch, chunks)
+                await self._polls.acquire()
+                self._send_event(Polled(epoch, chunks), None)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the thread raises it: the task fails
-            self._hand_over_error(error)
+        except Exception as error:  # noqa: BLE001 - the task fails with it
+            self._send_event(ConsumerFailed(error), None)
 
-    async def _tell_of_missing_topics(self, cluster: Cluster) -> None:
-        """A sink that waits for a misspelt topic looks as healthy as one that has nothing to do."""
+    async def _log_missing_topics(self, cluster: Cluster) -> None:
+        """Log which topics do not exist: a sink with a misspelt topic would otherwise look healthy and idle."""
         pattern = self._connector.get("topics.regex")
         names = None if pattern else split_list(self._connector.get("topics"))
         try:
@@ -188,15 +206,6 @@ class SinkReading:
                 how,
             )
 
-    def _hand_over_fetched(self, epoch: int, chunks: Sequence[FetchedChunk]) -> None:
-        self._thread.hand_over(lambda: self._thread.take_fetched(epoch, chunks))
-
-    def _hand_over_error(self, error: Exception) -> None:
-        def fail() -> None:
-            raise error
-
-        self._thread.hand_over(fail)
-
     async def _poll(self, reader: Reader) -> list[FetchedChunk]:
         try:
             return await reader.poll_chunks(POLL_TIMEOUT_MS)
@@ -211,30 +220,26 @@ class SinkReading:
 
     async def _on_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         positions = {partition: await self._opened.position(partition) for partition in partitions}
-        await self._in_thread(lambda: self._thread.take_over(positions))
+        await self._handled(Assigned(positions))
 
     async def _on_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._in_thread(lambda: self._thread.give_back(list(partitions)))
+        await self._handled(Revoked(list(partitions)))
 
     async def _on_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._in_thread(lambda: self._thread.give_back(list(partitions), lost=True))
+        await self._handled(Revoked(list(partitions), is_lost=True))
 
-    async def _in_thread(self, action: Callable[[], None]) -> None:
-        """Run something in the task's thread and wait for its end."""
+    async def _handled(self, event: ConsumerEvent) -> None:
+        """Send an event, and wait until the task's thread has handled it."""
         if self._closing:
             return
         done = asyncio.Event()
-
-        def run() -> None:
-            try:
-                action()
-            finally:
-                self._loop.call_soon_threadsafe(done.set)
-
-        self._thread.hand_over(run)
+        self._send_event(event, lambda: self._call_soon(done.set))
         await done.wait()
 
-    async def _leave_for_good(self) -> None:
+    def _call_soon(self, callback: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
+    async def _remove_static_member(self) -> None:
         """Remove a static member from its group: it stays after a crash, not after a stop."""
         group_id, instance_id = self._config.group_id, self._config.group_instance_id
         if instance_id is None or not group_id or self._cluster is None:

@@ -1,0 +1,100 @@
+"""The dead letter queue of a sink task: a topic that receives the original bytes of failed records (KIP-298).
+
+Every kind of sink task uses it. `context_headers` of `dead_letters` describe why a record failed.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from headrace.api.errors import ConnectError
+from headrace.runtime import client_configs
+from headrace.runtime.dead_letters import context_headers
+from headrace.runtime.spec import TaskSpec
+from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.tolerance import Failure
+from headrace.runtime.topic_creator import create_topic
+from headrace_broker.client.admin import Admin
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.writer import Writer
+from headrace_broker.records.columns import RecordColumns
+
+REENCODED_HEADER = "__headrace.errors.reencoded"
+"""Marks a record whose original bytes no longer exist: it was converted to bytes again."""
+
+
+class DeadLetterQueue:
+    """The producer of one dead letter queue; `open` comes first."""
+
+    def __init__(self, topic: str, spec: TaskSpec, writer: Writer, *, with_context: bool) -> None:
+        self.topic = topic
+        self._spec = spec
+        self._writer = writer
+        self._with_context = with_context
+
+    @classmethod
+    async def open(cls, plugins: Plugins, spec: TaskSpec) -> DeadLetterQueue | None:
+        """Open the queue that the connector's configuration names, None without one; create its topic if necessary.
+
+        Raises ConnectError.
+        """
+        config = plugins.connector_config
+        topic = config.get("errors.deadletterqueue.topic.name", "").strip()
+        if not topic:
+            return None
+        replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
+        await _ensure_topic(plugins, spec, topic, replication)
+        properties = client_configs.dead_letter_producer_properties(plugins.worker, config, spec.name)
+        writer = await Writer.open(ClientConfig.from_properties(properties, kind="producer"))
+        with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
+        return cls(topic, spec, writer, with_context=with_context)
+
+    def send(self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns) -> Future[Any]:
+        """Send one failed record; return a future of its acknowledgement. Not callable on the event loop."""
+        return self._writer.send_blocking(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
+
+    async def send_on_loop(
+        self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns
+    ) -> None:
+        """Send one failed record and wait for its acknowledgement. Raises ClientError."""
+        await self._writer.send(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
+
+    async def close(self) -> None:
+        """Close the producer."""
+        await self._writer.close()
+
+    def _with_headers(
+        self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns
+    ) -> RecordColumns:
+        headers = list(record.headers[0]) if record.headers else []
+        if self._with_context:
+            headers += context_headers(
+                failure,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                connector=self._spec.connector,
+                task=self._spec.number,
+            )
+        return RecordColumns(
+            values=record.whole_values(),
+            keys=record.keys,
+            headers=[headers] if headers else None,
+            timestamps=record.timestamps,
+        )
+
+
+async def _ensure_topic(plugins: Plugins, spec: TaskSpec, topic: str, replication: int) -> None:
+    properties = client_configs.admin_properties(plugins.worker, plugins.connector_config, spec.name)
+    admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
+    try:
+        if topic not in await admin.list_topics():
+            await create_topic(admin, topic, 1, replication, {})
+    except Exception as error:
+        raise ConnectError(
+            f"Could not initialize the dead letter queue {topic} "
+            f"(errors.deadletterqueue.topic.replication.factor={replication}): {error}"
+        ) from error
+    finally:
+        await admin.close()

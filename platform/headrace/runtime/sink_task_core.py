@@ -1,0 +1,505 @@
+"""The decisions of a sink task: events in, effects out. No thread, queue, clock or socket.
+
+The owner calls a method for each event, in the task's thread, and carries out the returned effects in order. If an
+effect has a result (a call into the task returned, or an awaited commit completed), the owner passes it to the core
+before it carries out the next effect. When there is no event, `next_step` returns the next effect.
+
+Guarantees:
+- An offset is committed only after the task has put all records before it and returned it from `pre_commit`.
+- Records of a partition are put in order, and never after the partition was revoked.
+- `put` that raises RetriableError receives the same records again, before any new ones.
+- At most `polls_max` polls of the consumer wait to be put.
+
+The rules are those of Kafka Connect's WorkerSinkTask (KIP-89 for offsets, KIP-610 for reported records).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.api.errors import RecordErrors, RetriableError
+from headrace.data.sink_records import SinkRecords
+from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
+
+log = logging.getLogger(__name__)
+
+PUT_RECORDS = 2000
+"""Records of a `put` if max.poll.records is not set: their objects fit into the processor's cache."""
+
+RETRY_BACKOFF_MS = 100
+
+
+class Fetched(Protocol):
+    """Consecutive records of one partition, as the consumer parsed them."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+class FetchedChunk(Protocol):
+    """Unparsed records of one partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    def next_batch(self, records_max: int | None = None) -> Any:
+        """Return the next records as `Fetched`, None at the end."""
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """Convert and transform fetched records, then call `converted` with the resulting records."""
+
+    fetched: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Call the task's `put`, then `put_succeeded` or `put_failed`."""
+
+    records: SinkRecords
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Call the task's `open`."""
+
+    partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Call the task's `close`."""
+
+    partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class PreCommit:
+    """Wait for reported records, call the task's `pre_commit`, then `pre_commit_succeeded` or `pre_commit_failed`."""
+
+    offsets: dict[TopicPartition, int]
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit offsets of the group, then call `commit_succeeded` or `commit_failed`; if `is_final`, wait for it."""
+
+    offsets: dict[TopicPartition, int]
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Call `release` with revoked partitions: the last commit of their offsets has ended."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Set the positions of the consumer; drop what it fetched before."""
+
+    positions: dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SetPaused:
+    """Pause and resume partitions of the consumer."""
+
+    paused: frozenset[TopicPartition]
+    resumed: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Allow the consumer `count` more polls."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report a record that failed in `put` to the dead letter queue, or fail the task if errors are not tolerated."""
+
+    records: SinkRecords
+    index: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ReportState:
+    """Report to the worker that the task is running or paused."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Fail the task."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for an event, at most until that time in ms; None waits without a limit."""
+
+    until_ms: int | None
+
+
+Effect = (
+    Convert
+    | Put
+    | Open
+    | Close
+    | PreCommit
+    | Commit
+    | Release
+    | Seek
+    | SetPaused
+    | Poll
+    | Report
+    | ReportState
+    | Fail
+    | Wait
+)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """Records of one `put`: `offsets` are the consumer's offsets after them, by partition."""
+
+    records: SinkRecords
+    offsets: dict[TopicPartition, int]
+    retry_at_ms: int | None = None
+
+
+class SinkTaskCore:
+    """The state of one sink task."""
+
+    def __init__(self, name: str, *, records_max: int | None = None, is_paused: bool = False) -> None:
+        self._name = name
+        self._records_max = records_max
+        self._is_paused = is_paused  # the user paused the task
+        self._is_stopped = False
+        self._offsets = SinkOffsets()
+        self._chunks: deque[FetchedChunk] = deque()
+        self._polls = 0  # polls in `_chunks` that the consumer may not replace yet
+        self._delivery: _Delivery | None = None  # being converted or put, or to be put again
+        self._paused_by_task: set[TopicPartition] = set()
+        self._requested_offsets: dict[TopicPartition, int] = {}
+        self._retry_timeout_ms: int | None = None
+
+    # What the task may ask at any time
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The assigned partitions."""
+        return frozenset(self._offsets.delivered)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the user has paused the task."""
+        return self._is_paused
+
+    def request_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue to consume at these offsets after the current call into the task (`context.offset`)."""
+        self._requested_offsets.update(offsets)
+
+    def set_retry_timeout(self, timeout_ms: int) -> None:
+        """Set the delay before the next retry of `put` (`context.timeout`)."""
+        self._retry_timeout_ms = timeout_ms
+
+    def pause_partitions(self, partitions: Iterable[TopicPartition]) -> list[Effect]:
+        """Put no records of these partitions until `resume_partitions`."""
+        self._paused_by_task.update(partitions)
+        return [self._set_paused()]
+
+    def resume_partitions(self, partitions: Iterable[TopicPartition]) -> list[Effect]:
+        """Put records of these partitions again."""
+        self._paused_by_task.difference_update(partitions)
+        return [self._set_paused()]
+
+    # Events of the consumer
+
+    def on_assigned(self, positions: Mapping[TopicPartition, int]) -> list[Effect]:
+        """Partitions were assigned; the consumer is at these positions."""
+        if self._is_stopped:
+            return []
+        self._offsets.assign(positions)
+        effects: list[Effect] = [Open(sorted(positions))]
+        if self._is_paused or self._is_redelivering or self._paused_by_task:
+            effects.append(self._set_paused())
+        return effects
+
+    def on_revoked(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> list[Effect]:
+        """Partitions were revoked; if they are lost, another member may own them, so nothing is committed."""
+        revoked = set(partitions) & self.assignment
+        if not revoked:
+            return []
+        effects: list[Effect] = [] if is_lost else self._pre_commit(is_final=True)
+        return [*effects, Release(frozenset(revoked))]
+
+    def release(self, partitions: frozenset[TopicPartition]) -> list[Effect]:
+        """Forget revoked partitions and their records, after the last commit."""
+        was_redelivering = self._is_redelivering
+        self._chunks = deque(chunk for chunk in self._chunks if _partition(chunk) not in partitions)
+        self._drop_from_delivery(partitions)
+        self._paused_by_task -= partitions
+        for partition in partitions:
+            self._requested_offsets.pop(partition, None)
+        self._offsets.revoke(partitions)
+        effects: list[Effect] = [Close(sorted(partitions))]
+        if was_redelivering and not self._is_redelivering and self.assignment and not self._is_stopped:
+            effects.append(self._set_paused())
+        return [*effects, *self._allow_polls()]
+
+    def on_fetched(self, chunks: Sequence[FetchedChunk], *, is_current: bool = True) -> list[Effect]:
+        """A poll returned; chunks that the consumer fetched before the last `Seek` are not current."""
+        if self._is_stopped:
+            return []
+        self._polls += 1
+        if is_current:
+            self._chunks.extend(chunk for chunk in chunks if _partition(chunk) in self._offsets.delivered)
+        effects: list[Effect] = []
+        if not chunks and not self._is_paused and self._delivery is None and not self._chunks:
+            self._delivery = _Delivery(SinkRecords(), {})
+            effects.append(Put(self._delivery.records))
+        return [*effects, *self._allow_polls()]
+
+    # Events of the user and of the worker
+
+    def on_pause(self) -> list[Effect]:
+        """The user paused the task."""
+        return self._change_pause(True)
+
+    def on_resume(self) -> list[Effect]:
+        """The user resumed the task."""
+        return self._change_pause(False)
+
+    def on_commit_due(self) -> list[Effect]:
+        """The commit interval has passed, or the task requested a commit."""
+        return [] if self._is_stopped else self._pre_commit(is_final=False)
+
+    def on_stop(self) -> list[Effect]:
+        """The task is to stop: commit, and release all partitions."""
+        if self._is_stopped:
+            return []
+        self._is_stopped = True
+        if not self.assignment:
+            return []
+        return [*self._pre_commit(is_final=True), Release(self.assignment)]
+
+    # Results of effects
+
+    def converted(self, records: SinkRecords, *, now_ms: int) -> list[Effect]:
+        """The records of `Convert` are ready to be put; there may be fewer of them, or none."""
+        delivery = self._delivery
+        if delivery is None:
+            return []
+        delivery.records = records
+        if not len(records):  # all of them were dropped
+            return self.put_succeeded(now_ms=now_ms)
+        return [Put(records)]
+
+    def put_succeeded(self, *, now_ms: int) -> list[Effect]:
+        """`put` returned."""
+        delivery, self._delivery = self._delivery, None
+        self._retry_timeout_ms = None
+        if delivery is None:
+            return []
+        effects: list[Effect] = []
+        if delivery.retry_at_ms is not None:
+            effects.append(self._set_paused())
+        self._deliver(delivery.offsets)
+        return [*effects, *self._seek_requested(), *self._allow_polls()]
+
+    def put_failed(self, error: Exception, *, now_ms: int) -> list[Effect]:
+        """`put` raised an exception."""
+        delivery = self._delivery
+        if delivery is None:
+            return [] if isinstance(error, RetriableError) else [Fail(error)]
+        if isinstance(error, RetriableError):
+            log.warning("Task %s: put failed with a retriable error, retrying: %s", self._name, error)
+            return self._retry(delivery, delivery.records, now_ms)
+        if isinstance(error, RecordErrors):
+            return self._handle_record_errors(delivery, error, now_ms)
+        return [Fail(error)]
+
+    def pre_commit_succeeded(self, wanted: Mapping[TopicPartition, int] | None, *, is_final: bool) -> list[Effect]:
+        """`pre_commit` returned the offsets to commit."""
+        offsets, warnings = self._offsets.to_commit(wanted or {})
+        for warning in warnings:
+            log.warning("Task %s: %s", self._name, warning)
+        effects: list[Effect] = [Commit(offsets, is_final)] if offsets else []
+        return effects if is_final else [*effects, *self._seek_requested()]
+
+    def pre_commit_failed(self, *, is_final: bool) -> list[Effect]:
+        """`pre_commit` raised an exception: all records after the committed offsets are put again."""
+        if is_final:
+            return []
+        self._requested_offsets.clear()
+        return self._seek(self._offsets.rewind())
+
+    def commit_succeeded(self, offsets: Mapping[TopicPartition, int]) -> list[Effect]:
+        """Offsets were committed; the partitions may have been revoked since."""
+        self._offsets.mark_committed(offsets)
+        return []
+
+    # Time
+
+    def next_step(self, now_ms: int) -> list[Effect]:
+        """Return what to do when there is no event: put records, or wait."""
+        if self._is_stopped or self._is_paused:
+            return [Wait(None)]
+        delivery = self._delivery
+        if delivery is not None:
+            if delivery.retry_at_ms is None or now_ms < delivery.retry_at_ms:
+                return [Wait(delivery.retry_at_ms)]
+            return [Put(delivery.records)]
+        fetched = self._take_fetched()
+        if not fetched:
+            return [*self._allow_polls(), Wait(None)]
+        offsets = {(each.topic, each.partition): each.next_offset for each in fetched}
+        self._delivery = _Delivery(SinkRecords(), offsets)
+        return [*self._allow_polls(), Convert(fetched)]
+
+    @property
+    def _is_redelivering(self) -> bool:
+        return self._delivery is not None and self._delivery.retry_at_ms is not None
+
+    def _take_fetched(self) -> list[Any]:
+        """Take the records of the next put from the chunks of partitions that are not paused."""
+        limit = self._records_max or PUT_RECORDS
+        fetched: list[Any] = []
+        count = 0
+        for chunk in list(self._chunks):
+            if _partition(chunk) in self._paused_by_task:
+                continue
+            while count < limit:
+                batch = chunk.next_batch(None if self._records_max is None else limit - count)
+                if batch is None:
+                    self._chunks.remove(chunk)
+                    self._skip_to(fetched, chunk)
+                    break
+                fetched.append(batch)
+                count += len(batch)
+            if count >= limit:
+                break
+        return fetched
+
+    def _skip_to(self, fetched: list[Any], chunk: FetchedChunk) -> None:
+        """Advance past control batches at the end of a chunk, unless records before them are still to be put."""
+        partition = _partition(chunk)
+        if all((each.topic, each.partition) != partition for each in fetched):
+            self._deliver({partition: chunk.next_offset})
+
+    def _deliver(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in offsets.items():
+            if partition in self._offsets.delivered:
+                self._offsets.deliver(partition, offset)
+
+    def _retry(self, delivery: _Delivery, records: SinkRecords, now_ms: int) -> list[Effect]:
+        timeout_ms, self._retry_timeout_ms = self._retry_timeout_ms, None
+        is_first = delivery.retry_at_ms is None
+        delivery.records = records
+        delivery.retry_at_ms = now_ms + (RETRY_BACKOFF_MS if timeout_ms is None else timeout_ms)
+        effects = self._seek_requested()
+        return [*effects, self._set_paused()] if is_first and self._is_redelivering else effects
+
+    def _handle_record_errors(self, delivery: _Delivery, error: RecordErrors, now_ms: int) -> list[Effect]:
+        records, count = delivery.records, len(delivery.records)
+        unknown = [index for index in error.errors if not 0 <= index < count]
+        if unknown:
+            return [
+                Fail(IndexError(f"put raised RecordErrors for record {unknown[0]}, but there were {count} records"))
+            ]
+        reports = [
+            Report(records, index, each) for index, each in error.errors.items() if not isinstance(each, RetriableError)
+        ]
+        retried = [index for index, each in error.errors.items() if isinstance(each, RetriableError)]
+        if not retried:
+            return [*reports, *self.put_succeeded(now_ms=now_ms)]
+        first = error.errors[retried[0]]
+        log.warning("Task %s: put failed for %d records, retrying them: %s", self._name, len(retried), first)
+        remaining = records.take(retried)
+        self._deliver(_offsets_before(remaining, delivery.offsets))
+        return [*reports, *self._retry(delivery, remaining, now_ms)]
+
+    def _drop_from_delivery(self, partitions: frozenset[TopicPartition]) -> None:
+        delivery = self._delivery
+        if delivery is None:
+            return
+        delivery.offsets = {each: offset for each, offset in delivery.offsets.items() if each not in partitions}
+        kept = [
+            batch
+            for batch in delivery.records.batches
+            if (batch.original_topic, batch.original_partition) not in partitions
+        ]
+        delivery.records = SinkRecords(kept)
+        if not kept and delivery.retry_at_ms is not None:
+            self._deliver(delivery.offsets)
+            self._delivery = None
+
+    def _pre_commit(self, *, is_final: bool) -> list[Effect]:
+        offsets = dict(self._offsets.delivered)
+        return [PreCommit(offsets, is_final)] if offsets else []
+
+    def _change_pause(self, is_paused: bool) -> list[Effect]:
+        if is_paused is self._is_paused or self._is_stopped:
+            return []
+        self._is_paused = is_paused
+        return [self._set_paused(), ReportState(is_paused)]
+
+    def _set_paused(self) -> SetPaused:
+        assigned = self.assignment
+        paused = assigned if self._is_paused or self._is_redelivering else self._paused_by_task & assigned
+        return SetPaused(frozenset(paused), assigned - paused)
+
+    def _seek_requested(self) -> list[Effect]:
+        requested, self._requested_offsets = self._requested_offsets, {}
+        return self._seek(requested) if requested else []
+
+    def _seek(self, positions: Mapping[TopicPartition, int]) -> list[Effect]:
+        """Continue at these offsets; other partitions continue after the records that were put."""
+        self._chunks.clear()
+        self._delivery = None
+        self._deliver(positions)
+        return [Seek(dict(self._offsets.delivered)), self._set_paused(), *self._allow_polls()]
+
+    def _allow_polls(self) -> list[Effect]:
+        """Allow new polls if records of at most one chunk are left to put."""
+        ready = sum(_partition(chunk) not in self._paused_by_task for chunk in self._chunks)
+        if ready > 1 or not self._polls:
+            return []
+        polls, self._polls = self._polls, 0
+        return [Poll(polls)]
+
+
+def _partition(records: Any) -> TopicPartition:
+    return records.topic, records.partition
+
+
+def _offsets_before(records: SinkRecords, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return `offsets`, limited to the first of these records in each partition: they are still to be put."""
+    limits: dict[TopicPartition, int] = {}
+    for batch in records.batches:
+        limits.setdefault((batch.original_topic, batch.original_partition), batch.original_offsets[0])
+    return {partition: min(offset, limits.get(partition, offset)) for partition, offset in offsets.items()}
