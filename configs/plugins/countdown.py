@@ -1,4 +1,4 @@
-"""Example of custom plug-ins in one file: a source connector, a sink connector and a transform, each a function.
+"""Example plug-ins: a source connector, a sink connector and a transform, each written as a function.
 
 Set `plugin.path=configs/plugins` in the worker's configuration. Connector configurations name the functions:
 
@@ -30,7 +30,7 @@ class CountdownConfig(Config):
 
 @source
 def countdown(config: CountdownConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
-    """Send the numbers down to 0. After a restart, continue after the last committed number."""
+    """Send the numbers from `from` down to 0. After a restart, continue after the last committed number."""
     first = config.start if offset is None else offset["n"] - 1
     for number in range(first, -1, -1):
         yield SourceRecord(topic=config.topic, value={"n": number}, source_offset={"n": number})
@@ -57,7 +57,7 @@ class SquareConfig(Config):
 
 @transform
 def square(config: SquareConfig, record: ConnectRecord) -> ConnectRecord:
-    """Square a number in a schemaless value. `errors.tolerance` decides about a record without that number."""
+    """Square a number in a schemaless value. A record without that number is handled as `errors.tolerance` says."""
     value = record.value
     if not isinstance(value, dict) or not isinstance(value.get(config.field), int):
         raise DataError(f"the value has no field {config.field} with a number: {value!r:.60}")

@@ -1,7 +1,7 @@
 """Authorized operations as Kafka's bit fields, for responses to requests that set `include_authorized_operations`.
 
 This broker has no authorizer, so every client may perform every operation that the resource type supports (KIP-430).
-If the request does not ask for them, the response field keeps the schema's default, the smallest 32-bit integer.
+If a request does not set the flag, the response field keeps the schema's default, the smallest 32-bit integer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class AclOperation(IntEnum):
-    """Operation numbers of Kafka's ACLs; each is also its bit in an authorized-operations field."""
+    """Operation numbers of Kafka's ACLs; an operation's number is also the index of its bit in the bit field."""
 
     READ = 3
     WRITE = 4

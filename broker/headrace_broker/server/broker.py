@@ -35,7 +35,7 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.topic_names import CLUSTER_METADATA_TOPIC, GROUP_METADATA_TOPIC
 from headrace_broker.server.cleaning.cleaner import LogCleaner
-from headrace_broker.server.cleaning.cleaner_helper import cleaner_helper_for
+from headrace_broker.server.cleaning.cleaning_executor import cleaning_executor_for
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.data_dirs import StartError, directory_id
 from headrace_broker.server.group_partition_loader import GroupPartitionLoader
@@ -57,7 +57,7 @@ _MAINTAIN_MS = 1000
 _CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
 _LOGS_AT_ONCE = 8
 _FILE_TASKS_MAX = 4
-"""Threads that file tasks may use at a time: fewer than the executor has, to leave one for the metadata quorum."""
+"""How many file tasks run at a time: fewer than the executor has threads, so that one is free for the metadata log."""
 
 
 class Broker:
@@ -83,7 +83,7 @@ class Broker:
         )
         self.fetch_sessions = FetchSessionTable(config.fetch_session_slots, environment.rng, self.purgatory)
         self.cleaner = LogCleaner(
-            self.logs, environment.storage, config, cleaner_helper_for(environment.storage), self.now_ms
+            self.logs, environment.storage, config, cleaning_executor_for(environment.storage), self.now_ms
         )
         self.suspected_brokers = SuspectedBrokers()
         self.replication = Replication(self)
@@ -233,7 +233,7 @@ class Broker:
                 await asyncio.sleep(0)  # let the metadata quorum's callbacks run
 
     def _previous_clean_epoch(self) -> int:
-        """Return the broker epoch of the last clean shutdown; -1 if it was unclean or logs were damaged since."""
+        """Return the broker epoch of the last shutdown if it was clean and no log is damaged; otherwise -1."""
         if self.logs.is_damaged:
             return -1
         directories = self.logs.directories
@@ -460,8 +460,8 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self, *, clean: bool) -> None:
-        """Close the logs; if `clean`, write the clean shutdown marker, also for a metadata log in the directory."""
-        self.replication.close()  # again: an image change since `stop` may have started a fetcher
+        """Close the logs; if `clean`, write the clean shutdown markers, which also cover a metadata log."""
+        self.replication.close()  # close it again: an image change since `stop` may have started a fetcher
         self.logs.close(clean=clean, broker_epoch=self.lifecycle.epoch, now_ms=self.now_ms())
 
 

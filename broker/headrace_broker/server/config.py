@@ -132,7 +132,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse Kafka's properties; raises ConfigError with all errors. Config and error have `.warnings`."""
+        """Parse Kafka's properties; raises ConfigError with all errors. Both config and error have `.warnings`."""
         return _Parser(properties).parse()
 
     @property
@@ -142,7 +142,7 @@ class BrokerConfig:
 
     @property
     def all_dirs(self) -> tuple[str, ...]:
-        """Every data directory, each once, the log dirs first."""
+        """All data directories without duplicates; the log dirs come first."""
         return tuple(dict.fromkeys((*self.log_dirs, self.metadata_dir)))
 
     def described(self) -> list[DescribedConfig]:
@@ -167,7 +167,11 @@ class BrokerConfig:
         return DescribedConfig(name, value, type_, is_set=is_set)
 
     def _described_log_key(self, name: str) -> DescribedConfig:
-        """Of several keys for one config (log.retention.ms, .minutes, .hours) the last has the default, as in Kafka."""
+        """Describe a key of the log configs.
+
+        If one config has several keys (log.retention.ms, .minutes, .hours), only the last key has the default value, as
+        in Kafka.
+        """
         key, factor = LOG_KEYS[name]
         default = format_value(key.default if factor == 1 else key.default // factor)
         has_default = name == key.broker_names[-1][0]
@@ -182,8 +186,8 @@ class BrokerConfig:
 class DescribedConfig:
     """One broker config.
 
-    `value` is None if the config has no value; `is_set`: the properties file contains it; `synonyms`: the configs that
-    apply if this config has no value (log.retention.minutes and .hours for log.retention.ms).
+    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. `synonyms`
+    are the configs that apply if this config has no value (log.retention.minutes and .hours for log.retention.ms).
     """
 
     name: str
@@ -202,7 +206,7 @@ def _value_text(value: object) -> str | None:
 
 
 _FIELDS = {item.metadata["key"]: item for item in dataclasses.fields(BrokerConfig) if "key" in item.metadata}
-# Keys that are parsed into listeners, voters and directories, rather than into a field each.
+# Keys that are parsed into listeners, voters and directories, not into one field per key.
 _ADDRESS_KEYS = {
     "listeners": ConfigType.LIST,
     "advertised.listeners": ConfigType.LIST,

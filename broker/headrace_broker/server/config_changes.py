@@ -1,4 +1,4 @@
-"""Shared by AlterConfigs and IncrementalAlterConfigs: alters the configs and builds one result per resource."""
+"""Alters configs and builds one result per resource, for AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-# Keys of Kafka's broker for threads, ZooKeeper or features that this broker does not have. They get a warning of their
-# own: silence would suggest that they have an effect, and the warning about unknown keys would be wrong.
+# Keys of Kafka's broker for threads, ZooKeeper or features that this broker does not have. A separate warning says that
+# they have no effect: they are valid keys of Kafka, so the warning about unknown keys would be wrong.
 _IGNORED_KEYS = """
 advertised.host.name advertised.port background.threads broker.id.generation.enable client.quota.callback.class
 compression.gzip.level compression.lz4.level compression.zstd.level connection.failed.authentication.delay.ms

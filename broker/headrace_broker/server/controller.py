@@ -107,7 +107,7 @@ class ControllerService:
 
     @property
     def latest_image(self) -> MetadataImage | None:
-        """The image while active, including records that are not committed yet; None while not active."""
+        """The cluster image including uncommitted records while this node is the active controller, otherwise None."""
         return None if self._controller is None else self._controller.image
 
     async def submit(self, decision: Decision[Response]) -> Response:

@@ -1,6 +1,6 @@
 """The data directories of a node: each is used by one process and identified by `meta.properties` (version 1).
 
-An empty directory of a single-node cluster is formatted at the start. In a cluster of several nodes an operator must
+An empty directory of a single-node cluster is formatted when the node starts. In a larger cluster, an operator must
 format it (kafka-storage format), because a generated cluster id would differ from the other nodes' id, and because a
 voter with an empty disk has lost its vote and may vote twice in an epoch. A directory of another cluster or node, or a
 directory that another process uses, is rejected with an error that says how to correct the mistake.

@@ -10,7 +10,7 @@ from headrace_broker.server.replicas.partitions import PartitionTable
 
 
 class GroupLoading(Protocol):
-    """The part of the group coordinator that loads and unloads the groups of a partition."""
+    """The methods with which the group coordinator loads and unloads the groups of a partition."""
 
     async def load(self, partition: int) -> None:
         """Load the partition's groups from its log."""

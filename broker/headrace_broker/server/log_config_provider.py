@@ -21,7 +21,7 @@ def altered_configs(image: MetadataImage, broker_id: int | None = None) -> Seque
 
 
 class LogConfigProvider:
-    """Resolves the LogConfig of a topic; topics with equal configs share one. `broker_id` None: cluster-wide."""
+    """Resolves topics' LogConfigs, on one broker or, if `broker_id` is None, cluster-wide; equal configs are shared."""
 
     def __init__(self, defaults: Mapping[str, str], broker_id: int | None = None) -> None:
         self._defaults = defaults

@@ -1,4 +1,4 @@
-"""Rate-limits log lines about a condition that persists: the first at once, the next at intervals of up to a minute."""
+"""Rate-limits log lines about a condition that persists: one at once, more at growing intervals of up to a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class LogThrottle:
         self._next_s = 0.0
 
     def should_log(self, now_s: float) -> bool:
-        """Return whether to log the condition now, and count it as logged. A long silence restarts the intervals."""
+        """Return whether to log the condition now, and if so, lengthen the interval until the next log line.
+
+        The intervals start again from the shortest if the condition was not observed for a long time.
+        """
         if self._interval_s and now_s < self._next_s:
             return False
         is_new = not self._interval_s or now_s >= self._next_s + _INTERVAL_S_MAX

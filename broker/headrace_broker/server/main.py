@@ -6,7 +6,7 @@
     --watch-fd N          stop cleanly when this inherited descriptor reaches end-of-file: give the child the read end
                           of a pipe and keep the write end open, and the broker stops however its parent dies
     --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); exit at once if PID is dead. With
-                          --watch-fd, SIGCONT: it resumes a suspended broker, which then reads the end-of-file
+                          --watch-fd the signal is SIGCONT, so that a suspended broker resumes and reads the end-of-file
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
 An empty data directory is formatted at the start. When the broker serves, it prints one line to standard output,

@@ -357,7 +357,7 @@ class Node:
                 async with asyncio.timeout(_COMMITTED_METADATA_TIMEOUT_MS / 1000):
                     await self.quorum.wait_for_offset(await self._committed_offset())
             except (NoControllerError, TimeoutError):
-                logger.info("Node %d: responding before the controller's change is applied here", self.node_id)
+                logger.info("Node %d: responding before this node has applied the controller's change", self.node_id)
         if self.broker is not None:
             await self.broker.wait_until_logs_created(topics)
 
@@ -408,7 +408,7 @@ class Node:
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def run_every(self, interval_ms: int, work: Callable[[], None]) -> None:
-        """Run `work` periodically until the node stops; an exception is logged and does not stop it."""
+        """Run `work` periodically until the node stops; an exception is logged, and the next run follows as usual."""
 
         def run() -> None:
             try:

@@ -49,8 +49,8 @@ class OffsetsTopic:
         """Read whole batches from `offset`, or the log start offset if that is later; None at the end of the log."""
         log = self._led_or_raise(partition).log
         start = max(offset, log.log_start_offset)
-        # Reads up to the log end offset, not the high watermark: a leader's log is never truncated, so uncommitted
-        # records will be committed, and the coordinator responds only after that.
+        # Read up to the log end offset, not the high watermark: a leader's log is never truncated, so its uncommitted
+        # records will be committed, and the coordinator sends no response before they are committed.
         if start >= log.log_end_offset:
             return None
         found = log.read(start, size_bytes_max, upper_bound_offset=log.log_end_offset, min_one_batch=True)

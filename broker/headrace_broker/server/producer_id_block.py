@@ -12,7 +12,7 @@ _TIMEOUT_MS = 5_000  # well within the request.timeout.ms of producers, so that 
 
 
 class ProducerIdBlock:
-    """Assigns ids, never the same one twice, also over restarts: the unused rest of a block is discarded."""
+    """Assigns producer ids. No id is assigned twice, even after a restart: the unused ids of a block are discarded."""
 
     def __init__(self, channel: ControllerChannel, node_id: int, broker_epoch: Callable[[], int]) -> None:
         self._channel = channel

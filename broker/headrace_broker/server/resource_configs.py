@@ -1,7 +1,7 @@
 """Configs of the resources that are neither topics nor brokers: groups, client metrics subscriptions, broker loggers.
 
-They cannot be altered on this broker.  DescribeConfigs returns Apache Kafka's defaults, marked read-only, for any group
-id and any subscription name, and the levels of this process's loggers.
+These configs cannot be altered on this broker. DescribeConfigs returns Apache Kafka's defaults, marked read-only, for
+any group id and any subscription name, and the levels of this process's loggers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP_RESOURCE = 32
 
 @dataclass(frozen=True, slots=True)
 class DefaultConfig:
-    """A config at its default.  `broker_name`: the broker's config that Apache Kafka takes the default from."""
+    """A config with its default value; `broker_name` is the broker config from which Apache Kafka takes that value."""
 
     name: str
     type: ConfigType

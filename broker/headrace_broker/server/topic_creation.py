@@ -18,7 +18,7 @@ from headrace_broker.server.network.context import RequestContext
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
-"""Short, because the client's request waits for the topic, and the client retries."""
+"""The timeout of a topic creation; short, because a client's request waits for the topic, and the client retries."""
 
 
 def topic_defaults(context: RequestContext) -> TopicDefaults:

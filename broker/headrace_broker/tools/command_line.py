@@ -1,4 +1,4 @@
-"""Code that all tools share: command-line parsing as in Kafka's tools, clients, and one-line error messages.
+"""The command line of all tools: parses options as Kafka's tools do, opens clients and prints one-line errors.
 
 Options may be abbreviated to a unique prefix. A usage error prints one line and the usage on standard error, with exit
 status 1; an unreachable cluster prints one line after a bounded time. Option names that Kafka has deprecated (KIP-1147)
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
         return servers
 
     def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
-        """Return the given action (option destination); exit with a usage error unless exactly one was given."""
+        """Return the given action (option destination); exit with a usage error unless exactly one action was given."""
         given = [action for action in actions if is_given(options, action)]
         if len(given) != 1:
             names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)
@@ -203,7 +203,7 @@ def load_properties(path: str) -> dict[str, str]:
 
 
 def key_values(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Return the properties given as `key=value`; a value may contain equals signs, or be missing."""
+    """Return the properties given as `key=value`; a value may contain equals signs, and may be missing."""
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
 
 
@@ -277,7 +277,7 @@ async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncI
 
 
 def broker_message(error: ClientError) -> str:
-    """Return the broker's message for an error, without the subject and the error code's name."""
+    """Return only the broker's message of an error, without the object that failed and the error code's name."""
     from headrace_broker.client.errors import BrokerError
 
     if isinstance(error, BrokerError):

@@ -1,6 +1,7 @@
 """kafka-configs: describe and alter the configs of topics and brokers (Kafka's ConfigCommand).
 
-Users, clients, ips, groups, client metrics and broker loggers are not supported yet; the tool rejects them.
+The tool rejects the entity types that it does not support yet: users, clients, ips, groups, client metrics and broker
+loggers.
 """
 
 from __future__ import annotations

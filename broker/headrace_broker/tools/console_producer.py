@@ -1,8 +1,8 @@
 """kafka-console-producer: send the lines of standard input to a topic.
 
-A separate thread reads the input in large chunks, which are sent in batches; on a terminal it prints a prompt. Kafka's
-tool fails a batch after three attempts of 1.5 s each; this tool uses the producer's default timeout (two minutes), and
-its exit status is 1 if a record could not be sent.
+A separate thread reads the input in large chunks, which are sent in batches; if the input is a terminal, the thread
+prints a prompt. Kafka's tool fails a batch after three attempts of 1.5 s each. This tool uses the producer's default
+timeout (two minutes), and its exit status is 1 if a record could not be sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selects the partitions of kafka-console-consumer: one, a group's assignment, or all of the selected topics."""
+"""Selects the partitions that kafka-console-consumer reads: one partition, a group's assignment, or whole topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats records of internal topics as JSON, like Kafka's formatters for the console consumer. Does no I/O.
+"""Formats records of internal topics as JSON, like Kafka's message formatters of the console consumer. Does no I/O.
 
     {"key":{"type":1,"data":{…}},"value":{"version":4,"data":{…}}}
 
@@ -30,7 +30,7 @@ _FORMATTERS: dict[str, tuple[Mapping[int, type[RecordKey]], frozenset[int]]] = {
 
 
 def coordinator_formatter(name: str) -> Callable[[int, RecordColumns], bytes]:
-    """Return the formatter with this name; it raises ValueError for a record that cannot be decoded."""
+    """Return the formatter with this name; the formatter raises ValueError for a record that cannot be decoded."""
     return _Formatter(*_FORMATTERS[name]).format
 
 

@@ -1,4 +1,4 @@
-"""kafka-delete-records: delete records below given offsets (Kafka's DeleteRecordsCommand)."""
+"""kafka-delete-records: delete the records before given offsets (Kafka's DeleteRecordsCommand)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entry() -> None:
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    """Return {partition: offset} of the file. Raises ToolError."""
+    """Read {partition: offset} from the JSON file. Raises ToolError."""
     offsets: dict[TopicPartition, int] = {}
     duplicates: list[TopicPartition] = []
     for item in json_files.entries(json_files.read_json(path), "partitions"):

@@ -54,7 +54,10 @@ def _void(data: bytes) -> bytes:
 
 
 def java_double(value: float, shortest: str | None = None) -> str:
-    """Format a number like Java's Double.toString; `shortest` = its shortest digits, if they differ from Python's."""
+    """Format a number like Java's Double.toString.
+
+    `shortest` is the shortest decimal form of the number, if it is not the form that Python's `repr` returns.
+    """
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0:

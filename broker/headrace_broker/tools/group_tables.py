@@ -43,7 +43,7 @@ class MemberRow:
 
 
 def _table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
-    """Yield the rows as lines: cells are padded to the widths (0 = no padding) and joined by one space."""
+    """Yield each row as a line: its cells are padded to the widths (0 = no padding) and joined by one space."""
     for row in rows:
         yield " ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
 
@@ -97,7 +97,7 @@ def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> li
     cells: list[Sequence[object]] = [header]
     for row in rows:
         instance = [row.group_instance_id] if has_instances else []
-        # Only the consumer protocol (KIP-848) has epochs and target assignments; classic members have none.
+        # Only members with the consumer protocol (KIP-848) have epochs and target assignments; classic members do not.
         rest = [MISSING, assignment_text(row.partitions), MISSING, MISSING] if verbose else [""]
         cells.append([group, row.consumer_id, *instance, row.host, row.client_id, len(row.partitions), *rest])
     widths = [

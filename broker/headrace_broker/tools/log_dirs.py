@@ -57,7 +57,7 @@ async def _describe(options: argparse.Namespace) -> int:
 
 
 def as_json(found: Mapping[int, Sequence[DescribeLogDirsResult]], topics: Collection[str]) -> dict[str, Any]:
-    """Return the JSON object to print, with its keys in the order of Java's hash maps."""
+    """Return the JSON object to print; its fields have the order of Kafka's tool, which prints Java hash maps."""
     brokers = [
         {"broker": broker, "logDirs": [_directory(item, topics) for item in directories]}
         for broker, directories in found.items()

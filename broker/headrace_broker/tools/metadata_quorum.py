@@ -59,7 +59,7 @@ def entry() -> None:
 async def _describe(options: argparse.Namespace) -> int:
     async with admin_client(options) as admin:
         cluster = await admin.describe_cluster()
-        if cluster.controller_id < 0:  # only controllers report -1; brokers fail DescribeQuorum
+        if cluster.controller_id < 0:  # a controller without a leader reports -1; brokers fail DescribeQuorum instead
             raise ToolError(f"the metadata quorum has no leader: {_NO_LEADER}")
         quorum = await admin.describe_quorum()
     if options.status:

@@ -100,7 +100,10 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, int], list[bytes | None]]:
-    """Return a function that returns the values of `count` records from record number `first` on. Raises ToolError."""
+    """Return a function (`first`, `count`) that returns the values of `count` records, starting at number `first`.
+
+    Raises ToolError.
+    """
     if options.record_size is not None:
         size: int = options.record_size
 

@@ -60,7 +60,7 @@ def parse_plan(data: Mapping[str, Any]) -> ReassignmentPlan:
 
 
 def check_plan(plan: ReassignmentPlan) -> None:
-    """Raises ToolError if the plan is empty, or a partition has no replicas or lists a broker twice."""
+    """Raise ToolError if the plan is empty, or a partition has no replicas or lists a broker twice."""
     if not plan.replicas:
         raise ToolError("Partition reassignment list cannot be empty")
     if not all(plan.replicas.values()):
@@ -75,9 +75,10 @@ def check_plan(plan: ReassignmentPlan) -> None:
 
 
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
-    """Raises ToolError if the plan names a log directory of a broker that has several.
+    """Raise ToolError if the plan names a log directory of a broker that has several log directories.
 
-    `directories` = {broker: log directories}. The broker chooses the log directory of a replica; a plan cannot.
+    `directories` = {broker: log directories}. Each broker chooses the log directory of its replica; a plan cannot
+    choose it.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
@@ -112,7 +113,7 @@ def parse_brokers(text: str) -> list[int]:
 def check_brokers(
     brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raises ToolError if a broker of `--broker-list` is not live, or there are fewer brokers than replicas."""
+    """Raise ToolError if a broker of `--broker-list` is not live, or there are fewer brokers than replicas."""
     missing = [broker for broker in brokers if broker not in live]
     if missing:
         raise ToolError(

@@ -2,8 +2,8 @@
 
     CreateTime:1700000000000  Partition:0  Offset:5  Delivery:…  Epoch:…  h1:v1,h2:v2  key  value
 
-The enabled parts are written in this order, separated by key.separator; line.separator ends each record. A batch is
-formatted at once; if only values are enabled, a single `join` formats the whole batch.
+The enabled fields are written in this order, separated by key.separator; line.separator ends each record. If only
+values are enabled, a single `join` formats a whole batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecordFormatter:
         self._is_plain = sum(self._prints.values()) == 1 and self._prints["value"] and self._value is None
 
     def format(self, partition: int, columns: RecordColumns) -> bytes:
-        """Return the text of one partition's records. Raises ValueError for bytes that cannot be deserialized."""
+        """Return the output for records of one partition. Raises ValueError for bytes that cannot be deserialized."""
         if not len(columns):
             return b""
         if self._is_plain:

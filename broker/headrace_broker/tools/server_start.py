@@ -1,6 +1,6 @@
 """kafka-server-start: run a broker with Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
 
-Does the same as `headrace broker start`. With `-daemon` the broker runs in the background and writes its output to
+The tool does the same as `headrace broker start`. With `-daemon`, the broker runs in the background and writes to
 `$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`); this process exits when the broker is ready, or with an error if
 it fails to start.
 """
@@ -77,7 +77,7 @@ def _is_ready(ready_fd: int) -> bool:
 
 
 def _last_line(log: Path, start: int, prefix: str) -> str:
-    """Return the last line with `prefix` in the log after position `start`."""
+    """Return the last line that starts with `prefix` after byte `start` of the log file."""
     with open(log, "rb") as file:
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").splitlines()

@@ -95,7 +95,7 @@ def _run_action(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _check_version(options: argparse.Namespace) -> None:
-    """Raises ToolError unless the level is the supported metadata.version, or 0 for any other feature."""
+    """Raise ToolError unless the level is the supported metadata.version, or 0 for any other feature."""
     requested = dict(map(parse_feature, options.feature or ()))
     if options.release_version is not None:
         requested[METADATA] = metadata_level(options.release_version)

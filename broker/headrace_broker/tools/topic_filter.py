@@ -1,6 +1,6 @@
 """Filters for topics and partitions in the tools' options. Does no I/O.
 
-A topic filter is a Java regular expression that must match the whole name; a comma in it means "or". Topic names
+A topic filter is a Java regular expression that must match the whole topic name; a comma means "or". Topic names
 contain only letters, digits, dots, dashes and underscores, so Python's regular expressions are used instead of Java's.
 """
 

@@ -22,7 +22,7 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_batch
 from headrace_broker.server.cleaning.cleaner import LogCleaner
-from headrace_broker.server.cleaning.cleaner_helper import InlineCleaner
+from headrace_broker.server.cleaning.cleaning_executor import InlineCleaner
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.simulation.disk import SimulatedDisk
 from support.mortal_storage import Killed, MortalStorage
@@ -64,8 +64,8 @@ class Setting:
         for log in self.manager.logs.values():  # each log is the partition's sole replica
             log.advance_high_watermark(log.log_end_offset)
             log.flush(NOW)
-        self.helper = Watched(self.storage)
-        self.cleaner = LogCleaner(self.manager, self.storage, config(), self.helper, lambda: self.now)
+        self.executor = Watched(self.storage)
+        self.cleaner = LogCleaner(self.manager, self.storage, config(), self.executor, lambda: self.now)
 
     def clean(self) -> int:
         return asyncio.run(self.cleaner.clean_all())
@@ -102,9 +102,9 @@ def test_dirtiest_log_is_cleaned_first_and_clean_logs_are_skipped() -> None:
     half = setting.write("half", b"aaaabbbbccccddddeeee")
     whole = setting.write("whole", b"abababab")
     setting.write("active", b"abab", rolls=False)
-    setting.helper.jobs.clear()
+    setting.executor.jobs.clear()
     assert setting.clean() == 2
-    assert [job.directory for job in setting.helper.jobs] == ["/data/whole-0", "/data/half-0"]
+    assert [job.directory for job in setting.executor.jobs] == ["/data/whole-0", "/data/half-0"]
     assert offsets(whole) == [6, 7]
     assert len(offsets(half)) == 5
     assert setting.clean() == 0
@@ -141,7 +141,7 @@ def test_leader_epochs_are_synced_before_records_are_removed() -> None:
     log = setting.write("t", b"aabb")
     log.assign_epoch(1, log.log_end_offset)
     synced.clear()
-    setting.helper.between = lambda: synced.append("cleaned")
+    setting.executor.between = lambda: synced.append("cleaned")
     setting.clean()
     assert "/data/t-0/leader-epoch-checkpoint" in synced[: synced.index("cleaned")]
 
@@ -165,7 +165,7 @@ def test_unsynced_record_does_not_replace_an_older_record(seed: int) -> None:
         if reports > 1:
             raise Killed
 
-    setting.helper.between = fail_after_the_first
+    setting.executor.between = fail_after_the_first
     with contextlib.suppress(Killed):
         setting.clean()
     disk.lose_power()
@@ -201,11 +201,11 @@ def test_cleaning_is_abandoned_when_the_log_changes(change: str) -> None:
     changed: list[bool] = []
 
     def between() -> None:
-        if not changed and setting.helper.jobs[-1].directory == "/data/t-0":
+        if not changed and setting.executor.jobs[-1].directory == "/data/t-0":
             changed.append(True)
             apply_change()
 
-    setting.helper.between = between
+    setting.executor.between = between
     assert setting.clean() == 2
     assert changed
     assert offsets(other) == [3]
@@ -229,7 +229,7 @@ def test_retention_waits_until_cleaning_is_done() -> None:
         setting.manager.maintain(setting.now + 300_000)
         counts.append(len(log.segments))
 
-    setting.helper.between = between
+    setting.executor.between = between
     setting.clean()
     assert counts[0] == 2
     setting.manager.maintain(setting.now + 600_000)
@@ -282,7 +282,7 @@ def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -
         setting.manager.get_or_create("t", 0, COMPACT, NOW)
         setting.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the deleted log")
 
-    setting.helper.between = recreate_topic
+    setting.executor.between = recreate_topic
     setting.clean()
     assert cleaned_files(setting.storage, "/data/t-0") == []
 
@@ -295,8 +295,8 @@ def test_temporary_failure_is_retried_with_growing_backoff(caplog: pytest.LogCap
         async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
             yield CleaningFailed("No space left on device", is_lasting=False)
 
-    helper = setting.helper
-    setting.cleaner._helper = Full(setting.storage)
+    executor = setting.executor
+    setting.cleaner._executor = Full(setting.storage)
     assert setting.clean() == 1
     assert setting.clean() == 0
     setting.now += 1000
@@ -308,7 +308,7 @@ def test_temporary_failure_is_retried_with_growing_backoff(caplog: pytest.LogCap
         "Log t-0: cleaning failed, retrying in 2 s: No space left on device",
     ]
     setting.now += 1000
-    setting.cleaner._helper = helper
+    setting.cleaner._executor = executor
     assert setting.clean() == 1
     assert offsets(log) == [1]
 
@@ -369,7 +369,7 @@ def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
 
 def test_disabled_cleaner_does_not_start() -> None:
     setting = Setting()
-    off = LogCleaner(setting.manager, setting.storage, config(**{"log.cleaner.enable": "false"}), setting.helper, int)
+    off = LogCleaner(setting.manager, setting.storage, config(**{"log.cleaner.enable": "false"}), setting.executor, int)
 
     async def start() -> None:
         off.start()

@@ -49,7 +49,7 @@ def filled(storage: MemoryStorage, count: int, epoch: int = 1) -> MetadataLog:
 
 def write_snapshot(log: MetadataLog, image: MetadataImage) -> tuple[int, int]:
     snapshot = image.offset + 1, image.epoch
-    log.snapshots.write_part(snapshot, 0, b"".join(encode_snapshot(image_records(image), image.epoch, NOW_MS)))
+    log.snapshots.write_chunk(snapshot, 0, b"".join(encode_snapshot(image_records(image), image.epoch, NOW_MS)))
     log.snapshots.finish(snapshot)
     return snapshot
 
@@ -254,7 +254,7 @@ class TestSnapshotSchedule:
         def full(snapshot: tuple[int, int], position: int, data: bytes) -> None:
             raise OSError(28, "No space left on device")
 
-        log.snapshots.write_part = full  # type: ignore[method-assign]
+        log.snapshots.write_chunk = full  # type: ignore[method-assign]
         run(snapshotted(log, [image_at(4)]))
         assert log.snapshots.ids == []
         assert "Metadata snapshot could not be written" in caplog.text

@@ -1,9 +1,9 @@
-"""The broker's log cleaner: selects the dirtiest compacted log, has it cleaned by a helper, and swaps the segments in.
+"""The broker's log cleaner: selects the dirtiest compacted log, starts its cleaning, and swaps in the cleaned segments.
 
-Runs on the event loop. The cleaning itself runs in a helper (`cleaner_helper`), because it is CPU-bound. This module
-does what needs the current state of the log: selecting it, and swapping segments, which is a few renames. If a log is
-truncated, deleted or led in a new epoch during its cleaning, the cleaning is abandoned and retried later. If a log
-cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs. Each replica cleans its
+Runs on the event loop. Cleaning is CPU-bound, so `cleaning_executor` runs it in another process. This module does the
+steps that need the current state of the log: it selects the log and swaps the segments, which takes a few renames. If a
+log is truncated, deleted or led in a new epoch during its cleaning, the cleaning is abandoned and retried later. If a
+log cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs. Each replica cleans its
 own log.
 """
 
@@ -32,7 +32,7 @@ from headrace_broker.log.segment import CLEANED_SUFFIX
 from headrace_broker.log.storage import Storage
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.records.batch import CorruptBatchError
-from headrace_broker.server.cleaning.cleaner_helper import CleanerHelper
+from headrace_broker.server.cleaning.cleaning_executor import CleaningExecutor
 from headrace_broker.server.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -67,13 +67,13 @@ class LogCleaner:
         logs: LogManager,
         storage: Storage,
         config: BrokerConfig,
-        helper: CleanerHelper,
+        executor: CleaningExecutor,
         now_ms: Callable[[], int],
     ) -> None:
         self._logs = logs
         self._storage = storage
         self._config = config
-        self._helper = helper
+        self._executor = executor
         self._now_ms = now_ms
         self._uncleanable: WeakKeyDictionary[PartitionLog, UncleanableLog] = WeakKeyDictionary()
         self._task: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class LogCleaner:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        await self._helper.close()
+        await self._executor.close()
 
     def _write_checkpoint(self) -> None:
         try:
@@ -107,7 +107,7 @@ class LogCleaner:
                     continue
                 self._write_checkpoint()
                 if loop.time() - busy_at >= _IDLE_S:
-                    await self._helper.close()
+                    await self._executor.close()
             except Exception:
                 logger.exception("Log cleaner: unexpected error, continuing")
             await asyncio.sleep(self._config.log_cleaner_backoff_ms / 1000)
@@ -145,10 +145,10 @@ class LogCleaner:
         return uncleanable.retry_ms is not None and self._now_ms() >= uncleanable.retry_ms
 
     def _dirty_range(self, log: PartitionLog) -> DirtyRange | None:
-        """Return the range of offsets to clean, at most up to the recovery point; None if there is none.
+        """Return the range of offsets to clean, at most up to the recovery point; None if no records are to be cleaned.
 
-        Records after the recovery point are not synced. If such a record replaced an older one of its key, a power
-        failure could lose both.
+        Records after the recovery point are not synced. If cleaning removed a record because an unsynced record has the
+        same key, a power failure could lose both records.
         """
         try:
             return find_dirty_range(
@@ -175,7 +175,7 @@ class LogCleaner:
         log.is_being_cleaned = True
         is_finished = False
         try:
-            async with aclosing(self._helper.clean(job, lambda: self._is_wanted(log, identity))) as reports:
+            async with aclosing(self._executor.clean(job, lambda: self._is_wanted(log, identity))) as reports:
                 async for report in reports:
                     if not self._is_wanted(log, identity):
                         break
@@ -197,7 +197,7 @@ class LogCleaner:
                     await asyncio.shield(self._remove_unfinished(directory))
 
     async def _sync_epochs(self, log: PartitionLog) -> bool:
-        """Sync the leader epochs: if an epoch's first records are removed, only this file contains its start offset."""
+        """Sync the leader epoch file: after an epoch's first records are removed, only it contains the start offset."""
         path = log.unflushed_epochs_path
         return path is None or await self._sync(log, self._storage.sync, path)
 

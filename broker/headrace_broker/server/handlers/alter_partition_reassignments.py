@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (45): start or cancel partition reassignments (KIP-455).
 
-Version notes: 1 adds a flag that forbids changing the replication factor.
+Version 1 adds a flag that forbids changing the replication factor.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("responses", "partitio
 async def handle(
     context: RequestContext, request: AlterPartitionReassignmentsRequest, version: int
 ) -> AlterPartitionReassignmentsResponse:
-    """Start or cancel each reassignment; each partition has its own result."""
+    """Start or cancel each reassignment and return one result per partition."""
     return await context.controller.alter_reassignments(request)

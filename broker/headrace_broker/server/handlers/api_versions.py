@@ -1,7 +1,7 @@
 """ApiVersions (18): the APIs and versions that this node supports, as declared by the handler modules.
 
-Version notes: 3+ flexible, features in tagged fields (KIP-482, KIP-584). The response to an unsupported version has the
-format of version 0 and error 35 (UNSUPPORTED_VERSION).
+Version 3 is flexible and adds features in tagged fields (KIP-482, KIP-584). The response to an unsupported version has
+the format of version 0 and error 35 (UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations

@@ -17,5 +17,5 @@ REQUEST_SPLITS = (RequestSplit(("topics",), ("results",), keep_duplicates_togeth
 
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest, version: int) -> CreatePartitionsResponse:
-    """Add partitions; each topic has its own result."""
+    """Add partitions and return one result per topic."""
     return await context.controller.submit(lambda image: create_partitions(image, request))

@@ -1,6 +1,7 @@
 """CreateTopics (19): create topics; the controller responds once the records are committed.
 
-Version notes: 4+ accepts -1 for the default partitions and replication factor; 5+ returns the configs; 7 the topic id.
+From version 4 on, -1 stands for the default number of partitions or replication factor. Version 5 adds the configs to
+the response, and version 7 adds the topic id.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ REQUEST_SPLITS = (RequestSplit(("topics",), ("topics",), keep_duplicates_togethe
 
 
 async def handle(context: RequestContext, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
-    """Create the topics; each has its own result."""
+    """Create the topics and return one result per topic."""
     node = context.node
     response = await context.controller.submit(
         lambda image: create_topics(

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): delete groups without members, and their offsets. Version 3 adds a message per group."""
+"""DeleteGroups (42): delete groups without members, and their offsets. Version 3 adds an error message per group."""
 
 from __future__ import annotations
 

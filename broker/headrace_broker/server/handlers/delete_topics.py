@@ -1,4 +1,4 @@
-"""DeleteTopics (20).  Version notes: 5 adds messages; 6 deletes by topic id."""
+"""DeleteTopics (20): delete topics. Version 5 adds error messages; in version 6, a request may name topics by id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): this broker has no quotas, so every valid filter matches none (KIP-546).
+"""DescribeClientQuotas (48): this broker has no quotas, so the response to a valid filter is empty (KIP-546).
 
 Invalid filters are rejected with Apache Kafka's errors, so that users of the tools see their mistakes.
 """
@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: DescribeClientQuotasRequest, versio
 
 
 def _validate(components: list[ComponentData]) -> None:
-    """Raises ApiError."""
+    """Raise ApiError if the filter is invalid."""
     seen: set[str] = set()
     for component in components:
         entity_type = component.entity_type
@@ -54,7 +54,7 @@ def _validate(components: list[ComponentData]) -> None:
 
 
 def _validate_match(component: ComponentData) -> None:
-    """Raises ApiError."""
+    """Raise ApiError if the component's match type is unknown, or does not fit its match string."""
     if component.match_type not in (_MATCH_EXACT, _MATCH_DEFAULT, _MATCH_SPECIFIED):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
     if component.match_type == _MATCH_EXACT:

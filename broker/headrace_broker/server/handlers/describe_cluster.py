@@ -1,6 +1,7 @@
-"""DescribeCluster (60): brokers and controller, for admin clients (KIP-700, KIP-919).
+"""DescribeCluster (60): return the brokers and the controller to admin clients (KIP-700, KIP-919).
 
-Version notes: 1+ can request the controllers from a controller; 2 can request the fenced brokers, too.
+From version 1 on, a client can request the controllers from a controller; in version 2, it can also request the fenced
+brokers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _error_response(context: RequestContext, code: ErrorCode, message: str) -> D
 
 
 def _mismatch_message(context: RequestContext) -> str:
-    """Tells a client that connected to the wrong kind of listener which addresses to use."""
+    """Return the error message for a client on the wrong type of listener, with the addresses to use instead."""
     if context.is_controller_listener:
         listener = context.config.inter_broker_listener
         endpoints = [broker.endpoint(listener) for broker in context.image.live_brokers()]

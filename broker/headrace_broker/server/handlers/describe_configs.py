@@ -1,7 +1,8 @@
-"""DescribeConfigs (32): the effective configs of a resource, and the source of each value.
+"""DescribeConfigs (32): return the effective configs of resources, and the source of each value.
 
-Version notes: 1+ synonyms; 3+ type and documentation.  The configs of topics and of this broker can be altered; those
-of groups, client metrics subscriptions and broker loggers are read-only (`server.resource_configs`).
+Version 1 adds synonyms; version 3 adds types and documentation. The configs of topics and of this broker can be
+altered; the configs of groups, client metrics subscriptions and broker loggers are read-only
+(`server.resource_configs`).
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ LISTENERS = BROKER_AND_CONTROLLER
 REQUEST_SPLITS = (RequestSplit(("resources",), ("results",)),)
 
 _DescribedTopics = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
-"""The described configs of topics, by the configs set on the topic: building the list is the expensive step."""
+"""Described configs by the configs that are set on a topic; topics with equal configs share one list, which is slow to
+build."""
 
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
-    """Describe each resource; a resource that does not exist gets an error of its own."""
+    """Describe each resource; the result for a resource that does not exist is an error."""
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     topics: _DescribedTopics = {}
     results = [_describe(context, resource, request, topics) for resource in resources.values()]
@@ -148,7 +150,10 @@ def _broker_configs(
 def _broker_config(
     name: str, type_: ConfigType, values: list[tuple[str, str, ConfigSource]], request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    """`values`: (name, value, source) of all synonyms with a value, by precedence, beginning with `name` itself."""
+    """Describe one config of a broker.
+
+    `values` are (name, value, source) of all synonyms that have a value, by precedence, beginning with `name` itself.
+    """
     key = BROKER_CONFIGS.get(name)
     own = values[0] if values and values[0][0] == name else None
     return DescribeConfigsResourceResult(
@@ -214,7 +219,7 @@ def _synonyms(
 
 
 def _check_broker_id(context: RequestContext, name: str, joined_by: str) -> None:
-    """Raise ApiError unless `name` is this broker's id, with Apache Kafka's words."""
+    """Raise ApiError with Apache Kafka's message unless `name` is this broker's id."""
     try:
         broker_id = int(name)
     except ValueError:

@@ -1,7 +1,7 @@
-"""DescribeGroups (15): state and members of groups.
+"""DescribeGroups (15): return the state and members of groups.
 
-Version notes: 3 adds authorized operations, 4 static members; 6 returns GROUP_ID_NOT_FOUND for a group that does not
-exist, earlier versions return the state Dead.
+Version 3 adds authorized operations; version 4 adds static members. For a group that does not exist, version 6 returns
+GROUP_ID_NOT_FOUND and earlier versions return the state Dead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeLogDirs (35): size of partitions on disk, and offline directories.
+"""DescribeLogDirs (35): return the sizes of partitions on disk, and the offline directories.
 
-Version notes: 4+ total and usable bytes.
+Version 4 adds the total and usable bytes of each directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTITIONS_PER_STEP = 1000
 
 
 async def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
-    """Describe every log directory with the requested partitions in it; null = all partitions."""
+    """Describe every log directory and the requested partitions in it; a null request asks for all partitions."""
     wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         directory.path: defaultdict(list) for directory in context.logs.directories

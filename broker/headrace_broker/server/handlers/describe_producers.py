@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the active producers of partitions, from the producer state of the leader's log (KIP-664)."""
+"""DescribeProducers (61): return the active producers of partitions, from the leader's producer state (KIP-664)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST_SPLITS = (RequestSplit(("topics", "partition_indexes"), ("topics", "part
 
 
 def handle(context: RequestContext, request: DescribeProducersRequest, version: int) -> DescribeProducersResponse:
-    """Describe each partition; a partition that fails gets an error of its own."""
+    """Describe each partition; an error in one partition does not affect the others."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -41,7 +41,10 @@ def _partition(context: RequestContext, topic: str, index: int) -> PartitionResp
 
 
 def _producers(context: RequestContext, topic: str, index: int) -> list[ProducerState]:
-    """Raises ApiError if the topic name is invalid, the partition is unknown, or another broker leads it."""
+    """Return the partition's active producers.
+
+    Raises ApiError if the topic name is invalid, the partition is unknown, or another broker leads it.
+    """
     error_message = topic_name_error(topic)
     if error_message is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, error_message)

@@ -1,7 +1,7 @@
-"""DescribeQuorum (55): the leader of the metadata quorum, and the progress of voters and observers (KIP-595, KIP-836).
+"""DescribeQuorum (55): return the metadata quorum's leader and the progress of its replicas (KIP-595, KIP-836).
 
-Only the leader tracks the progress; other nodes forward the request to it.
-Version notes: 1 adds fetch times; 2 the voters' endpoints.
+Only the leader tracks the progress of voters and observers; other nodes forward the request to the leader. Version 1
+adds fetch times, and version 2 adds the voters' endpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IS_FORWARDED = True
 FORWARD_TIMEOUT_MS = 3_000
 _FIRST_VERSION_WITH_NODES = 2
 NO_CONTROLLER_ERROR = ErrorCode.BROKER_NOT_AVAILABLE
-"""Returned when the quorum has no leader: the client requests the quorum's state and should not wait for a leader."""
+"""The error while the quorum has no leader. Clients do not retry it, so an operator sees at once that there is none."""
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest, version: int) -> DescribeQuorumResponse:

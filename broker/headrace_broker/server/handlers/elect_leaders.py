@@ -1,6 +1,6 @@
 """ElectLeaders (43): elect the preferred leader of partitions, or any live replica (KIP-460).
 
-Version notes: 0 supports only preferred elections and has no top-level error.
+Version 0 supports only preferred elections and has no top-level error.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ REQUEST_SPLITS = (RequestSplit(("topic_partitions", "partitions"), ("replica_ele
 
 
 async def handle(context: RequestContext, request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
-    """Hold the elections; each partition has its own result."""
+    """Elect the leaders and return one result per partition."""
     return await context.controller.elect_leaders(request)

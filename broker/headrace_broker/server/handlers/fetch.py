@@ -6,9 +6,10 @@ full even if it exceeds max_bytes. Records are never decoded.
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
 selects a follower, the leader responds without records and with that preferred read replica.
 
-Version notes: 4-17; 7+ fetch sessions (KIP-227): this broker supports them from 13 on, and before that responds with
-session id 0, so that every request is a full one; 11+ the consumer's rack; 12+ divergence by last fetched epoch; 13+
-topics by id; 15+ replica state in a tagged field; 16+ the endpoints of current leaders (KIP-951).
+Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on; in versions 7 to 12 it
+responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack, 12 divergence by
+last fetched epoch, 13 topic ids instead of names, 15 the replica state in a tagged field, and 16 the endpoints of
+current leaders (KIP-951).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _SESSION_REQUEST_BYTES = 256
 _LARGE_WAIT_MS_MAX = 5000
 _PARTITIONS_PER_CHUNK = 500
 _FOLLOWER_RESPONSE_BYTES_MAX = 2 * 1024 * 1024
-"""Size limit of a response to a follower. While it writes the records it sends no fetch, and acks=all produces wait for
-its next fetch."""
+"""Size limit of a response to a follower. While the follower appends the records it may send no fetch, and delayed
+acks=all produces wait for its next fetch."""
 
 logger = logging.getLogger(__name__)
 
@@ -374,7 +375,7 @@ def _read_partition(
     *,
     is_noted: bool = False,
 ) -> tuple[PartitionData, int]:
-    """Return (response data, bytes of records); `is_noted`: the follower's fetch offset was already processed."""
+    """Return (response data, bytes of records); `is_noted` = the follower's fetch offset was already processed."""
     partition = None
     try:
         partition = _find_partition(broker, topic, wanted.partition, version)
@@ -423,7 +424,7 @@ def _read_partition(
 def _check_epoch_and_divergence(
     broker: Broker, partition: Partition, wanted: FetchPartition, replica: int, version: int
 ) -> EpochEndOffset | None:
-    """Check leadership and leader epoch; returns where the client's log diverges, if it does. Raises ApiError."""
+    """Check leadership and leader epoch; return the diverging epoch of the client's log, or None. Raises ApiError."""
     if partition.leader != broker.node_id and (replica >= 0 or version < _FIRST_VERSION_WITH_RACK):
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     partition.check_leader_epoch(wanted.current_leader_epoch)
@@ -453,7 +454,7 @@ def _find_partition(broker: Broker, topic: FetchTopic, index: int, version: int)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Return where the client's log diverges, determined by its last fetched epoch (KIP-595); None if it does not."""
+    """Return the diverging epoch for the client's last fetched epoch (KIP-595); None if the logs do not diverge."""
     if wanted.last_fetched_epoch < 0:
         return None
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)

@@ -1,9 +1,10 @@
-"""FindCoordinator (10): which broker coordinates a group.
+"""FindCoordinator (10): return the broker that coordinates a group.
 
-Version notes: 1 adds the key type (0 group, 1 transaction, 2 share); 4+ has many keys in one request.  The coordinator
-is the leader of the `__consumer_offsets` partition that the group id hashes to; the first request creates the topic.
+The coordinator is the leader of the `__consumer_offsets` partition that the group id hashes to; the first request
+creates the topic. Version 1 adds the key type (0 group, 1 transaction, 2 share); from version 4 on, a request may
+contain several keys.
 
-This broker does not support transactions and share groups yet.  Requests for their coordinators fail with
+This broker does not support transactions and share groups yet. Requests for their coordinators fail with
 CLUSTER_AUTHORIZATION_FAILED, because it is the only error that both librdkafka and the Java client treat as fatal and
 report with its message. After any other error librdkafka retries until the producer times out.
 """
@@ -40,7 +41,7 @@ _UNSUPPORTED = {
 def handle(
     context: RequestContext, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Respond at once if the offsets topic exists, else after it has been created."""
+    """Respond at once if the offsets topic exists, otherwise after it has been created."""
     keys = list(request.coordinator_keys) if version >= 4 else [request.key]
     if request.key_type != GROUP or GROUP_METADATA_TOPIC in context.image.topics:
         return _respond(context, keys, request.key_type, version)

@@ -23,7 +23,7 @@ REQUEST_SPLITS = (RequestSplit(("resources",), ("responses",), keep_duplicates_t
 async def handle(
     context: RequestContext, request: IncrementalAlterConfigsRequest, version: int
 ) -> IncrementalAlterConfigsResponse:
-    """Alter each resource; the changes of one resource are applied all or none."""
+    """Alter the configs of each resource; either all changes of a resource are applied or none."""
     changes = [
         [(config.name, config.config_operation, config.value) for config in resource.configs]
         for resource in request.resources

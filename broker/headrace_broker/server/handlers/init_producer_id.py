@@ -1,9 +1,9 @@
-"""InitProducerId (22): a new producer id with epoch 0 for an idempotent producer.
+"""InitProducerId (22): return a new producer id with epoch 0 to an idempotent producer.
 
-Version notes: in 3+ a producer sends its current id and epoch to request an epoch bump after an error; this broker
-returns a new id instead.  Transactions are not supported yet: a request with a transactional id fails with an error
-that clients treat as fatal. The response has no error message; transactional producers send FindCoordinator first and
-receive the message in that response.
+From version 3 on, a producer sends its current id and epoch to request an epoch bump after an error; this broker
+returns a new id instead. Transactions are not supported yet: a request with a transactional id fails with an error that
+clients treat as fatal. The response has no error message; transactional producers send FindCoordinator first and
+receive the message in the response to that request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """JoinGroup (11): join a group; the response is sent when the group's next generation starts.
 
-Version notes: 1 adds the rebalance timeout; from 4 on a new member must join twice (MEMBER_ID_REQUIRED, KIP-394); 5
-adds static members; 8 a reason, for logs only; 9 lets a rejoining static leader skip the assignment (KIP-814).
+Version 1 adds the rebalance timeout. From version 4 on, a new member must join twice (MEMBER_ID_REQUIRED, KIP-394).
+Version 5 adds static members, 8 adds a reason that is only logged, and 9 lets a rejoining static leader skip the
+assignment (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ListConfigResources (74): the names of the resources whose configs can be described.
+"""ListConfigResources (74): list the resources whose configs can be described.
 
-Version notes: 0 lists client metrics subscriptions only (KIP-714); 1 lists the types that the request names, or all of
-them (KIP-1142). This broker has no client metrics subscriptions and no group configs.
+Version 0 lists only client metrics subscriptions (KIP-714). Version 1 lists the resource types that the request names,
+or all types (KIP-1142). This broker has no client metrics subscriptions and no group configs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListGroups (16): the groups this broker coordinates. Version 4 filters by state, 5 by type."""
+"""ListGroups (16): list the groups that this broker coordinates. Version 4 adds a state filter, 5 a type filter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """ListOffsets (2): look up offsets by timestamp.
 
-Special timestamps: -1 latest (the high watermark), -2 earliest, -3 maximum timestamp (v7+), -4 earliest local (v8+),
--5 latest tiered (v9+), -6 earliest pending upload (v11+). 0 or more: the first record with that timestamp or a later
-one.
+A timestamp of 0 or more selects the first record with that timestamp or a later timestamp. Negative timestamps are
+special: -1 latest (the high watermark), -2 earliest, -3 maximum timestamp (version 7), -4 earliest local (version 8),
+-5 latest tiered (version 9), -6 earliest pending upload (version 11).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNKNOWN = (-1, -1, -1)
 
 
 def handle(context: RequestContext, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
-    """Look up each partition; each has its own error."""
+    """Look up an offset of each partition; an error in one partition does not affect the others."""
     topics: list[ListOffsetsTopicResponse] = []
     for topic in request.topics:
         results = [

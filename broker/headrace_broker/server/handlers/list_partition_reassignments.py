@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the reassignments in progress, from the metadata image."""
+"""ListPartitionReassignments (46): list the reassignments in progress, from the metadata image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTENERS = BROKER_AND_CONTROLLER
 def handle(
     context: RequestContext, request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
-    """List the requested partitions that have adding or removing replicas; null = all topics."""
+    """List the requested partitions that have adding or removing replicas; a null request asks for all topics."""
     image = context.image
     wanted = None if request.topics is None else {item.name: set(item.partition_indexes) for item in request.topics}
     topics: list[OngoingTopicReassignment] = []

@@ -1,6 +1,6 @@
-"""ListTransactions (66): this broker does not support transactions yet, so there are none to list (KIP-664).
+"""ListTransactions (66): this broker does not support transactions yet, so it returns an empty list (KIP-664).
 
-Version notes: 1 adds the duration filter (KIP-994), 2 the pattern of transactional ids (KIP-1152).
+Version 1 adds the duration filter (KIP-994); version 2 adds the pattern of transactional ids (KIP-1152).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSIONS = (0, 2)
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest, version: int) -> ListTransactionsResponse:
-    """Return no transactions, and the state filters that name no transaction state of Kafka."""
+    """Return no transactions, and the requested state filters that are not transaction states of Kafka."""
     if request.transactional_id_pattern:
         try:
             regex.compile(request.transactional_id_pattern)

@@ -1,8 +1,9 @@
-"""Metadata (3): brokers, topics, partitions and leaders; creates missing topics if the request and the broker allow it.
+"""Metadata (3): return brokers, topics, partitions and leaders.
 
-Version notes: in 0 an empty list means all topics, from 1 on null means all and an empty list none; 4 lets the client
-forbid topic creation; 8 adds authorized operations (those of the cluster up to 10 only); 10 topic ids; 12 lookup by id;
-13 a top-level error.
+The broker creates missing topics if auto.create.topics.enable and the request allow it. In version 0 an empty list
+requests all topics; from version 1 on, null requests all topics and an empty list requests none. From version 4 on, a
+client can forbid topic creation. Version 8 adds authorized operations; those of the cluster are returned up to version
+10 only. Version 10 adds topic ids, 12 lookup by topic id, and 13 a top-level error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OffsetCommit (8): commit a group's offsets.
 
-Version notes: 2-4 have a retention time; 6 adds leader epochs, 7 static members; from 9 on the generation may be a
-member epoch; 10 names topics by id. Each partition that does not exist gets an error of its own.
+Versions 2 to 4 have a retention time. Version 6 adds leader epochs, 7 adds static members, and from version 9 on the
+generation may be a member epoch. Version 10 identifies topics by id. A partition that does not exist fails, and the
+offsets of the other partitions are committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete a group's offsets of topics that its members do not consume (KIP-496)."""
+"""OffsetDelete (47): delete a group's offsets of topics to which no member is subscribed (KIP-496)."""
 
 from __future__ import annotations
 

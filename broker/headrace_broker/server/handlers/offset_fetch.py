@@ -1,7 +1,7 @@
-"""OffsetFetch (9): the committed offsets of groups, for given partitions or for all.
+"""OffsetFetch (9): return the committed offsets of groups, for given partitions or for all partitions.
 
-Version notes: 2 adds a top-level error; 5 leader epochs; 7 require_stable; 8 several groups per request; 10 names
-topics by id.
+Version 2 adds a top-level error, 5 leader epochs, 7 require_stable, and 8 several groups per request. Version 10
+identifies topics by id.
 """
 
 from __future__ import annotations

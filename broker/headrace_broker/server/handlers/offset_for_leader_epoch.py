@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, for detecting log truncation (KIP-101)."""
+"""OffsetForLeaderEpoch (23): return the end offset of a leader epoch, so that clients detect truncation (KIP-101)."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 This is a hot path: `network.produce_codec` decodes the request without copying. The records stay a view of the receive
 buffer; their offset and epoch are written in place, and they are written to the log file before the buffer is reused.
 
-Version notes: 3-13; from 10 on NOT_LEADER_OR_FOLLOWER comes with the current leader (KIP-951); 13+ topics by id. The
-advertised minimum is 0, because old librdkafka checks for it before it compresses (KAFKA-18659); 0-2 are not supported.
-acks=0 has no response; an error closes the connection so that the producer notices.
+From version 10 on, a response with NOT_LEADER_OR_FOLLOWER contains the current leader (KIP-951). Version 13 identifies
+topics by id. Versions 0 to 2 are advertised but not supported, because old librdkafka compresses only if the broker
+advertises version 0 (KAFKA-18659). A request with acks=0 has no response; an error closes the connection so that the
+producer notices.
 """
 
 from __future__ import annotations

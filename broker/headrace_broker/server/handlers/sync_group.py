@@ -1,6 +1,6 @@
 """SyncGroup (14): the group leader sends the assignments of a generation; every member receives its own.
 
-Version notes: 3 adds static members; 5 the protocol type and name that the member expects.
+Version 3 adds static members; version 5 adds the protocol type and name that the member expects.
 """
 
 from __future__ import annotations

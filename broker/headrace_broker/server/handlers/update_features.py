@@ -18,5 +18,5 @@ IS_FORWARDED = True
 
 
 async def handle(context: RequestContext, request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
-    """Check each feature; each has its own result."""
+    """Check each feature and return one result per feature."""
     return await context.controller.submit(lambda image: update_features(image, request, version))

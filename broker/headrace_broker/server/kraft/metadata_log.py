@@ -56,7 +56,7 @@ _RESTORE_HINT = (
 )
 
 MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
-"""(records of one batch, offset of the last, epoch)."""
+"""(records of one batch, offset of the last record, epoch of the batch)."""
 
 
 class MetadataLog:
@@ -154,8 +154,8 @@ class MetadataLog:
     def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
         """Whether the log contains the snapshot's last offset, in the snapshot's epoch or a later one.
 
-        It does not if the process fetched the snapshot because the log had diverged, and crashed before it reset the
-        log to the snapshot.
+        The log does not contain that offset if the process fetched the snapshot because the log had diverged, and
+        crashed before it reset the log to the snapshot.
         """
         end_offset, epoch = snapshot
         known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))
@@ -184,11 +184,11 @@ class MetadataLog:
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
         """Return a snapshot's size and its bytes from byte `position` on; None when there is no such snapshot."""
-        return self.snapshots.read_part(snapshot, position, size_bytes_max)
+        return self.snapshots.read_chunk(snapshot, position, size_bytes_max)
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         """Write a chunk of a snapshot that is being fetched. Raises OSError."""
-        self.snapshots.write_part(snapshot, position, data)
+        self.snapshots.write_chunk(snapshot, position, data)
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         """Check the fetched snapshot, which is complete, and replace the log with it. Raises OSError."""
@@ -278,7 +278,7 @@ class MetadataLog:
         return (end_offset, known) if known >= 0 else (self.log_end_offset, self.last_fetched_epoch)
 
     def read(self, offset: int, size_bytes_max: int) -> bytes:
-        """Read whole batches from `offset` on, at least one if there is any."""
+        """Read whole batches from `offset` on: at least one batch, unless `offset` is the log end offset."""
         found = self.log.read(offset, size_bytes_max, upper_bound_offset=self.log_end_offset, min_one_batch=True)
         return b"".join(found.buffers)
 
@@ -405,7 +405,7 @@ class MetadataLog:
         return reason
 
     def resume_if_space_available(self) -> None:
-        """Resume appending after the disk was full, if it has space again; call it every second."""
+        """Resume appending after the disk was full, if the disk has space again; call this method every second."""
         if self.log.is_disk_full and self._log_directory.has_free_space():
             self.log.try_go_online()
 

@@ -63,7 +63,10 @@ class Peers:
         self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_response))
 
     def on_request_from(self, node_id: int) -> None:
-        """Mark a node as alive because it sent a request: a leader seldom opens connections to its followers."""
+        """Mark a node as alive because it sent a request, even if this node never connects to it.
+
+        A leader, for example, seldom opens connections to its followers.
+        """
         self.connection_errors.pop(node_id, None)
         self.refused_nodes.discard(node_id)
 

@@ -52,7 +52,7 @@ _MISCONFIGURATION_ERRORS = frozenset(
 )
 
 CommitListener = Callable[[Sequence[MetadataRecord], int, int], None]
-"""(records of one batch, offset of the last, epoch)."""
+"""(records of one batch, offset of the last record, epoch of the batch)."""
 
 
 class Quorum:
@@ -93,7 +93,7 @@ class Quorum:
 
     @property
     def is_active_leader(self) -> bool:
-        """Whether this node is the leader and has committed a record of its epoch, and so all earlier records."""
+        """Whether this node is the leader and has committed a record of its epoch, and thus all earlier records."""
         role = self.raft.role
         return isinstance(role, Leader) and role.is_established
 
@@ -153,7 +153,7 @@ class Quorum:
 
     @property
     def is_majority_lost(self) -> bool:
-        """Whether so many voters' processes are dead that nothing can be committed until some restart."""
+        """Whether so many voters' processes are dead that no record can be committed until a voter restarts."""
         voters = self.raft.config.voters
         return 2 * len(voters - self.peers.refused_nodes) <= len(voters)
 
@@ -172,7 +172,7 @@ class Quorum:
         return committed
 
     def wait_for_offset(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that completes when everything before `offset` is committed and applied on this node."""
+        """Return a future that completes when all records before `offset` are committed and applied on this node."""
         future: asyncio.Future[None] = self._loop.create_future()
         if self._committed_offset >= offset:
             future.set_result(None)
@@ -279,7 +279,7 @@ class Quorum:
         self.peers.send(node_id, request, on_response)
 
     def _check_for_misconfiguration(self, node_id: int, response: Response | None) -> None:
-        """Report a voter that rejects this node as a member: one of the two configurations is wrong."""
+        """Report a voter that rejects this node as a member: the configuration of one of the two nodes is wrong."""
         if response is None:
             return
         errors = _error_codes(response) & _MISCONFIGURATION_ERRORS
@@ -416,7 +416,10 @@ def _error_codes(response: Response) -> set[ErrorCode]:
 
 
 def _is_other_voter_at_address(node_id: int, response: Response) -> bool:
-    """Whether another node runs at voter `node_id`'s address: it names `node_id` as leader but is not the leader."""
+    """Whether a node other than `node_id` responded from `node_id`'s configured address.
+
+    The response then has the error NOT_LEADER_OR_FOLLOWER although it names `node_id` as the leader.
+    """
     partition = metadata_partition(response_topics(response))
     return (
         partition is not None

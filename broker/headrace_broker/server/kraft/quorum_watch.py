@@ -1,8 +1,8 @@
 """Reports why the metadata quorum is unavailable: in the log, to waiting clients, and as the reason for a failed start.
 
-A lost majority recovers by itself when voters come back; the loss and the recovery are each logged once. A voter that
-does not count this node as a voter, or that belongs to another cluster, is a mistake in a properties file: a node that
-is still starting then fails to start.
+If a majority of the voters is down, the quorum recovers by itself when they are restarted; the loss of the majority and
+the recovery are each logged once. If another voter does not list this node as a voter, or belongs to another cluster,
+a properties file is wrong, and this node fails to start if its start is not complete yet.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ class QuorumWatch:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether this node has ever applied everything that was committed when it joined."""
+        """Whether this node has applied all metadata records that were committed when it joined the quorum."""
         return self._caught_up.is_set()
 
     async def wait_until_caught_up(self, timeout_ms: int) -> None:
-        """Wait until this node has applied everything committed. Raises StartError after `timeout_ms`."""
+        """Wait until this node has applied all committed metadata records. Raises StartError after `timeout_ms`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._caught_up.wait()

@@ -1,7 +1,7 @@
 """Metadata snapshots on disk, in Kafka's format: `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`.
 
-A snapshot file holds record batches from offset 0 on: a header record, metadata records, a footer record. While it is
-being written it has the suffix `.part` and is not used; it is synced before it is renamed.
+A snapshot file contains record batches from offset 0 on: a header record, metadata records, a footer record. A file
+that is being written has the suffix `.part` and is not used; it is synced before it is renamed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SnapshotFiles:
         """Return the snapshot's size in bytes."""
         return self._storage.size(self.path(snapshot))
 
-    def read_part(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
+    def read_chunk(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
         """Return the snapshot's size and its bytes from `position` on; None when there is no such snapshot."""
         if snapshot not in self.ids:
             return None
@@ -63,8 +63,11 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    def write_part(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Append a chunk at `position`, the end of the previous chunk; position 0 starts over. Raises OSError."""
+    def write_chunk(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        """Write a chunk to the `.part` file at `position`, the end of the previous chunk. Raises OSError.
+
+        Position 0 starts the file again from the beginning.
+        """
         file = self._storage.open(self.path(snapshot) + PART_SUFFIX)
         try:
             file.truncate(position)

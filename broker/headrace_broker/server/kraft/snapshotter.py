@@ -28,7 +28,7 @@ _LOG_PER_SNAPSHOT = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When a snapshot is written, and how long older snapshots and the log after them are kept."""
+    """The limits that decide when a snapshot is written, and when old snapshots and the log after them are deleted."""
 
     max_bytes_between: int = 20 * 1024 * 1024
     max_interval_ms: int = 3_600_000
@@ -77,7 +77,7 @@ class Snapshotter:
         try:
             position = 0
             for chunk in encode_snapshot(image_records(image), image.epoch, started_ms):
-                log.snapshots.write_part(snapshot, position, chunk)
+                log.snapshots.write_chunk(snapshot, position, chunk)
                 position += len(chunk)
                 await asyncio.sleep(0)
             await self._loop.run_in_executor(None, log.sync, log.unflushed_files())

@@ -90,7 +90,7 @@ class BrokerLifecycle:
         self._heartbeat_task = asyncio.ensure_future(self._send_heartbeats())
 
     async def wait_until_unfenced(self) -> None:
-        """Wait until the controller unfences the broker. Raises StartError when it was deregistered instead."""
+        """Wait until the controller unfences the broker. Raises StartError if the broker is deregistered first."""
         await self._unfenced.wait()
         if self._deregistered_reason:
             raise StartError(self._deregistered_reason)
@@ -214,7 +214,7 @@ class BrokerLifecycle:
             pass  # the next heartbeat is due
 
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Ask the controller to move leadership to other brokers; False if it does not confirm in time."""
+        """Ask the controller to move leadership to other brokers; return False if it does not confirm in time."""
         if self._heartbeat_task is None:
             return False
         self._wants_shutdown = True

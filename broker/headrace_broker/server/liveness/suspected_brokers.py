@@ -1,10 +1,10 @@
 """Brokers suspected to be dead and brokers just fenced, and how Metadata responses treat them.
 
-Clients request metadata the moment a leader's connection breaks, and librdkafka retries only a second later. So when
-that leader's connection to this broker has broken too, the Metadata response waits, up to 0.4 s, until the controller
-has fenced the broker and elected new leaders. A fenced broker also stays in the broker list for 10 s, although it leads
-nothing: librdkafka removes the partitions of a broker that disappears before it reads their new leaders, and recovers
-from that only a second later.
+Clients request metadata as soon as their connection to a leader breaks; if the response still names that leader,
+librdkafka requests metadata again only a second later. So if this broker's connection to the leader has broken too, the
+Metadata response waits up to 0.4 s until the controller has fenced the leader and elected new leaders. A fenced broker
+stays in the broker list for 10 s, although it leads no partitions: if a broker is missing from the list, librdkafka
+removes its partitions before it reads their new leaders, and recovers from the removal only a second later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SuspectedBrokers:
         self._suspects: dict[
             int, tuple[int, float]
         ] = {}  # by broker id: broker epoch, time at which the suspicion expires
-        self._recently_fenced: dict[int, float] = {}  # by broker id: time until which Metadata responses list it
+        self._recently_fenced: dict[int, float] = {}  # by broker id: Metadata responses list the broker until this time
         self._live: frozenset[int] = frozenset()
         self._changed = asyncio.Event()
 

@@ -1,1 +1,1 @@
-"""Prometheus metrics of a node, served on `headrace.metrics.listeners`; without these listeners it has no meter."""
+"""Prometheus metrics of a node, served on `headrace.metrics.listeners`; a node without them measures nothing."""

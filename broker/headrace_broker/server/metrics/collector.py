@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.node import Node
 
 _ONLY_PROCESSOR = "0"
-"""Kafka numbers its network threads; here one event loop does the work of all of them."""
+"""The number of the only network processor: Kafka has several network threads, this node has one event loop."""
 _TOPIC_METERS: tuple[tuple[str, str, Callable[[TopicMetrics], int]], ...] = (
     ("messagesin", "Records produced", lambda item: item.messages_in),
     ("bytesin", "Bytes produced", lambda item: item.bytes_in),

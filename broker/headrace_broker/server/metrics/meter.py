@@ -36,7 +36,7 @@ _UNSUPPORTED = -1
 
 
 class Latencies:
-    """The number of measurements, and the last thousand of them in ms."""
+    """The number of measurements, and the last thousand measurements in ms."""
 
     __slots__ = ("count", "last_ms")
 
@@ -66,11 +66,11 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.by_version: dict[int, int] = {}
         self.errors: Counter[str] = Counter()
-        self.request_queue_time = Latencies()  # from the read of its last byte to the start of its handler
-        self.local_time = Latencies()  # in the handler, until it returns or waits
+        self.request_queue_time = Latencies()  # from reading the request's last byte to calling the handler
+        self.local_time = Latencies()  # in the handler, until the handler returns or waits
         self.remote_time = Latencies()  # in the purgatory, or waiting for other nodes
-        self.response_queue_time = Latencies()  # the response waits for those of earlier requests
-        self.response_send_time = Latencies()  # writing the response to the socket
+        self.response_queue_time = Latencies()  # while the response waits for the responses to earlier requests
+        self.response_send_time = Latencies()  # while the response is written to the socket
         self.total_time = Latencies()
 
 
@@ -166,7 +166,7 @@ class Meter:
             metrics.local_time.record(request.local_s)
 
     def _supported(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
-        """Return the API key and version; unsupported numbers map to one, because a client may send any number."""
+        """Return the API key and version; map unsupported ones to `_UNSUPPORTED`, as a client may send any number."""
         route = self._router.routes_for(listener).get(api_key)
         if route is None:
             return _UNSUPPORTED, _UNSUPPORTED
@@ -280,12 +280,12 @@ class _RequestTimer:
         self.local_s = 0.0
 
     def response_ready(self, now_s: float) -> None:
-        """The handler has responded, immediately or after a wait in the purgatory."""
+        """Handle the handler's response, which was returned at once or after a wait in the purgatory."""
         spent_s = now_s - self.started_s
         self.metrics.remote_time.record(max(0.0, spent_s - self.local_s) if self.local_s else 0.0)
 
     def response_sent(self, now_s: float, sending_s: float) -> None:
-        """The response was written to the socket."""
+        """Handle the end of writing the response to the socket."""
         self.metrics.response_send_time.record(sending_s)
         self.metrics.total_time.record(now_s - self.started_s)
 
@@ -309,7 +309,7 @@ class _MeteredSlot(ResponseSlot):
 
 
 class _MeteredConnection(Connection):
-    """A connection that records when its requests arrive and when their responses are sent."""
+    """A connection that measures when its requests arrive and when their responses are sent."""
 
     __slots__ = ("meter", "received_s", "request")
     slot_type = _MeteredSlot

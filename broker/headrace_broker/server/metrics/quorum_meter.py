@@ -1,7 +1,7 @@
 """Measures the metadata quorum and leader elections for the metrics page.
 
-It replaces the quorum's `append`, its log's `append_as_follower` and `sync`, and the peers' `send` with measuring
-versions.
+`QuorumMeter` replaces the quorum's `append`, its log's `append_as_follower` and `sync`, and the `send` of `Peers` with
+functions that also measure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class QuorumMeter:
         node.committed.subscribe(self._on_metadata_change)
 
     def record_flush(self, seconds: float) -> None:
-        """Record the time of an fsync of a log; called from any thread."""
+        """Add the duration of one fsync of a log to the metrics; called from any thread."""
         self.flushes.record(seconds)
 
     # -- the metadata log ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ clients), the loop therefore polls its sockets for a moment before it sleeps, an
 each poll. This costs no more CPU time per request than sleeping does, because a CPU that slept runs with cold caches.
 
 Polling starts only after `_READS_IN_A_ROW` such reads, and one pause or one large read ends it. The time wasted is
-therefore less than `_POLL_NS` per `_READS_IN_A_ROW` reads. With a single CPU polling gains nothing, so it is off.
+therefore less than `_POLL_NS` per `_READS_IN_A_ROW` reads. On a machine with one CPU, busy polling is off.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ Order: responses are sent in the order of their requests. A Produce or Fetch req
 `ResponseSlot`) without blocking the requests after it. Any other request that has to wait mutes the connection, because
 Kafka processes the requests of a connection one at a time. A *muted* connection processes no further requests. It is
 muted while such a request runs, while the client does not read its responses, and while too many responses are queued
-after a delayed one. Then the receive buffer fills, reading stops, and TCP applies backpressure to the client. Nothing
-here grows beyond `ConnectionLimits` plus one response; `RequestMemoryPool` bounds the memory of large requests.
+after a delayed one. Then the receive buffer fills, reading stops, and TCP applies backpressure to the client. The
+memory of a connection is limited to `ConnectionLimits` plus one response; `RequestMemoryPool` limits the memory of
+large requests.
 
-Fairness: a client that pipelines many requests is served in time slices; other connections run between them.
+Fairness: a client that pipelines many requests is served in time slices; other connections run between two slices.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Router(Protocol):
 
 
 class ResponseSlot:
-    """The place of one response in the connection's queue; it is filled when a delayed request completes."""
+    """The place of one response in the connection's queue; the slot is filled when the delayed request completes."""
 
     __slots__ = ("_connection", "buffers", "filled", "mutes_connection", "request_bytes")
 
@@ -98,7 +99,7 @@ class ResponseSlot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The asyncio protocol of one connection; the module docstring lists its guarantees."""
+    """The asyncio protocol of one connection; the module docstring describes the order and the limits."""
 
     __slots__ = (
         "_buffer",
@@ -433,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     def sweep(self) -> bool:
-        """Called periodically: shrink an idle buffer. Returns whether the connection was active since the last call."""
+        """Shrink an idle buffer, and return whether the connection was active since the last call of this method."""
         if self._closing and self._transport is not None:
             self._transport.abort()  # a client that does not read would keep its last responses in memory
             return True
@@ -458,7 +459,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() == self._unwritten_bytes_at_sweep
 
     def detect_stalled_request(self) -> bool:
-        """Compare with the last call: True if the request received hardly any data while others need its memory."""
+        """Return whether the request received hardly any data since the last call while others wait for memory."""
         memory = self._router.request_memory
         pending_bytes = self._end - self._start
         progress_bytes = pending_bytes - self._pending_bytes_at_check
@@ -483,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _round_up(needed: int) -> int:
-    """The next power of two, so that two frames of equal size fit, or nearly so."""
+    """The smallest power of two that is at least `needed`."""
     return 1 << (needed - 1).bit_length()
 
 

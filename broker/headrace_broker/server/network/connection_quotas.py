@@ -5,8 +5,9 @@ and a share of the connections is reserved: clients must not be able to disconne
 other.
 
 If followers and clients share a listener, the broker cannot tell whether a new connection comes from a follower. When
-clients have used up their quota, the broker therefore accepts some more connections *on probation*: a connection
-becomes permanent when a follower fetches over it, and the oldest of the others is closed to make room for a new one.
+clients have used up their quota, the broker therefore accepts some more connections *on probation*. Such a connection
+becomes permanent when a follower fetches over it. To make room for a new connection, the broker closes the oldest
+connection that is still on probation.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RESERVED_FRACTION = 8
-"""One connection in eight is reserved for listeners that clients do not use: the controllers', and a listener of
-inter.broker.listener.name of its own. Half of these are for followers where they share the clients' listener."""
+"""One connection in eight is reserved for listeners that clients do not use: controller listeners, and the listener of
+inter.broker.listener.name if clients have another one. If followers share the clients' listener, half of the reserved
+connections are for followers."""
 
 
 class ConnectionQuotas:
@@ -89,7 +91,7 @@ class ConnectionQuotas:
         return self._add(connection)
 
     def mark_replica(self, connection: Connection) -> None:
-        """A follower fetches over this connection: never close it to make room for another one."""
+        """Mark a connection over which a follower fetches: it is never closed to make room for another connection."""
         self._on_probation.pop(connection, None)
 
     def _add(self, connection: Connection) -> bool:

@@ -1,4 +1,4 @@
-"""The request context: what a handler sees of the node and of the client that sent the request."""
+"""The request context: gives a handler access to the node and to the client that sent the request."""
 
 from __future__ import annotations
 

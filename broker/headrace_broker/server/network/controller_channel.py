@@ -1,9 +1,9 @@
 """Requests from a broker to the active controller, which may be this node, another node, or not known yet.
 
 A request is retried on the new controller when the old one disconnects, does not respond in time, or responds
-NOT_CONTROLLER. A broker has two channels. One forwards client requests, which may take long and should not be sent
-twice. The other sends the broker's own requests, which are safe to repeat (heartbeats, AlterPartition), with a short
-timeout.
+NOT_CONTROLLER. A broker has two channels. The first channel forwards client requests, which may take long and should
+not be sent twice. The second channel sends the broker's own requests (heartbeats, AlterPartition) with a short timeout,
+because these requests are safe to repeat.
 """
 
 from __future__ import annotations

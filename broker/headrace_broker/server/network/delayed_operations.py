@@ -4,9 +4,9 @@ The owner reports appends, leader changes, deleted partitions and the time. Each
 owner must complete. An operation is returned exactly once, at its deadline at the latest. An operation that was
 returned or cancelled uses no memory or time.
 
-A delayed fetch completes once the bytes it is missing have arrived; a delayed produce once each of its partitions has
-reached the required offset. An append does no work for the produces it does not complete: one producer may have a
-thousand requests in flight.
+A delayed fetch completes once the bytes that it is missing have arrived. A delayed produce completes once each of its
+partitions has reached the required offset. An append does no work for the produces that it does not complete, because
+one producer may have a thousand requests in flight.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DelayedOperations:
         return key in self._by_key or key in self._produces
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> list[DelayedOperation]:
-        """Report that the key's data grew to `end_offset` by `size_bytes`; returns the operations this completes."""
+        """Handle the growth of the key's data by `size_bytes` to `end_offset`; return the completed operations."""
         due = self._complete_produces(key, end_offset)
         for operation in self._by_key.get(key, ()):
             if operation.missing_bytes is not None:

@@ -17,7 +17,7 @@ _OTHER_FILES = 128
 
 @dataclass(frozen=True, slots=True)
 class FileDescriptorBudget:
-    """How the limit is divided between connections and log segments."""
+    """The numbers of file descriptors for connections and for log segments."""
 
     connections_max: int
     open_segments_max: int

@@ -1,11 +1,11 @@
 """Large requests: a request with very many items would block the event loop, so it is handled in parts.
 
-A handler module whose results are per item declares in `REQUEST_SPLITS` how its request is split and where the results
-of the parts go. A request that arrives in a large frame is decoded in a thread (which yields the GIL to the loop
-every few milliseconds), split into requests of a few items, and handled part by part; the loop runs in between. The
-responses to the parts are merged into one, which the thread encodes. Parts of several large requests alternate, so that
-a slow one does not delay the others. Only a few large requests are in memory at a time. Small requests do not use this
-module.
+If an API returns one result per item, its handler module declares in `REQUEST_SPLITS` how to split a request and how to
+merge the responses. A request that arrives in a large frame is decoded in a thread, which yields the GIL to the event
+loop every few milliseconds. The request is then split into *parts*, which are requests of a few items each, and the
+event loop runs between handling two parts. The responses to the parts are merged into one response, which the thread
+encodes. Parts of several large requests alternate, so that a slow request does not delay the others. Only a few large
+requests are in memory at a time. Small requests do not use this module.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resour
 
 @dataclass(frozen=True, slots=True)
 class RequestSplit:
-    """How a request is split: the nested arrays of its items, and the arrays of the response that correspond to them.
+    """The nested arrays with a request's items, and the corresponding arrays of the response.
 
-    `keep_duplicates_together`: items with equal names stay in one part, because the handler rejects duplicates.
+    With `keep_duplicates_together`, items with equal names stay in one part, because the handler rejects duplicates.
     """
 
     items: tuple[str, ...]
@@ -134,7 +134,7 @@ class ResponseMerger:
 async def handle_in_parts(
     request: Any, split: RequestSplit, handle: Callable[[Any], Any], lock: asyncio.Lock | None = None
 ) -> Any:
-    """Handle a request part by part and return the merged response; the loop runs between parts, with `lock` free."""
+    """Handle a request in parts and return the merged response; other requests may use `lock` between two parts."""
     merger = ResponseMerger(split.responses)
     for part in split_request(request, split):
         async with lock or nullcontext():

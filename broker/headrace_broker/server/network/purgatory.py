@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Purgatory:
-    """`DelayedOperations` on an event loop."""
+    """Runs `DelayedOperations` on an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -52,7 +52,7 @@ class Purgatory:
         return operation
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
-        """Report that the key's data grew to `end_offset`; operations this completes run once the caller returns."""
+        """Handle the growth of the key's data to `end_offset`; completed operations run once the caller returns."""
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 
     def force_complete(self, key: Hashable) -> None:

@@ -25,7 +25,7 @@ DEFAULT_BYTES_MAX = 1024 * 1024 * 1024
 
 
 class MemoryPoolUser(Protocol):
-    """A connection, as the pool sees it."""
+    """The methods of a connection that the pool calls."""
 
     def release_idle_buffer(self) -> None:
         """Shrink the receive buffer if it is empty."""
@@ -60,7 +60,7 @@ class RequestMemoryPool:
     def try_allocate(self, user: MemoryPoolUser, capacity_bytes: int, request_bytes: int) -> bool:
         """Set the connection's buffer to `capacity_bytes` in total, for a request of `request_bytes`.
 
-        False: there is no memory. The connection waits, and the pool calls its `retry_allocation` later.
+        Returns False if too little memory is free; the connection then waits until the pool calls `retry_allocation`.
         """
         allowed_bytes = self._bytes_max if request_bytes <= LARGE_BYTES else self._bytes_max * 3 // 4
         if not self._fits(user, capacity_bytes, allowed_bytes):

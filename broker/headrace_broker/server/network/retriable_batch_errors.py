@@ -1,11 +1,11 @@
-"""Batches rejected with a retriable error, and the batches an idempotent producer sent after them on one connection.
+"""Chooses the error for a batch that an idempotent producer sent after a batch with a retriable error.
 
 A producer has up to five batches in flight. The first may be rejected because this broker does not lead the partition
 yet or has too few in-sync replicas. If that changes before the second batch arrives, the second batch appears to leave
 a sequence gap, although nothing is missing: the producer retries the first. A client that receives
 OUT_OF_ORDER_SEQUENCE_NUMBER starts a new epoch and resends batches that other partitions may already have (librdkafka),
-which duplicates records. The broker therefore rejects the batches after a rejected one with the same error until the
-first is retried. Any other sequence gap fails with that error.
+which duplicates records. The broker therefore rejects the batches after a rejected batch of the connection with the
+same error, until the rejected batch is retried. Any other sequence gap fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Routes each request frame to its handler, and sends the handler's response.
 
 A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
-an awaitable of it. Optional: `ADVERTISED`, the version range in ApiVersions when it is wider than `VERSIONS`, and
-`REQUEST_SPLITS`, how a large request is split. Produce and Fetch are hot: they declare
-`handle_frame(broker, connection, frame, version, correlation_id)` instead, and decode the frame themselves.
+an awaitable of it. A module may also declare `ADVERTISED`, the version range in ApiVersions if it is wider than
+`VERSIONS`, and `REQUEST_SPLITS`, the arrays at which a large request is split. Produce and Fetch are hot: their modules
+declare `handle_frame(broker, connection, frame, version, correlation_id)` instead of `handle`, and decode the frame.
 
 The routes are built from the modules in `handlers`, so the broker advertises exactly the APIs it implements.
 """
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
 _FORWARD_TIMEOUT_MS = 15_000
-"""Less than the clients' request.timeout.ms: the client receives an error instead of a timeout."""
+"""The timeout of a forwarded request: less than request.timeout.ms of clients, so that they receive an error first."""
 _UNSPLIT_FRAME_BYTES_MAX = 64 * 1024
 """Size limit of a request to a controller that cannot be split: such a request names one item, or a few."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024

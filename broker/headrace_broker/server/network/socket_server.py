@@ -94,7 +94,7 @@ class SocketServer:
             )
 
     def close(self) -> None:
-        """Close all listeners; open connections stay."""
+        """Close all listeners; established connections stay open."""
         for server in self._servers:
             server.close()
         for _, item in self._sockets:

@@ -54,7 +54,7 @@ class FetchSessionTable:
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
         """Whether a follower has all records of its partitions and has reported that to this leader.
 
-        A new high watermark alone need not be sent at once, unless consumers read from that follower.
+        If only the high watermark is new, it need not be sent at once, unless consumers read from that follower.
         """
         if session.replica_id < 0:
             return False

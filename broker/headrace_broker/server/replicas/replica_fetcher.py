@@ -75,14 +75,14 @@ class ReplicaFetcher:
         self._leader_id = leader_id
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[Partition, int] = {}  # with the leader epoch to fetch in
-        self._backing_off: dict[Partition, float] = {}  # with the time at which the backoff ends
+        self._partitions: dict[Partition, int] = {}  # the leader epoch in which the partition is fetched
+        self._backing_off: dict[Partition, float] = {}  # the time at which the partition's backoff ends
         self._error_throttles: dict[Partition, LogThrottle] = {}
-        self._backoff_ms: dict[Partition, int] = {}  # with the length of the last backoff
+        self._backoff_ms: dict[Partition, int] = {}  # the length of the partition's last backoff
         self._session = FetchSessionHandler()
-        self._requested: dict[Partition, tuple[int, int]] = {}  # with epoch and offset of the last request
-        self._to_request: dict[Partition, None] = {}  # to add to the session, or changed
-        self._to_forget: dict[Partition, None] = {}  # to remove from the session
+        self._requested: dict[Partition, tuple[int, int]] = {}  # the epoch and offset in the last request
+        self._to_request: dict[Partition, None] = {}  # partitions to add to or update in the session
+        self._to_forget: dict[Partition, None] = {}  # partitions to remove from the session
         self._changed = asyncio.Event()
         self._connection: BrokerConnection | None = None
         self._pending_response: asyncio.Future[FetchResponse] | None = None
@@ -92,7 +92,7 @@ class ReplicaFetcher:
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self.lags: dict[Partition, int] = {}
-        """By partition: how many committed records it lacked after the last response."""
+        """By partition: the number of committed records that this replica lacked after the last response."""
         self.fetches = 0
 
     def add(self, partition: Partition, leader_epoch: int) -> None:
@@ -324,7 +324,7 @@ class ReplicaFetcher:
                     yield _PartitionResponse(partition, epoch, offset, partition_data)
 
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:
-        """Send the next request before processing this response, if every log that gets records is far behind.
+        """Send the next request before processing this response, if every log that receives records is far behind.
 
         If any log is caught up, the request is sent after the append instead. It then reports the new log end offset to
         the leader at once, and not only after another long response with other partitions' records.

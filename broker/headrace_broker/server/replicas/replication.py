@@ -1,8 +1,8 @@
 """Replication of this broker's partitions: leaders and followers, high watermarks and in-sync replicas.
 
-For a partition that this broker leads, it keeps a `LeaderReplicas` and advances the high watermark. A partition that it
-follows is fetched by the `ReplicaFetcher` for its leader. ISR changes of all partitions are sent to the controller
-together, in one AlterPartition request at a time. Runs on the event loop.
+For each partition that this broker leads, `Replication` has a `LeaderReplicas` and advances the high watermark. The
+partitions that this broker follows are fetched by one `ReplicaFetcher` per leader. ISR changes of all partitions are
+sent to the controller together, in one AlterPartition request at a time. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Replication:
             self.fetchers[leader].remove(partition)
 
     def suspect_disconnected_leaders(self, leaders: Collection[int]) -> None:
-        """Suspect those of these leaders that have closed the fetcher's connection."""
+        """Suspect each of these leaders that has closed its connection to this broker's fetcher."""
         for leader_id, fetcher in self.fetchers.items():
             if leader_id in leaders and fetcher.has_leader_disconnected():
                 self._broker.suspected_brokers.suspect(leader_id, self._broker.image)

@@ -1,7 +1,7 @@
 """Runs a broker's cleaning jobs: in a separate process, or, for logs in memory, in the broker's process.
 
-The process is started for the first job and stopped when idle. It exits when the broker dies, in whatever way, and can
-be killed at any time.
+The process is started for the first job and stopped when idle. It exits when the broker exits or is killed, and can be
+killed at any time itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LINE_BYTES_MAX = 64 * 1024 * 1024
 _POLL_S = 1.0
 
 
-class CleanerHelper(Protocol):
-    """Runs one job at a time."""
+class CleaningExecutor(Protocol):
+    """Runs cleaning jobs, one at a time."""
 
     def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
         """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
@@ -43,11 +43,11 @@ class CleanerHelper(Protocol):
         """
 
     async def close(self) -> None:
-        """Stop the current job and wait for its end; a later `clean` starts a new one."""
+        """Stop the current job and wait until it has ended; `clean` may be called again afterwards."""
 
 
-def cleaner_helper_for(storage: Storage) -> CleanerHelper:
-    """Return the helper for logs on this storage: a separate process can only access files on disk."""
+def cleaning_executor_for(storage: Storage) -> CleaningExecutor:
+    """Return the executor for logs on this storage: a separate process can only access files on disk."""
     return CleanerProcess() if isinstance(storage, DiskStorage) else InlineCleaner(storage)
 
 
@@ -59,7 +59,7 @@ class CleanerProcess:
         self._is_overdue = False
 
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
-        """See `CleanerHelper`."""
+        """See `CleaningExecutor`."""
         try:
             process = await self._running(job.is_overdue)
         except OSError as error:  # out of file descriptors or memory
@@ -118,7 +118,7 @@ class CleanerProcess:
         return CleaningFailed(f"the cleaner process exited with status {status}", is_lasting=False)
 
     async def close(self) -> None:
-        """See `CleanerHelper`."""
+        """See `CleaningExecutor`."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -133,7 +133,7 @@ class InlineCleaner:
         self._storage = storage
 
     async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
-        """See `CleanerHelper`."""
+        """See `CleaningExecutor`."""
         for report in clean(self._storage, job, lambda size_bytes: None):
             yield report
             await asyncio.sleep(0)
