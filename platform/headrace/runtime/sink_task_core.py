@@ -206,6 +206,7 @@ class SinkTaskCore:
         self._paused_by_task: set[TopicPartition] = set()
         self._requested_offsets: dict[TopicPartition, int] = {}
         self._retry_timeout_ms: int | None = None
+        self._rewinds_after_release = False
 
     # What the task may ask at any time
 
@@ -254,7 +255,7 @@ class SinkTaskCore:
         revoked = set(partitions) & self.assignment
         if not revoked:
             return []
-        effects: list[Effect] = [] if is_lost else self._pre_commit(is_final=True)
+        effects: list[Effect] = [] if is_lost else self._pre_commit(revoked, is_final=True)
         return [*effects, Release(frozenset(revoked))]
 
     def release(self, partitions: frozenset[TopicPartition]) -> list[Effect]:
@@ -267,6 +268,9 @@ class SinkTaskCore:
             self._requested_offsets.pop(partition, None)
         self._offsets.revoke(partitions)
         effects: list[Effect] = [Close(sorted(partitions))]
+        rewinds, self._rewinds_after_release = self._rewinds_after_release, False
+        if rewinds and self.assignment:
+            return [*effects, *self._seek(self._offsets.rewind())]
         if was_redelivering and not self._is_redelivering and self.assignment and not self._is_stopped:
             effects.append(self._set_paused())
         return [*effects, *self._allow_polls()]
@@ -296,7 +300,7 @@ class SinkTaskCore:
 
     def on_commit_due(self) -> list[Effect]:
         """The commit interval has passed, or the task requested a commit."""
-        return [] if self._is_stopped else self._pre_commit(is_final=False)
+        return [] if self._is_stopped else self._pre_commit(self.assignment, is_final=False)
 
     def on_stop(self) -> list[Effect]:
         """The task is to stop: commit, and release all partitions."""
@@ -305,7 +309,7 @@ class SinkTaskCore:
         self._is_stopped = True
         if not self.assignment:
             return []
-        return [*self._pre_commit(is_final=True), Release(self.assignment)]
+        return [*self._pre_commit(self.assignment, is_final=True), Release(self.assignment)]
 
     # Results of effects
 
@@ -352,10 +356,14 @@ class SinkTaskCore:
         return effects if is_final else [*effects, *self._seek_requested()]
 
     def pre_commit_failed(self, *, is_final: bool) -> list[Effect]:
-        """`pre_commit` raised an exception: all records after the committed offsets are put again."""
-        if is_final:
-            return []
+        """`pre_commit` raised an exception: all records after the committed offsets are put again.
+
+        In a revocation, this happens after the release, for the partitions that remain.
+        """
         self._requested_offsets.clear()
+        if is_final:
+            self._rewinds_after_release = True
+            return []
         return self._seek(self._offsets.rewind())
 
     def commit_succeeded(self, offsets: Mapping[TopicPartition, int]) -> list[Effect]:
@@ -458,8 +466,8 @@ class SinkTaskCore:
             self._deliver(delivery.offsets)
             self._delivery = None
 
-    def _pre_commit(self, *, is_final: bool) -> list[Effect]:
-        offsets = dict(self._offsets.delivered)
+    def _pre_commit(self, partitions: Iterable[TopicPartition], *, is_final: bool) -> list[Effect]:
+        offsets = {partition: self._offsets.delivered[partition] for partition in partitions}
         return [PreCommit(offsets, is_final)] if offsets else []
 
     def _change_pause(self, is_paused: bool) -> list[Effect]:

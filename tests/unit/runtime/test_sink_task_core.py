@@ -1,0 +1,306 @@
+"""The rules of sink tasks: each test passes events to the core and compares the effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import DataError, RecordErrors, RetriableError
+from headrace.data.batch import SinkBatch
+from headrace.data.sink_records import SinkRecords
+from headrace.runtime.sink_task_core import (
+    Close,
+    Commit,
+    Convert,
+    Effect,
+    Fail,
+    Open,
+    Poll,
+    PreCommit,
+    Put,
+    Release,
+    Report,
+    ReportState,
+    Seek,
+    SetPaused,
+    SinkTaskCore,
+    Wait,
+)
+from support.sink_chunks import Chunk, records_of
+
+A, B = ("t", 0), ("t", 1)
+
+
+def assigned_core(*partitions: tuple[str, int], **options: Any) -> SinkTaskCore:
+    core = SinkTaskCore("c-0", **options)
+    core.on_assigned(dict.fromkeys(partitions or (A,), 0))
+    return core
+
+
+def put_next(core: SinkTaskCore, now_ms: int = 0) -> SinkRecords:
+    """Let the core take fetched records, convert them, and return the records of the resulting put."""
+    convert = next(effect for effect in core.next_step(now_ms) if isinstance(effect, Convert))
+    [put] = core.converted(records_of(convert.fetched), now_ms=now_ms)
+    assert isinstance(put, Put)
+    return put.records
+
+
+def offsets_of(records: SinkRecords) -> list[tuple[int, int]]:
+    return [(record.original_partition or 0, record.original_offset or 0) for record in records]
+
+
+def committed(core: SinkTaskCore) -> dict[tuple[str, int], int]:
+    """Commit as a task whose `pre_commit` returns its argument; return the committed offsets."""
+    effects = core.on_commit_due()
+    [pre_commit] = effects
+    assert isinstance(pre_commit, PreCommit)
+    effects = core.pre_commit_succeeded(pre_commit.offsets, is_final=False)
+    return next((effect.offsets for effect in effects if isinstance(effect, Commit)), {})
+
+
+def without_polls(effects: Sequence[Effect]) -> list[Effect]:
+    return [effect for effect in effects if not isinstance(effect, Poll)]
+
+
+def test_put_contains_records_of_all_partitions_of_a_poll() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 1)])
+    assert offsets_of(put_next(core)) == [(0, 0), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("records_max", [1, 2, 3])
+def test_put_has_at_most_max_poll_records(records_max: int) -> None:
+    core = assigned_core(A, B, records_max=records_max)
+    core.on_fetched([Chunk(A, 0, 4), Chunk(B, 0, 3)])
+    puts = []
+    while sum(map(len, puts)) < 7:
+        puts.append(offsets_of(put_next(core)))
+        core.put_succeeded(now_ms=0)
+    assert max(map(len, puts)) == records_max
+    assert [each for put in puts for each in put] == [(0, n) for n in range(4)] + [(1, n) for n in range(3)]
+
+
+def test_empty_poll_is_put_as_no_records() -> None:
+    core = assigned_core()
+    [put, poll] = core.on_fetched([])
+    assert isinstance(put, Put)
+    assert len(put.records) == 0
+    assert poll == Poll(1)
+    assert core.put_succeeded(now_ms=0) == []
+
+
+def test_retriable_error_of_an_empty_put_is_retried_after_the_timeout() -> None:
+    core = assigned_core()
+    core.on_fetched([])
+    core.set_retry_timeout(250)
+    assert core.put_failed(RetriableError("later"), now_ms=1000) == [SetPaused(frozenset({A}), frozenset())]
+    assert core.next_step(1100) == [Wait(1250)]
+    [put] = core.next_step(1250)
+    assert isinstance(put, Put)
+    assert core.put_succeeded(now_ms=1250) == [SetPaused(frozenset(), frozenset({A}))]
+
+
+def test_retriable_error_redelivers_the_same_records_before_new_ones() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 2)])
+    records = put_next(core)
+    core.put_failed(RetriableError("later"), now_ms=0)
+    core.on_fetched([Chunk(A, 2, 4)])
+    assert core.next_step(99) == [Wait(100)]
+    assert core.next_step(100) == [Put(records)]
+    core.put_failed(RetriableError("later"), now_ms=100)
+    assert committed(core) == {}
+    assert core.next_step(200) == [Put(records)]
+    core.put_succeeded(now_ms=200)
+    assert committed(core) == {A: 2}
+    assert offsets_of(put_next(core)) == [(0, 2), (0, 3)]
+
+
+def test_record_errors_are_reported_and_other_records_count_as_put() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    records = put_next(core)
+    error = DataError("bad")
+    effects = core.put_failed(RecordErrors({1: error}), now_ms=0)
+    assert without_polls(effects) == [Report(records, 1, error)]
+    assert committed(core) == {A: 3}
+    assert isinstance(core.next_step(0)[-1], Wait)
+
+
+def test_retriable_record_error_redelivers_that_record_alone_and_limits_the_offset() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 3), Chunk(B, 0, 2)])
+    records = put_next(core)
+    error = DataError("bad")
+    effects = core.put_failed(RecordErrors({0: error, 1: RetriableError("later")}), now_ms=0)
+    assert effects[0] == Report(records, 0, error)
+    assert committed(core) == {A: 1, B: 2}
+    core.on_fetched([Chunk(A, 3, 5)])
+    [put] = core.next_step(100)
+    assert isinstance(put, Put)
+    assert offsets_of(put.records) == [(0, 1)]
+    core.put_succeeded(now_ms=100)
+    assert committed(core)[A] == 3
+    assert offsets_of(put_next(core, 100)) == [(0, 3), (0, 4)]
+
+
+def test_record_errors_with_an_unknown_index_fail_the_task() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    put_next(core)
+    [fail] = core.put_failed(RecordErrors({3: DataError("bad")}), now_ms=0)
+    assert isinstance(fail, Fail)
+    assert str(fail.error) == "put raised RecordErrors for record 3, but there were 3 records"
+
+
+def test_other_exceptions_of_put_fail_the_task_and_commit_nothing_of_it() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    put_next(core)
+    error = ValueError("broken")
+    assert core.put_failed(error, now_ms=0) == [Fail(error)]
+    [pre_commit, release] = core.on_stop()
+    assert pre_commit == PreCommit({A: 0}, is_final=True)
+    assert release == Release(frozenset({A}))
+
+
+def test_revocation_commits_closes_and_drops_held_records() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 2)])
+    put_next(core)
+    core.put_succeeded(now_ms=0)
+    core.on_fetched([Chunk(A, 2, 4), Chunk(B, 0, 2)])
+    [pre_commit, release] = core.on_revoked([A])
+    assert pre_commit == PreCommit({A: 2}, is_final=True)
+    assert core.pre_commit_succeeded({A: 2}, is_final=True) == [Commit({A: 2}, is_final=True)]
+    assert isinstance(release, Release)
+    assert without_polls(core.release(release.partitions)) == [Close([A])]
+    assert offsets_of(put_next(core)) == [(1, 0), (1, 1)]
+
+
+def test_lost_partitions_are_closed_without_a_commit() -> None:
+    core = assigned_core(A)
+    assert core.on_revoked([A], is_lost=True) == [Release(frozenset({A}))]
+
+
+def test_revocation_of_the_redelivered_partition_ends_the_redelivery() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 2)])
+    put_next(core)
+    core.put_failed(RetriableError("later"), now_ms=0)
+    core.on_fetched([Chunk(B, 0, 1)])
+    effects = core.release(frozenset({A}))
+    assert SetPaused(frozenset(), frozenset({B})) in effects
+    assert offsets_of(put_next(core)) == [(1, 0)]
+
+
+def test_failed_pre_commit_seeks_to_committed_offsets() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 2)])
+    put_next(core)
+    core.put_succeeded(now_ms=0)
+    core.on_commit_due()
+    effects = core.pre_commit_failed(is_final=False)
+    assert without_polls(effects) == [Seek({A: 0}), SetPaused(frozenset(), frozenset({A}))]
+
+
+def test_failed_pre_commit_of_a_revocation_rewinds_the_remaining_partitions() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)])
+    put_next(core)
+    core.put_succeeded(now_ms=0)
+    core.on_revoked([A])
+    assert core.pre_commit_failed(is_final=True) == []
+    assert without_polls(core.release(frozenset({A})))[:2] == [Close([A]), Seek({B: 0})]
+
+
+def test_requested_offset_takes_effect_after_the_put() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    put_next(core)
+    core.request_offsets({A: 1})
+    effects = core.put_succeeded(now_ms=0)
+    assert without_polls(effects)[0] == Seek({A: 1})
+    assert core.on_fetched([Chunk(A, 3, 4)], is_current=False) == [Poll(1)]
+    assert isinstance(core.next_step(0)[-1], Wait)
+
+
+def test_records_of_partitions_that_the_task_paused_are_held() -> None:
+    core = assigned_core(A, B)
+    core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])
+    assert core.pause_partitions([A]) == [SetPaused(frozenset({A}), frozenset({B}))]
+    assert offsets_of(put_next(core)) == [(1, 0)]
+    core.put_succeeded(now_ms=0)
+    core.resume_partitions([A])
+    assert offsets_of(put_next(core)) == [(0, 0)]
+
+
+def test_paused_task_puts_nothing_until_it_is_resumed() -> None:
+    core = assigned_core()
+    assert core.on_pause() == [SetPaused(frozenset({A}), frozenset()), ReportState(True)]
+    assert core.on_fetched([Chunk(A, 0, 1)]) == [Poll(1)]
+    assert core.next_step(0) == [Wait(None)]
+    assert core.on_fetched([]) == [Poll(1)]
+    assert core.on_resume() == [SetPaused(frozenset(), frozenset({A})), ReportState(False)]
+    assert offsets_of(put_next(core)) == [(0, 0)]
+
+
+def test_stopped_core_ignores_late_events() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 1)])
+    core.on_stop()
+    core.release(frozenset({A}))
+    assert core.on_assigned({B: 0}) == []
+    assert core.on_fetched([Chunk(A, 1, 2)]) == []
+    assert core.on_commit_due() == core.on_pause() == core.on_stop() == []
+    assert core.commit_succeeded({A: 1}) == []
+    assert core.next_step(0) == [Wait(None)]
+
+
+def test_consumer_may_poll_again_when_at_most_one_chunk_is_held() -> None:
+    core = assigned_core(A, B, records_max=2)
+    assert core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)]) == []
+    put_next(core)
+    core.put_succeeded(now_ms=0)
+    assert core.next_step(0)[0] == Poll(1)
+
+
+def test_offset_advances_past_chunks_without_records() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 0, next_offset=5)])
+    assert isinstance(core.next_step(0)[-1], Wait)
+    assert committed(core) == {A: 5}
+
+
+def test_offsets_beyond_put_records_are_not_committed(caplog: pytest.LogCaptureFixture) -> None:
+    core = assigned_core()
+    core.on_commit_due()
+    assert core.pre_commit_succeeded({A: 7, B: 1}, is_final=False) == []
+    assert "beyond the consumed offset 0" in caplog.text
+    assert "the partition is not assigned" in caplog.text
+
+
+def test_partitions_are_opened_in_order() -> None:
+    core = SinkTaskCore("c-0")
+    assert core.on_assigned({B: 0, A: 0}) == [Open([A, B])]
+
+
+def test_dropped_records_count_as_put() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    core.next_step(0)
+    assert core.converted(SinkRecords(), now_ms=0) == []
+    assert committed(core) == {A: 3}
+
+
+def test_take_keeps_partitions_and_order() -> None:
+    records = SinkRecords([SinkBatch("t", [0, 1, 2], partition=0, offsets=[0, 1, 2]),
+                           SinkBatch("t", [3, 4], partition=1, offsets=[0, 1])])  # fmt: skip
+    taken = records.take([0, 2, 4])
+    assert [(record.partition, record.offset, record.value) for record in taken] == [(0, 0, 0), (0, 2, 2), (1, 1, 4)]
+    assert records[-1].value == 4
+    assert [record.value for record in records[1:4]] == [1, 2, 3]
+    with pytest.raises(IndexError, match="record index 5 is out of range: there are 5 records"):
+        records[5]
