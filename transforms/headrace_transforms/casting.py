@@ -35,7 +35,7 @@ _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 
 
 def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
-    """Return a function that casts values with that schema, None to None. The function raises DataError."""
+    """Return a function that casts values with that schema and returns None for None. The function raises DataError."""
     cast = _TO[target]
     if schema is not None and not schema.type.is_primitive:
         cast = _unsupported(schema.type)

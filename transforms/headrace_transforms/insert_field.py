@@ -49,7 +49,7 @@ class InsertFieldConfig(Config):
         "timestamp.field", default=None, doc=f"Name of the field for the timestamp. {_OPTIONALITY}"
     )
     static_field: str | None = key(
-        "static.field", default=None, doc=f"Name of the field for a fixed text. {_OPTIONALITY}"
+        "static.field", default=None, doc=f"Name of the field for the value of static.value. {_OPTIONALITY}"
     )
     static_value: str | None = key("static.value", default=None, doc="Value of static.field.")
     replace_null_with_default: bool = replace_null_key()

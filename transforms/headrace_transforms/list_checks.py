@@ -1,4 +1,4 @@
-"""Validation of configuration keys with lists, with Kafka's error messages."""
+"""Validates configuration values that are lists, with Kafka's error messages."""
 
 from __future__ import annotations
 

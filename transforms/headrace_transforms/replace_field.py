@@ -30,7 +30,7 @@ class ReplaceFieldConfig(Config):
     """Configuration of ReplaceField."""
 
     exclude: list[str] = key(
-        "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include has them."
+        "exclude", default=[], validator=require_unique, doc="Fields to remove, even if include contains them."
     )
     include: list[str] = key(
         "include", default=[], validator=require_unique, doc="Fields to keep. Default: all fields."

@@ -36,7 +36,7 @@ class TimestampRouterConfig(Config):
 
 
 class TimestampRouter(ListTransformation[TimestampRouterConfig]):
-    """Changes the topic of records. A record without a timestamp is an error."""
+    """Changes the topic of records to `topic.format`. A record without a timestamp is an error."""
 
     java_names = ("org.apache.kafka.connect.transforms.TimestampRouter",)
 
@@ -52,7 +52,7 @@ class TimestampRouter(ListTransformation[TimestampRouterConfig]):
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Split the batch where the new topic changes."""
+        """Split the batch into batches of consecutive records with the same new topic."""
         topics = [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()]
         if len(set(topics)) == 1:
             return [batch.replace(topic=topics[0])]

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch in Arrow: splits them by topic, checks them and converts them to a table's rows. No I/O."""
+"""Splits the Arrow rows of a micro-batch by topic, checks them and converts them to rows of a table. No I/O."""
 
 from __future__ import annotations
 

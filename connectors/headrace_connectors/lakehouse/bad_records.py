@@ -1,4 +1,4 @@
-"""Bad records, which cannot become rows: describes what is wrong with each and applies `errors.tolerance`."""
+"""Describes the errors of bad records, which cannot become table rows, and applies `errors.tolerance` to them."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class TopicGroup:
 def select_groups(rows: DataFrame, groups: Sequence[TopicGroup]) -> DataFrame:
     """Select the Kafka columns and one struct column per group."""
     kafka = [F.col(name) for name in KAFKA_COLUMNS]
-    # Two selects, so that Spark parses each payload once and then reads fields of the struct. With one select, Spark
-    # would parse the payload once per field.
+    # Use two selects, so that Spark parses each payload once and then reads fields of the struct. With one select,
+    # Spark would parse the payload once per field.
     parsed = [
         _parsed(group, variant).alias(name)
         for group in groups

@@ -98,7 +98,10 @@ class EnvelopeReader:
         return self._scan(value)
 
     def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
-        """Add the payloads of many values. A value with the last value's prefix takes two comparisons and a slice."""
+        """Add the payloads of many values.
+
+        Splitting a value with the same prefix as the previous value takes only two comparisons and a slice.
+        """
         prefix, start = self._prefix, len(self._prefix)
         if prefix and all(value and value.startswith(prefix) and value.endswith(b"}") for value in values):
             texts = [value[start:-1] for value in values if value]

@@ -1,4 +1,4 @@
-"""Converts errors of Spark, delta-rs and the file system to ConnectErrors that name the path and the fix. No I/O."""
+"""Converts errors of Spark, delta-rs and the file system to ConnectErrors with the path and a suggested fix. No I/O."""
 
 from __future__ import annotations
 

@@ -235,7 +235,10 @@ class RecordLayouts:
                 )
 
     def _check_same(self, table: str, types: dict[str, str]) -> None:
-        """Raise _ColumnsMismatchError if these columns are not the table's. A new table gets these columns instead."""
+        """Raise _ColumnsMismatchError if these columns are not those of the table.
+
+        If the table does not exist yet, it will be created with these columns.
+        """
         before = self._table_types.setdefault(table, types)
         if not self._metadata_columns and before.keys() - types.keys() == set(METADATA_COLUMNS):
             raise ConnectError(

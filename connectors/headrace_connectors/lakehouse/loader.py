@@ -40,7 +40,7 @@ from headrace_connectors.lakehouse.writers.base import (
 )
 
 LEAF_COLUMNS_MAX = 400
-"""Maximum number of leaf columns in one select. If the topics have more, several selects parse a cached copy."""
+"""Maximum number of leaf columns in one select. For more columns, several selects parse a cached micro-batch."""
 
 _log = logging.getLogger(__name__)
 FirstPayloads = Callable[[Sequence[Range]], Iterable[tuple[RecordPosition, str, str | None]]]
@@ -192,7 +192,7 @@ class BatchLoader:
     def _read(self, rows: Any, topics: Sequence[str]) -> tuple[list[TopicRows], list[BadRecord]]:
         """Return the valid rows by topic, and the bad records.
 
-        If records have new schemas, the micro-batch is parsed again with these.
+        If records have new schemas, the micro-batch is parsed again with these schemas.
         """
         selected = rows.where(rows["topic"].isin(list(topics)))
         while True:
@@ -244,7 +244,7 @@ class BatchLoader:
         return bad
 
     def _learn_schemas(self, found: Iterable[TopicRows]) -> bool:
-        """Add new schemas in the micro-batch to the layouts. Returns whether rows must be parsed again with them."""
+        """Add new schemas in the micro-batch to the layouts. Returns whether the micro-batch must be parsed again."""
         learned = False
         for rows in found:
             known = self._layouts.schema_ids(rows.topic) | self._layouts.rejected_schemas(rows.topic).keys()
@@ -257,7 +257,7 @@ class BatchLoader:
     def _learn_decimal_formats(
         self, found: Iterable[TopicRows], bad: Iterable[dict[int, tuple[BadRecord, str | None]]]
     ) -> bool:
-        """Determine the encoding of decimals from unparsed payloads. Returns whether to parse them again."""
+        """Determine the encoding of decimals from unparsed payloads. Returns whether these must be parsed again."""
         learned = False
         for rows, records in zip(found, bad, strict=True):
             payloads = [payload for _, payload in records.values() if payload is not None]

@@ -161,7 +161,7 @@ class _RangeBuffer:
         """Return the buffered rows as an Arrow batch and clear the buffer."""
         rows = len(self._offsets)
         payloads = self._payloads
-        texts = _payload_array(payloads)  # call it before reading payloads.errors, since it may add errors
+        texts = _payload_array(payloads)  # may add errors, so payloads.errors must be read after this call
         arrays = [
             text_array([self.range.topic.encode()] * rows),
             integer_array([self.range.partition] * rows, pa.int32()),

@@ -196,7 +196,7 @@ class SparkProcess:
         jvm = subprocess.Popen(
             self._command(java),
             env=environment,
-            stdin=subprocess.PIPE,  # where the kernel does not kill the JVM, the JVM exits when this pipe is closed
+            stdin=subprocess.PIPE,  # if the kernel cannot kill the JVM, the JVM exits when this pipe is closed
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent(),

@@ -1,4 +1,4 @@
-"""The configuration of the Kafka source in Spark's processes, and the errors that it raises."""
+"""The configuration of the Kafka source in Spark's processes, and the errors that the source raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`connect-standalone worker.properties [connector1.properties connector2.json …]`.
+"""The command `connect-standalone worker.properties [connector1.properties connector2.json …]`.
 
 The exit codes are those of Kafka Connect: 1 wrong usage, 2 the worker failed to start, 3 a connector failed to start.
 """
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """The console script."""
+    """Run `main` as a console script, and exit with its exit code."""
     try:
         sys.exit(main())
     except KeyboardInterrupt:

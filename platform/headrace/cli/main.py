@@ -102,7 +102,7 @@ def _fail(lines: list[str]) -> None:
 
 
 def entry() -> None:
-    """The console script."""
+    """Run the command `headrace` as a console script."""
     headrace(prog_name="headrace")
 
 

@@ -77,7 +77,7 @@ def _run_loop(worker: _StandaloneWorker) -> int:
 
 
 class _StandaloneWorker:
-    """One run of a standalone worker."""
+    """A standalone worker, from its start to its shutdown."""
 
     def __init__(
         self,

@@ -215,7 +215,10 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     def _payload_run(
         self, data: Sequence[bytes | None], position: int, first: bytes
     ) -> tuple[PayloadDecoder, Sequence[bytes]]:
-        """Return a decoder and the payloads of the record at `position` and of all next records with its schema."""
+        """Return the payloads of consecutive records with the same schema, starting at index `position`.
+
+        The first item of the result is the decoder for these payloads.
+        """
         if self._fixed_decoder is not None:
             return self._fixed_decoder, _until_null_or_empty(data, position)
         decoder, payload, prefix = self._parse_envelope(first)

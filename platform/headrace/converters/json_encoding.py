@@ -38,7 +38,10 @@ def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
 
 
 def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
-    """Encode each value (structs as rows or `Struct`). Raises RecordErrors with every value that the schema rejects."""
+    """Encode each value; a struct may be a row or a `Struct`.
+
+    Raises RecordErrors with every value that the schema rejects.
+    """
     texts = list_encoder(schema, options)(values)
     if texts is not None:
         return texts

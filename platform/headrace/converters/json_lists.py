@@ -46,7 +46,7 @@ class PayloadDecoder:
         return from_json(self.schema, parse(payload), self._replace_null)
 
     def decode_list(self, payloads: Sequence[bytes]) -> Values:
-        """Decode every value, structs as rows. Raises RecordErrors naming every invalid payload."""
+        """Decode every value, with structs as rows. Raises RecordErrors naming every invalid payload."""
         if self._fast is not None:
             try:
                 return self._fast(payloads)

@@ -2,7 +2,7 @@
 
 Floating point numbers are printed as in Java, NaN and infinities as strings. Bytes are encoded in base64, Decimals in
 base64 or as numbers, and maps whose keys are not strings as arrays of pairs. Structs always contain every field. Map
-keys keep their insertion order; Java's maps are written in HashMap order.
+keys keep their insertion order, while Kafka's converter writes them in the order of Java's HashMap.
 """
 
 from __future__ import annotations

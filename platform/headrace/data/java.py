@@ -17,7 +17,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 
 def trim(text: str) -> str:
-    """``String.trim``: strip ASCII blanks and control characters only; other Unicode spaces may be intended."""
+    """Java's ``String.trim``: strip only ASCII blanks and control characters, and keep other Unicode spaces."""
     return text.strip(_BLANKS)
 
 
@@ -104,7 +104,7 @@ def float_to_integer(value: float, bits: int) -> int:
 
 
 def string_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit number."""
+    """Java's ``String.hashCode`` of the UTF-16 code units, as a signed 32-bit number."""
     value = 0
     if text.isascii():
         for code in text.encode("ascii"):

@@ -1,4 +1,4 @@
-"""Java's ``toString`` of any Connect value, as written by StringConverter, the file sink and Cast.
+"""Formats any Connect value as Java's ``toString`` does, for StringConverter, the file sink and Cast.
 
 Examples: ``Struct{a=1,b=x}`` (null fields are omitted), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists,
 ``null``, ``true``. Floating point numbers are printed as in Java, dates as by ``java.util.Date`` in UTC. Byte strings
@@ -88,7 +88,7 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=1024)
 def formatter(schema: Schema | None) -> Callable[[Any], str]:
-    """Return the function that formats values of that schema (structs also in the form of rows)."""
+    """Return the function that formats values of that schema; a struct may be a row or a `Struct`."""
     if schema is None or is_logical(schema):
         return _text_by_class
     if schema.type is Type.FLOAT32:

@@ -50,7 +50,7 @@ def infer_type(value: Any) -> Type | None:
 
 
 def validate(schema: Schema, value: Any, location: str = "value") -> None:
-    """Validate one value (structs as `Struct`). Raises DataError that names `location`, e.g. ``field: "id"``."""
+    """Validate one value; a struct must be a `Struct`. Raises DataError that names `location`: ``field: "id"``."""
     if value is None:
         if not schema.optional:
             raise DataError(

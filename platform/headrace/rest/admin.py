@@ -44,7 +44,10 @@ class AdminEndpoints:
         return _routes(table)
 
     async def root(self, request: Request) -> Response:
-        """Return version and cluster id. The version is that of the Kafka release whose API this is; tools check it."""
+        """Return the version and the cluster id.
+
+        Tools check the version, so it is that of the Kafka release whose REST API this server implements.
+        """
         from importlib.metadata import version
 
         cluster_id = await self._herder.cluster_id()

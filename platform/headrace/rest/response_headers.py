@@ -1,4 +1,4 @@
-"""`response.http.headers.config`: headers that are added to every response (KIP-577)."""
+"""Adds the headers in `response.http.headers.config` to every response (KIP-577)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.runtime.rest_config import HeaderAction, HeaderRule
 
 
 class ResponseHeaders:
-    """Middleware that applies header rules to every response, in order."""
+    """Middleware that applies the header rules, in order, to every response."""
 
     def __init__(self, app: ASGIApp, rules: tuple[HeaderRule, ...]) -> None:
         self._app = app
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and apply the rules to the headers of the response."""
+        """Pass the request to the application, and apply the rules to the headers of the response."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -104,7 +104,7 @@ class RawPathMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its undecoded path; `path_param` decodes path parameters."""
+        """Pass the request to the application with its undecoded path; `path_param` decodes path parameters."""
         if scope["type"] == "http":
             scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
         await self._app(scope, receive, send)

@@ -1,7 +1,7 @@
 """The REST server: Starlette applications under uvicorn, on the worker's event loop.
 
-One application serves `listeners`. If `admin.listeners` is set, a second application serves them. Each application has
-one uvicorn server per scheme, because uvicorn configures TLS per server.
+One application serves `listeners`. If `admin.listeners` is set, a second application serves the admin listeners. Each
+application has one uvicorn server per scheme, because uvicorn configures TLS per server.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class HasHeaderKey(Predicate[HasHeaderKeyConfig]):
         self._name = config.name
 
     def test(self, record: Any) -> bool:
-        """Whether the record has such a header."""
+        """Whether the record has a header with the configured name."""
         return any(header.key == self._name for header in record.headers)
 
     def test_batch(self, batch: Batch) -> list[bool]:

@@ -23,7 +23,7 @@ class TableSchemaError(ConnectError):
 
 
 class TableUnusableError(ConnectError):
-    """The table's directory contains other files, which rows must not be mixed with."""
+    """The table's directory contains files that do not belong to the table, so no rows are written to it."""
 
 
 class TableConflictError(ConnectError):
@@ -77,7 +77,7 @@ class TableWriter(ABC):
         """
 
     def maintain(self) -> None:
-        """Perform periodic maintenance of the table. No format needs any yet."""
+        """Perform periodic maintenance of the table. The default does nothing."""
         return
 
     def prepare(self, columns: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""`headrace cluster start | status | stop | start-node N | stop-node N`."""
+"""The commands `headrace cluster start | status | stop | start-node N | stop-node N`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Commands to a running supervisor from another shell: one line of JSON each way over a Unix socket in the directory.
+"""Both ends of the control socket: commands from another shell to a running supervisor, over a Unix socket.
 
-The response to `{"command": "stop-node", "node": 2}` is `{"lines": [...]}` or `{"error": "..."}`.  The lock on
-`cluster.lock` shows whether a supervisor is running. The kernel releases the lock whenever the supervisor exits, so a
-stale socket file does no harm.
+A request and its response are one line of JSON each. The response to `{"command": "stop-node", "node": 2}` is
+`{"lines": [...]}` or `{"error": "..."}`. The lock on `cluster.lock` shows whether a supervisor is running. The kernel
+releases the lock whenever the supervisor exits, so a stale socket file does no harm.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _handle_connection(
         writer.write(json.dumps(response).encode() + b"\n")
         await writer.drain()
     except ConnectionError:
-        pass  # the client did not wait for the response
+        pass  # the client closed the connection without waiting for the response
     finally:
         writer.close()
 

@@ -1,9 +1,9 @@
 """Formats the data directories of nodes, and detects data loss.
 
 A node's directories are formatted once, when its cluster is created; an unformatted directory later means data loss. A
-voter that lost its data has lost its votes and the metadata records that it acknowledged: with too few other voters, it
-could help to elect a leader that lacks committed records. Therefore such a node starts only after an explicit command,
-and only if the other nodes have all committed records.
+voter that lost its data has lost its votes and the metadata records that it acknowledged: if too few other voters are
+available, its vote could elect a leader that lacks committed records. Therefore such a node starts only after an
+explicit command, and only if the other nodes have all committed records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def describe_data_loss(layout: ClusterLayout, node_id: int) -> str | None:
     try:
         path = BrokerConfig.from_properties(load_properties(str(layout.node_file(node_id)))).metadata_dir
     except (ConfigError, OSError):
-        return None  # the node itself reports the unreadable file
+        return None  # the node reports the invalid or unreadable file when it starts
     if is_formatted(path):
         return None
     return (
@@ -56,8 +56,9 @@ def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
 def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
     """Raises ClusterError if too few other nodes serve, so that reformatting this node could lose committed records.
 
-    Committed records are on a majority of all nodes, possibly including this one.  If half of all nodes, rounded up,
-    are other nodes that serve, every majority that this node can be part of has another node with these records.
+    A committed record is stored on a majority of all nodes, and this node may be one of them.  If at least half of all
+    nodes, rounded up, are other nodes that serve, each majority contains at least one of these serving nodes, so every
+    committed record is on a serving node.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:

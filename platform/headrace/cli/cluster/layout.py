@@ -6,7 +6,8 @@
     DIR/node-N/server.log             output of node N
     DIR/control.sock                  socket for commands to the running supervisor
 
-Node N serves clients on BASE_PORT+N-1 and controllers on BASE_PORT+1000+N-1, all on the loopback address.
+Node N listens for clients on port BASE_PORT+N-1 and for other controllers on port BASE_PORT+1000+N-1, both on the
+loopback address.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ class ClusterLayout:
         return range(1, self.nodes + 1)
 
     def port(self, node_id: int) -> int:
-        """Return the port on which the node serves clients."""
+        """Return the port on which the node listens for clients."""
         return self.base_port + node_id - 1
 
     def controller_port(self, node_id: int) -> int:
-        """Return the port on which the node serves controllers."""
+        """Return the port on which the node's controller listens."""
         return self.port(node_id) + CONTROLLER_PORT_OFFSET
 
     def address(self, node_id: int) -> str:
-        """Return HOST:PORT for clients."""
+        """Return the HOST:PORT on which the node listens for clients."""
         return f"{HOST}:{self.port(node_id)}"
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all nodes, as clients expect them."""
+        """The addresses of all nodes, in the format of the client key bootstrap.servers."""
         return ",".join(self.address(node_id) for node_id in self.node_ids)
 
     def node_dir(self, node_id: int) -> Path:
@@ -188,7 +189,7 @@ def write_cluster_file(layout: ClusterLayout) -> None:
 
 
 def write_unfinished_file(layout: ClusterLayout) -> None:
-    """Save the properties of the cluster to create, before creating its nodes.  Raises OSError."""
+    """Save the properties of a new cluster before its nodes are created.  Raises OSError."""
     values = {
         "cluster.id": layout.cluster_id,
         "nodes": layout.nodes,

@@ -60,7 +60,10 @@ class NodeProcess:
         return self._process is not None
 
     async def start(self) -> None:
-        """Start the process without waiting until it serves; a node that lost its data is DIED.  Raises OSError."""
+        """Start the process without waiting until it serves.  Raises OSError.
+
+        If the node's data is lost, set the state to DIED and do not start the process.
+        """
         data_loss = describe_data_loss(self._layout, self.node_id)
         if data_loss is not None:
             self.reason = data_loss
@@ -164,7 +167,7 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 async def _read_line(descriptor: int) -> str:
-    """Return the line that the broker writes when it starts to serve; empty if it exits before."""
+    """Return the line that the broker writes when it starts to serve; an empty string if the broker exits first."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)
