@@ -1,0 +1,86 @@
+"""`apply` and `convert`: run transforms and converters in memory, configured as the platform configures them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, NamedTuple, TypeVar, cast
+
+from headrace.api.transform import Transformation
+from headrace.data.batch import from_records
+from headrace.data.records import ConnectRecord
+from headrace.data.schema import Schema
+from headrace.plugins.creation import create, create_converter
+from headrace.runtime.chain import Step, TransformChain
+from headrace.runtime.spec import TaskSpec
+from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.tolerance import ErrorPolicy, RetryWithToleranceOperator, ToleranceExceeded
+
+_R = TypeVar("_R", bound=ConnectRecord)
+
+
+class Converted(NamedTuple):
+    """The result of `convert`: the bytes, and the schema and value that the converter decodes from them."""
+
+    data: bytes | None
+    schema: Schema | None
+    value: Any
+
+
+def apply(
+    transforms: type[Transformation[Any]] | Mapping[str, str],
+    records: Iterable[_R],
+    props: Mapping[str, str] | None = None,
+) -> list[_R]:
+    """Return the transformed records, without the dropped ones. Raises the first error of a transform or predicate.
+
+    `transforms` is one transform class or decorated function, whose configuration is `props`, or the configuration of
+    a whole chain as in a connector's file (``transforms=a,b``, ``transforms.a.type=...``, ``predicates=...``).
+    """
+    if isinstance(transforms, Mapping):
+        config = {**transforms, "name": "test"}
+        spec = TaskSpec(connector="test", number=0, config={}, connector_config=config, worker={})
+        steps = Plugins(spec).make_steps()
+    else:
+        steps = [Step(create(transforms, props or {}))]
+    operator = RetryWithToleranceOperator(
+        ErrorPolicy(),
+        report=lambda failure, part: None,
+        describe=repr,
+        now_ms=lambda: 0,
+        wait_ms=lambda delay_ms: True,
+        rng=Random(0),
+    )
+    chain = TransformChain(steps, operator)
+    try:
+        results = [
+            each for batch in from_records(records) for result in chain.apply(batch) for each in _records(result)
+        ]
+    except ToleranceExceeded as error:
+        raise (error.__cause__ or error) from None
+    finally:
+        chain.close()
+    return cast("list[_R]", results)
+
+
+def convert(
+    converter: type[Any],
+    value: Any,
+    props: Mapping[str, str] | None = None,
+    *,
+    schema: Schema | None = None,
+    topic: str = "test",
+    is_key: bool = False,
+) -> Converted:
+    """Convert a value to bytes and back. Raises the converter's errors, for example DataError."""
+    created = create_converter(converter, props or {}, "key" if is_key else "value")
+    try:
+        data = created.from_connect(topic, schema, value)
+        decoded = created.to_connect(topic, data)
+        return Converted(data, decoded.schema, decoded.value)
+    finally:
+        created.close()
+
+
+def _records(batch: Any) -> list[Any]:
+    return list(batch.to_records())

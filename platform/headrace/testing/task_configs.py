@@ -1,0 +1,69 @@
+"""Starts connectors in memory to obtain the configurations of their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.api.connector import Connector, connector_for
+from headrace.api.task import Task
+from headrace.runtime.spec import TaskSpec
+from headrace.runtime.task_plugins import Plugins, class_path
+from headrace.testing.virtual_time import StoredOffsets
+
+CONNECTOR_NAME = "test"
+
+
+class ConnectorContext:
+    """The interface of the platform for a connector under test."""
+
+    def __init__(self, props: Mapping[str, str], offsets: StoredOffsets) -> None:
+        self.connector_name = CONNECTOR_NAME
+        self.props = dict(props)
+        self.offsets = offsets
+        self.reconfigurations = 0
+        self.errors: list[Exception] = []
+
+    def request_task_reconfiguration(self) -> None:
+        """Count the request."""
+        self.reconfigurations += 1
+
+    def raise_error(self, error: Exception) -> None:
+        """Keep the error."""
+        self.errors.append(error)
+
+
+def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
+    """Return the connector class for a connector class or a task class. Raises TypeError for other classes."""
+    if issubclass(plugin, Connector):
+        return plugin
+    if issubclass(plugin, Task):
+        return connector_for(plugin)
+    raise TypeError(f"{plugin.__qualname__} is neither a connector nor a task class")
+
+
+def task_configs(
+    plugin: type[Any], props: Mapping[str, str], offsets: StoredOffsets, max_tasks: int = 1
+) -> list[dict[str, str]]:
+    """Start the connector, return the configurations of its tasks, and stop it. Raises ConfigErrors and its errors."""
+    connector = connector_class_of(plugin)()
+    connector.config = connector.config_model.parse(props)
+    connector.context = ConnectorContext(props, offsets)
+    try:
+        connector.start(connector.config)
+        return connector.task_configs(max_tasks)
+    finally:
+        connector.stop()
+
+
+def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[str, str], number: int = 0) -> Plugins:
+    """Return the plug-ins of one task, with its transforms and converters as `props` configures them."""
+    connector = connector_class_of(plugin)
+    spec = TaskSpec(
+        connector=CONNECTOR_NAME,
+        number=number,
+        config={**config, "task.class": class_path(connector.task_class)},
+        connector_config={**props, "name": CONNECTOR_NAME},
+        worker={},
+    )
+    return Plugins(spec)

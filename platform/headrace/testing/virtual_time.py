@@ -1,0 +1,74 @@
+"""A clock and task contexts for tests of tasks in memory: waits return at once and advance the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class VirtualClock:
+    """A clock that only waits advance; after `limit_s` seconds, `is_stopping` is true and waits return at once."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.now_s = 0.0
+        self.limit_s = limit_s
+        self.is_stopping = False
+
+    @property
+    def now_ms(self) -> int:
+        """The time in ms."""
+        return round(self.now_s * 1000)
+
+    def wait(self, seconds: float) -> bool:
+        """Advance the clock; return False if the task is to stop."""
+        if self.is_stopping:
+            return False
+        self.now_s += max(0.0, seconds)
+        if self.now_s >= self.limit_s:
+            self.is_stopping = True
+        return not self.is_stopping
+
+
+class VirtualContext:
+    """The parts of a task's context that all kinds of tasks share."""
+
+    def __init__(self, clock: VirtualClock, props: Mapping[str, str], connector_name: str, task_number: int) -> None:
+        self.connector_name = connector_name
+        self.task_number = task_number
+        self.props = dict(props)
+        self._clock = clock
+
+    def wait(self, seconds: float) -> bool:
+        """Advance the virtual clock; return False if the task is to stop."""
+        return self._clock.wait(seconds)
+
+    def monotonic(self) -> float:
+        """Return the virtual time in seconds."""
+        return self._clock.now_s
+
+
+class StoredOffsets:
+    """Source offsets by source partition; reads like `OffsetReader`."""
+
+    def __init__(self, offsets: Mapping[Any, Mapping[str, Any]] | None = None) -> None:
+        self.offsets: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {
+            partition_key(partition): dict(offset) for partition, offset in (offsets or {}).items()
+        }
+
+    def write(self, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> None:
+        """Store the offset of a source partition."""
+        self.offsets[partition_key(partition)] = dict(offset)
+
+    def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the stored offset of that source partition, or None."""
+        found = self.offsets.get(partition_key(partition))
+        return None if found is None else dict(found)
+
+    def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+        """Return the stored offsets, in the order of `partitions`."""
+        return [self.read(partition) for partition in partitions]
+
+
+def partition_key(partition: Any) -> tuple[tuple[str, Any], ...]:
+    """Return a source partition as a tuple of its sorted items, which can be the key of a dict."""
+    return tuple(sorted(partition.items() if isinstance(partition, Mapping) else partition))

@@ -1,0 +1,66 @@
+"""`apply` and `convert` run transforms and converters as the platform configures them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.api import Config, ConnectRecord, DataError, SourceRecord, key, predicate, transform
+from headrace.converters.json_converter import JsonConverter
+from headrace.testing import apply, convert
+
+
+class FieldConfig(Config):
+    field: str = key("field")
+
+
+@transform
+def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
+    """Double a field; drop records with 0."""
+    number = record.value[config.field]
+    if number == 13:
+        raise DataError("thirteen")
+    return record.replace(value={config.field: number * 2}) if number else None
+
+
+@predicate
+def is_small(config: FieldConfig, record: ConnectRecord) -> bool:
+    """Match small numbers."""
+    return bool(record.value[config.field] < 10)
+
+
+def records(*numbers: int) -> list[SourceRecord]:
+    return [SourceRecord(topic="t", value={"n": number}) for number in numbers]
+
+
+def test_one_transform_is_applied() -> None:
+    assert [record.value for record in apply(double, records(1, 0, 2), {"field": "n"})] == [{"n": 2}, {"n": 4}]
+
+
+def test_chain_with_a_predicate_is_applied() -> None:
+    chain = {
+        "transforms": "a,b",
+        "transforms.a.type": f"{__name__}:double",
+        "transforms.a.field": "n",
+        "transforms.a.predicate": "small",
+        "transforms.b.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+        "transforms.b.field": "outer",
+        "predicates": "small",
+        "predicates.small.type": f"{__name__}:is_small",
+        "predicates.small.field": "n",
+    }
+    assert [record.value for record in apply(chain, records(1, 50))] == [{"outer": {"n": 2}}, {"outer": {"n": 50}}]
+
+
+def test_error_of_a_transform_is_raised() -> None:
+    with pytest.raises(DataError, match="thirteen"):
+        apply(double, records(13), {"field": "n"})
+
+
+def test_invalid_configuration_is_raised() -> None:
+    with pytest.raises(Exception, match='Missing required configuration "field"'):
+        apply(double, records(1))
+
+
+def test_value_is_converted_to_bytes_and_back() -> None:
+    converted = convert(JsonConverter, {"n": 1}, {"schemas.enable": "false"})
+    assert converted == (b'{"n":1}', None, {"n": 1})

@@ -1,0 +1,163 @@
+"""`run_sink`: a sink task in memory, with the decisions of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api import (
+    Config,
+    ConnectRecord,
+    DataError,
+    RecordErrors,
+    RetriableError,
+    SinkRecord,
+    SinkRecords,
+    SinkTask,
+    TopicPartition,
+    key,
+    sink,
+    transform,
+)
+from headrace.testing import LostPartitions, LostPut, Pause, Rebalance, Restart, run_sink
+
+
+class StoreConfig(Config):
+    path: str = key("path")
+    mode: str = key("mode", default="")
+
+
+STORED: dict[str, list[tuple[str, int, int, Any]]] = {}
+"""The records that the tasks stored, by path: it outlives a task like an external system."""
+
+
+class StoreTask(SinkTask[StoreConfig]):
+    """Buffers records until `flush`."""
+
+    def start(self, config: StoreConfig) -> None:
+        self._stored = STORED.setdefault(config.path, [])
+        self._buffer: list[tuple[str, int, int, Any]] = []
+        self._failures = 0
+
+    def put(self, records: SinkRecords) -> None:
+        if self.config.mode == "retriable" and self._failures < 3:
+            self._failures += 1
+            self.context.timeout(5000)
+            raise RetriableError("not yet")
+        if self.config.mode == "pause" and records:
+            self.context.pause(*self.context.assignment)
+            assert self.context.wait(10)
+            self.context.resume(*self.context.assignment)
+        errors: dict[int, Exception] = {}
+        for index, record in enumerate(records):
+            if isinstance(record.value, int):
+                self._buffer.append((record.topic or "", record.partition or 0, record.offset, record.value))
+            elif self.config.mode == "reporter":
+                reporter = self.context.errant_record_reporter
+                assert reporter is not None
+                reporter.report(record, DataError("no number")).result(0)
+            else:
+                errors[index] = DataError("no number")
+        if errors:
+            raise RecordErrors(errors)
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._stored += self._buffer
+        self._buffer.clear()
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        self._buffer = [each for each in self._buffer if (each[0], each[1]) not in partitions]
+
+
+@pytest.fixture
+def props(tmp_path: Path) -> dict[str, str]:
+    return {"path": str(tmp_path), "errors.tolerance": "all"}
+
+
+def stored(props: Mapping[str, str]) -> list[Any]:
+    return [value for _, _, _, value in STORED.pop(props["path"], [])]
+
+
+def test_all_records_are_put_and_committed(props: dict[str, str]) -> None:
+    run = run_sink(StoreTask, props, range(1200))
+    assert stored(props) == list(range(1200))
+    assert run.committed == {("test", 0): 1200}
+    assert run.puts == 3
+    assert run.calls[0] == "start"
+    assert run.calls[-1] == "stop"
+
+
+@pytest.mark.parametrize("fault", [Rebalance(2), LostPartitions(2), Restart(2), LostPut(2), Pause(2)])
+def test_faults_lose_nothing(props: dict[str, str], fault: Any) -> None:
+    run = run_sink(StoreTask, props, range(10), faults=[fault], max_poll_records=3)
+    found = stored(props)
+    assert sorted(set(found)) == list(range(10))
+    has_duplicates = isinstance(fault, (LostPut,))
+    assert (len(found) > 10) is has_duplicates
+    assert run.committed == {("test", 0): 10}
+
+
+def test_run_continues_at_committed_offsets(props: dict[str, str]) -> None:
+    run_sink(StoreTask, props, range(10), committed={("test", 0): 7})
+    assert stored(props) == [7, 8, 9]
+
+
+def test_retriable_errors_are_retried_in_virtual_time(props: dict[str, str]) -> None:
+    run = run_sink(StoreTask, {**props, "mode": "retriable"}, range(3))
+    assert stored(props) == [0, 1, 2]
+    assert run.puts == 4
+
+
+@pytest.mark.parametrize("mode", ["", "reporter"])
+def test_failed_records_are_reported_and_the_others_stored(props: dict[str, str], mode: str) -> None:
+    run = run_sink(StoreTask, {**props, "mode": mode}, [1, "x", 2])
+    assert stored(props) == [1, 2]
+    assert [(record.offset, str(error)) for record, error in run.reported] == [(1, "no number")]
+
+
+def test_failed_record_fails_the_task_without_tolerance(props: dict[str, str]) -> None:
+    with pytest.raises(Exception, match="no number"):
+        run_sink(StoreTask, {**props, "errors.tolerance": "none"}, [1, "x", 2])
+
+
+def test_task_may_pause_and_wait(props: dict[str, str]) -> None:
+    run_sink(StoreTask, {**props, "mode": "pause"}, range(5), max_poll_records=2)
+    assert stored(props) == [0, 1, 2, 3, 4]
+
+
+def test_partitions_are_kept_apart(props: dict[str, str]) -> None:
+    records = [SinkRecord(topic="t", partition=n % 2, offset=5 + n // 2, value=n) for n in range(6)]
+    run = run_sink(StoreTask, props, records)
+    assert run.committed == {("t", 0): 8, ("t", 1): 8}
+    assert sorted(stored(props)) == [0, 1, 2, 3, 4, 5]
+
+
+class LinesConfig(Config):
+    path: str = key("path")
+
+
+@sink
+def lines(config: LinesConfig, records: SinkRecords) -> None:
+    """Append a line per record."""
+    with open(config.path, "a", encoding="utf-8") as file:
+        file.writelines(f"{record.topic} {record.value}\n" for record in records)
+
+
+class NoConfig(Config):
+    pass
+
+
+@transform
+def rename(config: NoConfig, record: ConnectRecord) -> ConnectRecord:
+    """Rename the topic."""
+    return record.replace(topic="renamed")
+
+
+def test_function_with_transforms_runs(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    run = run_sink(lines, {"path": str(file), "transforms": "r", "transforms.r.type": f"{__name__}:rename"}, ["a", "b"])
+    assert file.read_text() == "renamed a\nrenamed b\n"
+    assert run.committed == {("test", 0): 2}
