@@ -18,6 +18,7 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headrace", prog_name="headrace", message="%(prog)s %(version)s")
 def headrace() -> None:
     """Kafka-compatible brokers, Kafka Connect workers and lakehouse loading."""
 

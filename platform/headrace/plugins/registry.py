@@ -34,6 +34,7 @@ from headrace.api.plugin import Plugin
 from headrace.api.predicate import Predicate
 from headrace.api.task import Task
 from headrace.api.transform import Transformation
+from headrace.plugins import missing_modules
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class _Entry:
     name: str
     path: str
     load: Callable[[], Any]
+    distribution: str = "headrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Registry:
                 try:
                     classes.append(entry.load())
                 except Exception as error:  # noqa: BLE001 - one broken plug-in must not hide the others
-                    self._report_problem(f"Plug-in {entry.path} cannot be imported: {type(error).__name__}: {error}")
+                    self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
             return list(dict.fromkeys(classes))
 
     def describe(self, kinds: Iterable[Kind]) -> list[PluginInfo]:
@@ -124,7 +126,7 @@ class Registry:
             self._entries = {
                 each: [_from_entry_point(point) for point in _installed_entry_points(each.group)] for each in Kind
             }
-            for directory in self.plugin_path:
+            for directory in plugin_directories(self.plugin_path):
                 self._scan(Path(directory))
         return self._entries[kind]
 
@@ -149,9 +151,7 @@ class Registry:
         try:
             return entry.load()  # type: ignore[no-any-return]
         except Exception as error:
-            raise PluginNotFoundError(
-                f"Plug-in {entry.path} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+            raise PluginNotFoundError(_import_error_message(f"Plug-in {entry.path}", error, entry)) from error
 
     def _by_python_path(self, kind: Kind, path: str) -> type[Any]:
         self._entries_of_kind(kind)  # adds the directories of plugin.path to sys.path
@@ -193,11 +193,15 @@ class Registry:
                 for kind in Kind:
                     if point.group == kind.group:
                         self._entries[kind].append(_from_entry_point(point))
+        self._import_modules(directory)
+
+    def _import_modules(self, directory: Path) -> None:
         for module_name in _standalone_modules(directory):
             try:
                 module = importlib.import_module(module_name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - one broken file must not hide the others
-                text = f"plugin.path: {directory / module_name}: {type(error).__name__}: {error}"
+                reason = missing_modules.explain(error) or f"{type(error).__name__}: {error}"
+                text = f"plugin.path: {directory / module_name}: {reason}"
                 self._report_problem(text, _plugin_path_level)
                 continue
             self._add_classes(module)
@@ -253,7 +257,13 @@ def _installed_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 def _from_entry_point(point: EntryPoint) -> _Entry:
-    return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()))
+    owner = "headrace" if point.dist is None else point.dist.name
+    return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()), owner)
+
+
+def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> str:
+    missing = missing_modules.explain(error, entry.distribution)
+    return f"{subject} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
 
 
 def _connector_or_plugin(cls: Any) -> Any:
@@ -262,12 +272,32 @@ def _connector_or_plugin(cls: Any) -> Any:
 
 
 def _standalone_modules(directory: Path) -> Iterator[str]:
-    """Yield the modules and packages in a directory whose source mentions headrace; skip libraries."""
+    """Yield a directory's modules and packages that mention headrace in their source; skip all other libraries."""
     for path in sorted(directory.iterdir()):
         source = path / "__init__.py" if path.is_dir() else path
         name = path.name if path.is_dir() else path.stem
         if source.suffix == ".py" and name.isidentifier() and source.is_file() and b"headrace" in source.read_bytes():
             yield name
+
+
+def plugin_directories(plugin_path: Iterable[str]) -> Iterator[str]:
+    """Yield the directories of plugin.path, each followed by its sub-directories that contain plug-ins of their own."""
+    for directory in plugin_path:
+        yield directory
+        if Path(directory).is_dir():
+            yield from (str(child) for child in sorted(Path(directory).iterdir()) if _is_plugin_directory(child))
+
+
+def _is_plugin_directory(path: Path) -> bool:
+    """Whether a path in a directory of plugin.path is a directory of plug-ins, as in Kafka Connect.
+
+    It is not a package itself, and it contains a distribution, or a module or package that mentions headrace.
+    """
+    if not path.is_dir() or (path / "__init__.py").exists():
+        return False
+    if path.name.startswith((".", "__")) or path.suffix in (".dist-info", ".egg-info"):
+        return False
+    return any(path.glob("*.dist-info")) or next(_standalone_modules(path), None) is not None
 
 
 def _rest_type(kind: Kind, cls: type[Any]) -> str:

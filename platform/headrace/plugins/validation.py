@@ -18,7 +18,7 @@ from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
-from headrace.plugins import connector_config, registry
+from headrace.plugins import connector_config, missing_modules, registry
 from headrace.plugins.plugin_sections import (
     PluginSection,
     Props,
@@ -32,14 +32,14 @@ from headrace.plugins.variables import VARIABLE_SPLIT
 
 @dataclass(slots=True)
 class Validation:
-    """The result of a validation."""
+    """The result of validating one configuration: its keys, their values and errors, and warnings."""
 
     name: str
     type: str
     definitions: dict[str, ConfigKey] = field(default_factory=dict)
     values: dict[str, ConfigValue] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """Unknown keys, with similar known ones; not part of Connect's response."""
+    """A warning for each unknown key, with similar known keys; not part of Connect's response."""
 
     @property
     def errors(self) -> list[str]:
@@ -55,7 +55,7 @@ class Validation:
             value.errors.append(message)
 
     def as_json(self) -> dict[str, Any]:
-        """Connect's ``ConfigInfos``."""
+        """Return the result in the format of Connect's ``ConfigInfos``."""
         return {
             "name": self.name,
             "error_count": len(self.errors),
@@ -122,7 +122,10 @@ def _fixed_converter_types(sections: list[PluginSection]) -> dict[str, str]:
 
 
 def _add_section_errors(result: Validation, sections: list[PluginSection], props: Props) -> None:
-    """Add the errors of each plug-in's whole configuration: of its model and of its `configure`."""
+    """Validate each plug-in's configuration with its model, then with its `configure`, and add the errors to `result`.
+
+    `configure` is not called if the model finds an error.
+    """
     for section in sections:
         own = section.props(props)
         errors: list[ConfigError] = section.model.errors(own)
@@ -235,7 +238,8 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
     except ConfigError as error:
         result.add_error(error.key, str(error))
     except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
-        result.add_error("connector.class", f"{connector_class.__name__}.validate: {type(error).__name__}: {error}")
+        reason = missing_modules.explain(error) or f"{type(error).__name__}: {error}"
+        result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
 
 
 def _warnings(result: Validation, sections: list[PluginSection], props: Props) -> list[str]:

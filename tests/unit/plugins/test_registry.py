@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.converters.json_converter import JsonConverter
+from headrace.plugins.missing_modules import explain
 from headrace.plugins.registry import Kind, PluginNotFoundError, Registry
 from headrace_transforms.hoist_field import HoistFieldKey, HoistFieldValue
 
@@ -105,6 +106,58 @@ def test_plugins_are_found_on_plugin_path(plugin_path: Path) -> None:
     assert registry.problems == []
     with pytest.raises(PluginNotFoundError):
         registry.find(Kind.TRANSFORM, "Base")
+
+
+def test_plugins_are_found_in_sub_directories_of_plugin_path(plugin_path: Path) -> None:
+    bundle = plugin_path / "acme-bundle-1.0"
+    (bundle / "acme_bundled").mkdir(parents=True)
+    (bundle / "acme_single.py").write_text(TRANSFORM.format(name="AcmeSingle"))
+    (bundle / "acme_bundled" / "__init__.py").write_text(TRANSFORM.format(name="AcmeBundled"))
+    (plugin_path / "documents").mkdir()
+    (plugin_path / "documents" / "acme_readme.py").write_text("raise RuntimeError('no plug-in')")
+    registry = Registry((str(plugin_path),))
+    assert registry.find(Kind.TRANSFORM, "AcmeSingle").__name__ == "AcmeSingle"
+    assert registry.find(Kind.TRANSFORM, "AcmeBundled").__name__ == "AcmeBundled"
+    assert registry.problems == []
+
+
+def test_task_class_without_connector_is_a_connector(plugin_path: Path) -> None:
+    (plugin_path / "acme_tasks.py").write_text(
+        "from headrace.api import Config, SinkTask, SourceConnector, SourceTask, key, source\n"
+        "class AcmeConfig(Config):\n    topic: str = key('topic')\n"
+        "class AcmeSinkTask(SinkTask[AcmeConfig]):\n    pass\n"
+        "class AcmeSourceTask(SourceTask[AcmeConfig]):\n    pass\n"
+        "class AcmeSource(SourceConnector[AcmeConfig]):\n    task_class = AcmeSourceTask\n"
+        "@source\ndef acme_ticks(config: AcmeConfig, offset):\n    yield\n"
+    )
+    registry = Registry((str(plugin_path),))
+    connector = registry.find(Kind.CONNECTOR, "AcmeSinkTask")
+    assert (connector.task_class.__name__, connector.config_model.__name__) == ("AcmeSinkTask", "AcmeConfig")
+    assert registry.find(Kind.CONNECTOR, "acme_ticks") is registry.find(Kind.CONNECTOR, "acme_tasks:acme_ticks")
+    assert registry.find(Kind.CONNECTOR, "AcmeSource").task_class.__name__ == "AcmeSourceTask"
+    with pytest.raises(PluginNotFoundError):
+        registry.find(Kind.CONNECTOR, "AcmeSourceTask")
+
+
+def test_missing_optional_dependency_is_explained(plugin_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    (plugin_path / "acme_sql.py").write_text("import headrace, sqlalchemy.engine")
+    with pytest.raises(PluginNotFoundError, match=r"sqlalchemy is not installed: pip install 'headrace\[jdbc\]'"):
+        Registry((str(plugin_path),)).find(Kind.CONNECTOR, "acme_sql")
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("pyspark.sql", "the Python package pyspark is not installed: pip install 'headrace[spark]'"),
+        ("acme", "the Python package that contains the module acme is not installed"),
+    ],
+)
+def test_missing_module_is_explained_with_the_smallest_extra(module: str, expected: str) -> None:
+    error = ValueError("cannot start")
+    error.__cause__ = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert explain(error) == expected
+    assert explain(ValueError("other")) is None
 
 
 def test_broken_file_on_plugin_path_is_reported_and_skipped(plugin_path: Path) -> None:

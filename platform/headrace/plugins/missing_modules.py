@@ -1,0 +1,47 @@
+"""Explains a missing Python package: names the extra that installs it.
+
+The extras are read from the metadata of the distribution that contains the plug-in, so that third-party plug-ins get
+the same message for their own extras.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"])?")
+
+
+def explain(error: BaseException, distribution_name: str = "headrace") -> str | None:
+    """Return what to install if a ModuleNotFoundError is among the error and its causes, otherwise None."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ModuleNotFoundError) and found.name:
+            return _what_to_install(found.name.partition(".")[0], distribution_name)
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _what_to_install(module: str, distribution_name: str) -> str:
+    try:
+        extras = _extras_with(distribution(distribution_name), module)
+    except PackageNotFoundError:
+        extras = []
+    if not extras:
+        return f"the Python package that contains the module {module} is not installed"
+    return f"the Python package {module} is not installed: pip install '{distribution_name}[{extras[0]}]'"
+
+
+def _extras_with(found: Distribution, module: str) -> list[str]:
+    """Return the extras that install a package with the module's name, the smallest extra first."""
+    packages: dict[str, list[str]] = {}
+    for text in found.requires or ():
+        match = _REQUIREMENT.match(text)
+        if match is not None and match["extra"]:
+            packages.setdefault(match["extra"], []).append(_normalized(match["name"]))
+    matching = [extra for extra, names in packages.items() if _normalized(module) in names]
+    return sorted(matching, key=lambda extra: (len(packages[extra]), extra))
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
