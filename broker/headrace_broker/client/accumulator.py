@@ -15,7 +15,7 @@ RECORD_OVERHEAD_BYTES = 12
 
 @dataclass(slots=True)
 class Accumulator:
-    """Small sends to one partition that wait for more records; the first was added at `opened_ms`."""
+    """Small sends to one partition that wait for more records; the first send was added at `opened_ms`."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class Accumulator:
 
 
 def concatenate(parts: list[RecordColumns]) -> RecordColumns:
-    """Return the records of all parts as one RecordColumns."""
+    """Return the records of all `parts` as one RecordColumns."""
     keys = headers = None
     if any(part.keys is not None for part in parts):
         keys = [key for part in parts for key in (part.keys or [None] * len(part))]
@@ -82,7 +82,7 @@ def estimate_bytes(columns: RecordColumns) -> int:
 def split_into_runs(
     columns: RecordColumns, size_bytes: int, size_bytes_max: int
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`, but at least one record each.
+    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`; a larger record is a run of its own.
 
     `size_bytes` is the estimate for all records.
     """

@@ -106,7 +106,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Admin:
-        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -197,7 +197,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def describe_configs(
         self, resources: Mapping[Resource, Sequence[str] | None] | Iterable[Resource], *, documentation: bool = False
     ) -> dict[Resource, list[DescribeConfigsResourceResult] | BrokerError]:
-        """Return the configuration of topics and brokers: the given keys of each resource, or (None) all keys."""
+        """Return the configuration of topics and brokers: for each resource the given keys, or all keys if None."""
         wanted = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources)
         found: dict[Resource, list[DescribeConfigsResourceResult] | BrokerError] = {}
         for node_id, group in self._by_node(wanted).items():
@@ -224,7 +224,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         *,
         validate_only: bool = False,
     ) -> dict[Resource, BrokerError | None]:
-        """Change single configuration keys of resources: (name, SET | DELETE | APPEND | SUBTRACT, value) for each."""
+        """Change single configuration keys; a change is (name, SET | DELETE | APPEND | SUBTRACT, value)."""
         wanted = {resource: list(operations) for resource, operations in changes.items()}
         done: dict[Resource, BrokerError | None] = {}
         is_for_controllers = self.cluster.endpoint_type != Cluster.endpoint_type
@@ -251,7 +251,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Group resources by the node to query: a broker for its own configuration, None = any node for the others."""
+        """Group resources by the node to query: a broker for its own configuration, None (any node) for the others."""
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None

@@ -79,7 +79,7 @@ class ReplicaAdmin:
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Return the ongoing reassignments (of these partitions; None = of all). Raises BrokerError."""
+        """Return the ongoing reassignments of these partitions (None = of all partitions). Raises BrokerError."""
         topics = None
         if partitions is not None:
             topics = [
@@ -128,7 +128,7 @@ class ReplicaAdmin:
     async def elect_leaders(
         self, election_type: int, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Elect leaders (None = for all partitions that need it); return {partition: None or the error}."""
+        """Elect leaders of these partitions (None = all that need it); return {partition: None or the error}."""
         topics = None
         if partitions is not None:
             topics = [
@@ -192,7 +192,7 @@ def _list_or_none(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 def _response_error_message(response: Any) -> str | None:
-    """Return the error message of the whole response; ElectLeaders has it only in the partition results."""
+    """Return the error message of the whole response; ElectLeaders responses contain it only per partition."""
     if not isinstance(response, ElectLeadersResponse):
         message: str | None = getattr(response, "error_message", None)
         return message

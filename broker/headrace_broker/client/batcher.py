@@ -1,6 +1,6 @@
-"""Turns sends into record batches: partitions, accumulates, splits and builds them in the sending thread.
+"""Converts sends into record batches: it partitions, accumulates and splits the records in the sending thread.
 
-Sends smaller than batch.size are accumulated for linger.ms. Larger ones are built at once, and split at batch.size if
+Sends smaller than batch.size are accumulated for linger.ms. Larger sends are built at once, and split at batch.size if
 that key is set, else at 256 KiB. Two locks: `_send_lock` keeps sends in order while batches are built, and
 `_memory_available` guards the count of buffered bytes, which buffer.memory limits. Built batches wait in order until
 the event loop drains them with `drain_built`.
@@ -63,9 +63,9 @@ class Batcher:
     # -- any thread --------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Partition, split, accumulate or build the records, and hand over the built batches to the loop.
+        """Partition, split, accumulate or build the records, and pass the built batches to the event loop.
 
-        First count all batches in the delivery, then hand them over, so that only one thread at a time uses the
+        First count all batches in the delivery, then pass them to the loop, so that only one thread at a time uses the
         delivery.
         """
         if columns.timestamps is None:
@@ -181,7 +181,7 @@ class Batcher:
             columns,
             compression=self._config.compression,
             compression_level=self._config.compression_level,
-            checksum=not self._config.enable_idempotence,  # the core writes sequence numbers and the checksum
+            checksum=not self._config.enable_idempotence,  # `WriterCore` writes sequence numbers and the checksum
         )
         topic, partition = accumulator.topic, accumulator.partition
         if len(data) > self._config.max_request_size and len(columns) == 1:
@@ -228,7 +228,7 @@ class Batcher:
             yield self._handoff.popleft()
 
     def seal_due(self, now_ms: float, can_send: Callable[[str, int], bool]) -> None:
-        """Build the batches whose linger.ms is over and that can be sent at once; others continue to accumulate."""
+        """Build the batches whose linger.ms is over and that can be sent at once; the others keep accumulating."""
         if not self._accumulators:
             return
         if not self._send_lock.acquire(blocking=False):

@@ -82,7 +82,7 @@ class Cluster:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, timeout_ms: float | None = None) -> Cluster:
-        """Find the brokers through the bootstrap servers. Raises TimedOutError if none responds in time."""
+        """Find the brokers through the bootstrap servers. Raises TimedOutError if no server responds in time."""
         cluster = cls(config)
         timeout = timeout_ms if timeout_ms is not None else config.default_api_timeout_ms
         try:
@@ -112,7 +112,7 @@ class Cluster:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def ready_connection(self, node_id: int, purpose: str = "") -> BrokerConnection | None:
-        """Return the open connection to a broker, None if there is none."""
+        """Return the open connection to a broker, None if no connection is open."""
         connection = self._connections.get((node_id, purpose))
         return connection if connection is not None and connection.is_open else None
 
@@ -193,7 +193,7 @@ class Cluster:
         return await connection.request(message, timeout_ms=timeout_ms)
 
     async def request_any(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
-        """Send a request to any broker; if it cannot be reached, try the next one. Raises NoBrokerError."""
+        """Send a request to any broker; if a broker cannot be reached, try the next one. Raises NoBrokerError."""
         failures = []
         for node_id in self._nodes_by_preference():
             try:
@@ -253,7 +253,7 @@ class Cluster:
             self.request_refresh()
 
     def track_all(self, *, on: bool) -> None:
-        """Keep the metadata of all topics while at least one caller has turned this on."""
+        """Turn the tracking of all topics on or off for one caller; it is on while any caller has turned it on."""
         self._tracks_all += 1 if on else -1
         if on:
             self.request_refresh()
@@ -380,7 +380,7 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find brokers without progress since the last check, and refresh the metadata if there are any.
+        """Find brokers without progress since the last check; if there are such brokers, refresh the metadata.
 
         If other brokers respond, fail the hung brokers' idempotent requests in flight, so that callers retry them on
         the other brokers.

@@ -1,4 +1,4 @@
-"""Commits (manually and automatically) and looks up the offsets of a reader's group.
+"""Commits and looks up the offsets of a reader's group; commits are manual or automatic.
 
 Runs on the reader's event loop. A group member commits with its generation, so that the coordinator rejects commits of
 removed members. The coordinator accepts a commit without a generation while the group is empty.
@@ -99,14 +99,14 @@ class CommittedOffsets:
             logger.warning("Group %s: auto-commit failed: %s", self._config.group_id, error)
 
     def restart_interval_if_due(self, now_ms: float) -> bool:
-        """Return True if auto.commit.interval.ms has passed, and restart the interval; else return False."""
+        """If auto.commit.interval.ms has passed, restart the interval and return True; else return False."""
         if not self.auto_commit_enabled or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
             return False
         self._last_commit_ms = now_ms
         return True
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of these partitions, None for those without one."""
+        """Return the committed offsets of these partitions, None for partitions without a committed offset."""
         return await offset_api.fetch_offsets(self._cluster, self._group_id("committed"), partitions)
 
     def _group_id(self, method: str) -> str:

@@ -1,8 +1,8 @@
 """The client's configuration: keys, defaults and units of Java's producer, consumer and admin client, in one table.
 
 `ClientConfig.from_properties` reports all errors at once, and warns about each key that it ignores. The metadata of a
-field defines its key, the kinds of client that have it, and its bounds. Callers apply Connect's overrides themselves.
-`explicit` holds the keys that were set, because some of Java's rules depend on that.
+field defines its key, the kinds of client that use it, and its bounds. Callers apply Connect's overrides themselves.
+`explicit` contains the keys that were set, because some of Java's rules depend on whether a key was set.
 """
 
 from __future__ import annotations

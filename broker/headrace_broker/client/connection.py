@@ -166,7 +166,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def oldest_request(self) -> tuple[int, int] | None:
         """The correlation id of the oldest request in flight, and how many bytes of a long response have arrived.
 
-        None if no request is in flight, or if the oldest is a JoinGroup or SyncGroup, which waits for other members.
+        The result is None if no request is in flight, or if the oldest is a JoinGroup or SyncGroup request, whose
+        response waits for other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None

@@ -1,4 +1,4 @@
-"""The client's errors. Each has its protocol error code (or None), and whether a retry may succeed."""
+"""The client's exceptions. Each has a protocol error code (or None), and states whether a retry may succeed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ClientConfigError(ClientError):
 
 
 class BrokerError(ClientError):
-    """A broker responded with an error code; `subject` is the topic-partition, group or broker it is about."""
+    """A broker responded with an error code; `subject` is the topic-partition, group or broker with the error."""
 
     code: ErrorCode
 
@@ -56,7 +56,7 @@ class RequestTimeoutError(ConnectionLostError):
 
 
 class NoBrokerError(ClientError):
-    """None of the known brokers can be reached, or none responded in time."""
+    """No known broker can be reached, or no broker responded in time."""
 
     retriable = True
 

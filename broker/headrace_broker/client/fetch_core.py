@@ -12,7 +12,7 @@ Guarantees:
   replica again. After a failure, this replica is ignored for some time.
 - The position skips control batches, compaction gaps, and records of a batch before the requested offset.
 
-State belongs to one owner.
+Only the `Fetcher` that created a `FetchCore` uses it, so there are no locks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NEWER_LEADER_TIMEOUT_MS = 30_000.0
 
 
 class FetchAction(Enum):
-    """The caller's next action after one partition's part of a Fetch response."""
+    """The caller's next action after one partition's entry of a Fetch response."""
 
     NONE = "nothing: there are no records, or the response is outdated"
     RECORDS = "notify the reader: a chunk was buffered"
@@ -432,7 +432,7 @@ class FetchCore:
 def _committed_spans(
     records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
 ) -> tuple[list[memoryview], int]:
-    """Exclude the batches of aborted transactions (KIP-98); each transaction ends with its producer's abort marker."""
+    """Exclude the batches of aborted transactions (KIP-98); a transaction ends with its producer's abort marker."""
     starts = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     spans: list[memoryview] = []

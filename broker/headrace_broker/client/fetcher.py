@@ -97,7 +97,7 @@ class Fetcher:
             self.pump()
 
     async def wait_for_positions(self) -> None:
-        """Wait for the running lookup of the missing positions, if any."""
+        """Wait for the lookup of the missing positions, if a lookup is running."""
         self.pump()
         if self._position_lookup is not None:
             await asyncio.wait([self._position_lookup])

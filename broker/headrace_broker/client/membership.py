@@ -91,7 +91,7 @@ class GroupMembership:
         self._rejoin.set()
 
     def handle_commit_error(self, code: ErrorCode) -> None:
-        """Rejoin after a commit failed because the coordinator does not know this member or its generation."""
+        """Rejoin after the coordinator rejected a commit because of an unknown member id or generation."""
         logger.info("Group %s: commit failed with %s; rejoining", self._core.group_id, code.name)
         if code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
             self._core.reset()
@@ -140,7 +140,7 @@ class GroupMembership:
             self._callbacks.on_failure(error)
 
     async def _join(self) -> bytes:
-        """Join and sync until there is an assignment; return its bytes. Raises BrokerError if it cannot be retried."""
+        """Join and sync until an assignment is received; return its bytes. Raises ClientError if not retriable."""
         attempts = 0
         while True:
             try:

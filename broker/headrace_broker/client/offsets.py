@@ -1,4 +1,4 @@
-"""Requests for the offsets of logs (ListOffsets) and of groups (OffsetCommit, OffsetFetch)."""
+"""Sends the requests for the offsets of logs (ListOffsets) and of groups (OffsetCommit, OffsetFetch)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MAX_TIMESTAMP = -3
 
 _OFFSET_COMMIT_VERSION_MAX = 9
 _OFFSET_FETCH_VERSION_MAX = 9
-"""Both use topic ids from version 10 on."""
+"""The last versions with topic names; from version 10 on, OffsetCommit and OffsetFetch use topic ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: that of the next record to read, and the leader epoch of the last read one (-1 = unknown)."""
+    """A committed offset (of the next record to read), and the leader epoch of the last read record (-1 = unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -164,7 +164,7 @@ async def commit_offsets(
 async def fetch_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return a group's committed offsets, None for partitions without one; `partitions` None = all partitions.
+    """Return a group's committed offsets, None for partitions without an offset; `partitions` None = all partitions.
 
     Raises BrokerError, TimedOutError.
     """

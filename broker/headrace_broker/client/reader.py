@@ -59,7 +59,7 @@ class Reader:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Reader:
-        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -419,7 +419,7 @@ class Reader:
         await self._offsets.commit(offsets_of_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of group.id for these partitions, None for those without one."""
+        """Return the committed offsets of group.id for these partitions, None without a committed offset."""
         return await self._offsets.committed(partitions)
 
     async def list_offsets(

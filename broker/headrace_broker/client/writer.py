@@ -71,7 +71,7 @@ class Writer:
             backoff_ms=cluster.retry_backoff_ms,
         )
         self._batcher = Batcher(cluster, config, self._wake)
-        self._parked: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
+        self._queued_sends: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
         self._open_deliveries: set[Delivery] = set()
         self._pump_scheduled = False
         self._connecting: set[int] = set()
@@ -83,7 +83,7 @@ class Writer:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Writer:
-        """Connect to the cluster, or share a connected one. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -100,8 +100,8 @@ class Writer:
         delivery = self._create_delivery(topic, partial(_complete_future, future))
         if self._closed:
             self._fail_delivery(delivery, ClosedError("the writer is closed"))
-        elif topic in self._parked or topic not in self.cluster.view.topics:
-            self._park(topic, partition, columns, delivery)
+        elif topic in self._queued_sends or topic not in self.cluster.view.topics:
+            self._queue_until_metadata(topic, partition, columns, delivery)
         else:
             self._batcher.send(topic, partition, columns, delivery)
         return future
@@ -224,22 +224,24 @@ class Writer:
 
     # -- the loop's thread -------------------------------------------------------------------------------------------
 
-    def _park(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
+    def _queue_until_metadata(
+        self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery
+    ) -> None:
         """Queue a send until the topic's metadata is available; later sends to the topic are queued after it."""
-        parked = self._parked.get(topic)
-        if parked is not None:
-            parked.append((partition, columns, delivery))
+        queued = self._queued_sends.get(topic)
+        if queued is not None:
+            queued.append((partition, columns, delivery))
             return
-        self._parked[topic] = [(partition, columns, delivery)]
-        self._spawn(self._unpark(topic))
+        self._queued_sends[topic] = [(partition, columns, delivery)]
+        self._spawn(self._send_queued(topic))
 
-    async def _unpark(self, topic: str) -> None:
+    async def _send_queued(self, topic: str) -> None:
         error: ClientError | None = None
         try:
             await self.cluster.topic(topic, self._config.max_block_ms)
         except ClientError as failure:
             error = failure
-        for partition, columns, delivery in self._parked.pop(topic):
+        for partition, columns, delivery in self._queued_sends.pop(topic):
             if error is not None:
                 self._fail_delivery(delivery, error)
             else:
@@ -432,10 +434,10 @@ class Writer:
             self._core.add(batch)
         for batch in self._core.abort():
             self._fail(batch, error)
-        for parked in list(self._parked.values()):
-            for _, _, delivery in parked:
+        for queued in list(self._queued_sends.values()):
+            for _, _, delivery in queued:
                 self._fail_delivery(delivery, error)
-            parked.clear()
+            queued.clear()
 
     def _on_metadata(self, view: object) -> None:
         if not self._core.is_idle:

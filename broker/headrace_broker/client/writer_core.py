@@ -1,11 +1,11 @@
-"""The producer's send logic: which batches to send, retry or fail, with idempotence (KIP-98, KIP-360).
+"""The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
 Pure: `Writer` does the I/O. It passes in batches, responses and `now_ms`; it receives request plans and verdicts.
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
-  only one batch of a partition is in flight. With idempotence up to five are, after the broker has accepted the
-  producer's first batch; after a failure batches are retried one at a time. The parts of a batch that was too large are
-  also sent one at a time, because each of them may have to be split again.
+  only one batch of a partition is in flight. With idempotence up to five batches are in flight, after the broker has
+  accepted the producer's first batch; after a failure batches are retried one at a time. The halves of a batch that was
+  too large are also sent one at a time, because each of them may have to be split again.
 - With idempotence the log contains a batch at most once: a batch with an unknown outcome is sent again with the same
   producer id, epoch and sequence. The epoch is bumped, and sequences restart at 0, when the broker reports a gap before
   a batch that no attempt can have written to the log. If an attempt may have written it, the batch fails instead:
@@ -14,7 +14,8 @@ Guarantees:
   case, too. As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
 - A failed batch does not affect other partitions.
 
-State belongs to one owner. A batch is in exactly one of three states: waiting, in flight, or resolved.
+Only the `Writer` that created a `WriterCore` uses it, so there are no locks. A batch is in exactly one of three states:
+waiting, in flight, or resolved.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, eq=False)
 class ReadyBatch:
-    """A built record batch to send. The core does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
+    """A built record batch to send. `WriterCore` does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
 
     topic: str
     partition: int
@@ -156,7 +157,7 @@ class WriterCore:
         self._busy[key] = state
 
     def can_send_immediately(self, topic: str, partition: int) -> bool:
-        """Return whether a batch added now would not wait behind another one."""
+        """Return whether a batch that is added now can be sent at once, without waiting for another batch."""
         state = self._busy.get((topic, partition))
         return state is None or (not state.waiting and self._is_within_window(state, state.added))
 
@@ -318,7 +319,7 @@ class WriterCore:
         return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Queue the parts of a batch that was too large, at the place of that batch in the queue."""
+        """Queue the halves of a batch that was too large, at the place of that batch in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):
@@ -341,7 +342,7 @@ class WriterCore:
         return expired
 
     def next_event_ms(self, now_ms: float) -> float | None:
-        """Return the time of the next retry or deadline, None if there is none."""
+        """Return the time of the next retry or deadline, None if neither is pending."""
         return min(self._events(now_ms), default=None)
 
     def abort(self) -> list[ReadyBatch]:
@@ -401,7 +402,7 @@ def write_producer_state(data: bytearray, producer_id: int, producer_epoch: int,
 
 
 def _is_split(batch: ReadyBatch) -> bool:
-    """Return whether the batch is a part of one that was too large."""
+    """Return whether the batch is a half of a batch that was too large."""
     return len(batch.number) > 1
 
 

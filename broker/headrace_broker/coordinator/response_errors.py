@@ -11,7 +11,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 def with_error(response: ResponseT, error: ErrorCode) -> ResponseT:
-    """Return `response` with `error` for the whole request; errors that are already set are kept."""
+    """Return `response` with `error` for the whole request; fields that already contain an error keep it."""
     if isinstance(response, OffsetCommitResponse):
         for topic in response.topics:
             _set_errors(topic.partitions, error)

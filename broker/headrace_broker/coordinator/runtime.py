@@ -1,7 +1,7 @@
-"""The contract between a coordinator shard and its runner.
+"""The contract between a coordinator shard and its `ShardRunner`.
 
 A shard is the coordinator's state for one partition of an internal topic.  It is pure: its inputs are requests and the
-current time, its output is a `CoordinatorResult`.  For each result, and before the next call on that shard, the runner
+current time, its output is a `CoordinatorResult`.  For each result, before the next call of that shard, `ShardRunner`
 
 1. appends `result.records` and then calls `shard.on_appended(result, now_ms)`; or, if the append fails, calls
    `shard.on_append_failed(result, error, now_ms)`;
@@ -10,7 +10,7 @@ current time, its output is a `CoordinatorResult`.  For each result, and before 
 
 Replaying a shard's log into an empty shard restores the same offsets and the same Empty and Stable groups
 (`tests/property/test_group_replay.py`).  A shard does not schedule its timers itself: `next_deadline_ms()` returns the
-time at which the runner must call `run_timers(now_ms)`.
+time at which `ShardRunner` must call `run_timers(now_ms)`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CoordinatorResult:
 class Shard(Protocol):
     """A coordinator shard: the state of one partition of the coordinator's topic.
 
-    The runner calls these methods in addition to the request handlers.
+    `ShardRunner` calls these methods in addition to the request handlers.
     """
 
     def replay(self, record: CoordinatorRecord) -> None:

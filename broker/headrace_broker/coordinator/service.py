@@ -63,7 +63,7 @@ _EXPIRED_GROUPS_AT_ONCE = 50
 
 
 class GroupCoordinator:
-    """The coordinator of every group whose partition this node is the leader of.  Used on the event loop only.
+    """The coordinator of every group whose partition this node leads.  Used on the event loop only.
 
     `now_ms` is wall-clock time.
     """
@@ -135,8 +135,10 @@ class GroupCoordinator:
                 runner.close(ErrorCode.NOT_COORDINATOR)
 
     def start(self) -> None:
-        """Start the periodic expiration of offsets: one partition at a time, all of them once per
-        offsets.retention.check.interval.ms."""
+        """Start the periodic expiration of offsets.
+
+        Partitions are handled one at a time, each once per offsets.retention.check.interval.ms.
+        """
         self._expiry = asyncio.get_running_loop().create_task(self._expire_offsets_periodically())
 
     def close(self) -> None:
@@ -242,7 +244,7 @@ class GroupCoordinator:
         except ApiError as error:
             return group_error(group, error.code, version)
         runner.flush()
-        response = runner.shard.fetch(group)  # read before waiting: later records need not be committed
+        response = runner.shard.fetch(group)  # read before the wait, so that it need not include later records
         if await runner.wait_for_commit() is not ErrorCode.NONE:
             return group_error(group, ErrorCode.NOT_COORDINATOR, version)  # every consumer version retries this error
         return response
@@ -298,7 +300,7 @@ class GroupCoordinator:
     # -- routing
 
     def _runner_for(self, group_id: str) -> ShardRunner:
-        """Return the runner of the group's shard.
+        """Return the `ShardRunner` of the group's shard.
 
         Raises ApiError INVALID_GROUP_ID if the group id is too long, COORDINATOR_LOAD_IN_PROGRESS while the group's
         partition is loading, and NOT_COORDINATOR if this node does not lead the partition.

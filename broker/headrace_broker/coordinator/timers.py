@@ -1,4 +1,4 @@
-"""Deadlines by key, with O(1) postponement.
+"""Holds the deadlines of a shard's timers by key, with O(1) postponement.
 
 Every heartbeat postpones its member's deadline, so postponing must be cheap: `schedule` changes only a dictionary, and
 the heap entry keeps its old time.  At the old time, `pop_due` adds a heap entry with the new deadline.
@@ -19,7 +19,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
-        self._queued: dict[TimerKey, int] = {}  # time of the key's valid heap entry; others are stale
+        self._queued: dict[TimerKey, int] = {}  # time of the key's valid heap entry; its other entries are stale
         self._heap: list[tuple[int, TimerKey]] = []
 
     def schedule(self, key: TimerKey, deadline_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Encode and decode the small text files of a log directory, in Kafka's formats. Pure.
+"""Encodes and decodes the small text files of a log directory, in Kafka's formats. Pure.
 
 Per log directory: the offset checkpoints (recovery point, high watermark, log start, cleaner), `meta.properties` and
 the clean shutdown marker. Per partition: the leader epoch checkpoint and `partition.metadata`.
@@ -92,7 +92,7 @@ def _number(text: str, number: int) -> int:
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
-    """Return the content of `partition.metadata`, which records the topic id of a partition's directory."""
+    """Return the content of `partition.metadata`, which contains the topic id of a partition's directory."""
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
 
 
@@ -108,13 +108,13 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> bytes:
-    """Return the content of `meta.properties`, which records the cluster and the node that own a log directory."""
+    """Return the content of `meta.properties`, which contains the ids of a log directory's cluster and node."""
     fields = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": directory_id}
     return "".join(f"{key}={value}\n" for key, value in sorted(fields.items())).encode()
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """Return the properties. Raises MalformedFileError if a required one is missing or the version is not 1."""
+    """Return the properties. Raises MalformedFileError if a required property is missing or the version is not 1."""
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()

@@ -1,6 +1,7 @@
-"""Topic configurations: validation, precedence of their sources, and `LogConfig`, the typed settings of one log.
+"""Topic configurations: their validation, the precedence of their sources, and `LogConfig`, the settings of one log.
 
-CreateTopics and IncrementalAlterConfigs validate with this module; DescribeConfigs returns results of `resolve_config`.
+CreateTopics and IncrementalAlterConfigs validate configurations with this module; DescribeConfigs returns the results
+of `resolve_config`.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
 
 
 THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-"""Replication quotas of a broker in bytes per second, for the replicas that a topic lists as throttled. The first one
-limits the bytes that the broker sends as leader, the second one the bytes that it fetches as follower."""
+"""Replication quotas of a broker in bytes per second, for the replicas that a topic lists as throttled. The first quota
+limits the bytes that the broker sends as leader, the second quota limits the bytes that it fetches as follower."""
 
 BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names} | {
     name: ConfigKey(

@@ -52,7 +52,7 @@ class LogDirectory:
         self.was_closed_cleanly = False
         self.clean_broker_epoch = -1
         self.checkpoint_time_ns = 0
-        """Modification time of the clean shutdown marker, else of the recovery point checkpoint; 0 = both are missing.
+        """Modification time of the clean shutdown marker or else of the recovery point checkpoint; 0 without both.
 
         Records before the recovery points were safe on disk at this time.
         """
@@ -185,8 +185,9 @@ class LogDirectory:
     ) -> Callable[[], None]:
         """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
 
-        It writes nothing if the file already has this content and is synced if it has to be. It also writes nothing if
-        a newer task for the same file has started or the directory is closed, because its offsets are outdated then.
+        The function writes nothing if the file already contains these offsets and, for `durable`, is synced. It also
+        writes nothing if a newer task for the same file has started or the directory is closed: its offsets are then
+        outdated.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)
@@ -219,7 +220,7 @@ class LogDirectory:
                 self._storage.remove(path)
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Release the lock. If `clean`, write the clean shutdown marker first, unless offline. Raises OSError."""
+        """Release the lock. If `clean` and online, write the clean shutdown marker first. Raises OSError."""
         try:
             if clean and self.offline_reason is None:
                 self._storage.write_atomic(self._path_of(CLEAN_SHUTDOWN_FILE), encode_clean_shutdown(broker_epoch))

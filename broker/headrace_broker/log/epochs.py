@@ -32,7 +32,7 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Record that `epoch` begins at `start_offset`, and remove entries that contradict it.
+        """Set the start offset of `epoch`, and remove the entries that contradict the new entry.
 
         Returns whether any entry changed.
         """
@@ -63,7 +63,7 @@ class LeaderEpochCache:
             return epoch, log_end_offset
         index = bisect_right(self._epochs, epoch)
         if index == len(self._epochs):
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET  # larger than every known epoch
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET  # `epoch` is larger than every known epoch
         if index == 0:
             return epoch, self._start_offsets[0]
         return self._epochs[index - 1], self._start_offsets[index]
@@ -76,7 +76,7 @@ class LeaderEpochCache:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove the epochs that end at or before `start_offset`; the epoch that contains it then starts at it.
+        """Remove the epochs that end at or before `start_offset`; the epoch of this offset then begins at this offset.
 
         Returns whether any entry changed.
         """

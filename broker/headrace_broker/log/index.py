@@ -1,7 +1,7 @@
 """The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk. Pure.
 
-Both are sparse. An offset index entry is (last offset of a batch relative to the base offset, file position of that
-batch), 32 bits each. A time index entry is (largest timestamp so far, relative last offset of the batch with that
+Both indexes are sparse. An offset index entry is (last offset of a batch relative to the base offset, file position of
+that batch), 32 bits each. A time index entry is (largest timestamp so far, relative last offset of the batch with that
 timestamp).
 The index files of the active segment are written only when it is rolled, flushed or closed: after a crash, recovery
 rebuilds them from the records.
@@ -38,12 +38,12 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: int) -> int:
-        """Return the position of the last entry at or before `relative_offset`, 0 if there is none."""
+        """Return the position of the last entry at or before `relative_offset`, 0 without such an entry."""
         index = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[index] if index >= 0 else 0
 
     def floor_position(self, position: int) -> int:
-        """Return the largest indexed position at or before `position`, 0 if there is none."""
+        """Return the largest indexed position at or before `position`, 0 without such an entry."""
         index = bisect_right(self.positions, position) - 1
         return self.positions[index] if index >= 0 else 0
 

@@ -1,7 +1,7 @@
-"""Load a partition's log from its directory.
+"""Loads a partition's log from its directory.
 
-Interrupted operations are completed or undone. After a clean shutdown the files are used unchecked; after a crash the
-segments after the recovery point are recovered.
+Loading completes or undoes interrupted operations. After a clean shutdown it uses the files without checking them;
+after a crash it recovers the segments after the recovery point.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def load(
     """Return the log in `directory`, created if it does not exist. Raises OSError.
 
     Unless this is the only replica, segments modified after `checkpoint_time_ns` are recovered even though their
-    records were safe on disk at that time: another program has modified them, or compaction right before a crash.
+    records were safe on disk at that time: another program, or a compaction right before a crash, has modified them.
     """
     storage.makedirs(directory)
     checkpointed_recovery_point = recovery_point
@@ -90,7 +90,7 @@ def load(
     is_unsynced = bool(names) and not was_closed_cleanly
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         damaged = _finish_swaps(storage, directory, names, open_segments)
-        storage.sync_directory(directory)  # a power failure must not bring back some of the replaced segments
+        storage.sync_directory(directory)  # a power failure must not restore some of the replaced segments
         names = storage.listdir(directory)
         if damaged and not is_only_replica:
             recovery_point = min(recovery_point, *damaged)
@@ -105,10 +105,12 @@ def load(
         recovery_point = min(recovery_point, first_lost_offset)
         if not is_only_replica:
             drop_segments_from(segments, sum(segment.base_offset < first_lost_offset for segment in segments))
-        # Remove the orphans only after dropping the segments: after a crash, the next start must find the loss again.
+        # Remove the orphaned indexes only after dropping the segments: if the broker crashes in between, the next start
+        # must detect the missing records again.
         for name in orphans:
             storage.remove(f"{directory}/{name}")
-        # Sync the removals: if the orphans returned after a power failure, the next start would drop refetched records.
+        # Sync the removals: if a power failure restored the orphaned indexes, the next start would drop the records
+        # that were fetched again.
         storage.sync_directory(directory)
     trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
     modified_from = (
@@ -140,8 +142,8 @@ def load(
         try:
             end_offset = recovery_point = _end_offset_of(segments[-1])
             if end_offset < checkpointed_recovery_point:
-                # Do not append to this log: a later recovery would truncate records appended after a batch with wrong
-                # offsets.
+                # Do not append to this log: it contains a batch with wrong offsets, and a later recovery would truncate
+                # the log at this batch.
                 raise CorruptBatchError(
                     segments[-1].size_bytes,
                     f"the log ends at offset {end_offset}, before its recovery point {checkpointed_recovery_point}",

@@ -1,8 +1,8 @@
 """The log of one partition: append, and read by offset or by timestamp.
 
-A log is used only by the event loop of its broker, so nothing here needs a lock. Consumers read records below the high
-watermark, followers read records up to the log end offset. The steps of an append are in Kafka's order: validate the
-batch, check the producer, record the leader epoch, roll, write, then update the state in memory.
+Only the event loop of the broker uses a log, so a log needs no lock. Consumers read records below the high watermark,
+followers read records up to the log end offset. The steps of an append are in Kafka's order: validate the batch, check
+the producer, store the leader epoch, roll the segment, write the batch, then update the state in memory.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PartitionLog(SegmentedLog):
             high_watermark=high_watermark,
             now_ms=now_ms,
         )
-        if cleaner_offset is not None:  # refetched records after a truncation must be cleaned again
+        if cleaner_offset is not None:  # records fetched again after a truncation must be cleaned again
             log.cleaner_offset = (
                 cleaner_offset if cleaner_offset <= log.log_end_offset else log.segments[-1].base_offset
             )
@@ -129,7 +129,7 @@ class PartitionLog(SegmentedLog):
         return log
 
     def assign_topic_id(self, topic_id: bytes) -> None:
-        """Write the topic id to `partition.metadata` unless it has one. Raises OSError."""
+        """Write the topic id to `partition.metadata` unless the file contains an id. Raises OSError."""
         if self.topic_id is None:
             # Not synced: the metadata log also contains the id, and one fsync per partition would block the event loop.
             path = f"{self.directory}/{PARTITION_METADATA_FILE}"
@@ -251,7 +251,8 @@ class PartitionLog(SegmentedLog):
             raise self._go_offline("read", error) from error
         if should_roll:
             # Start the segment at the log end offset, so that segments are contiguous even if the leader's compaction
-            # has removed the records between; unless the batch's offset, relative to it, would exceed 31 bits.
+            # has removed the records before the batch. If the batch's offset relative to the log end offset exceeds 31
+            # bits, start the segment at the batch's base offset.
             fits_relative = last.last_offset - self._log_end_offset <= RELATIVE_OFFSET_MAX
             self.roll(now_ms, None if fits_relative else headers[0].base_offset)
             segment = self._active

@@ -183,7 +183,7 @@ class LogManager:
     def _check_end_offset(self, key: TopicPartition, directory: LogDirectory, clean_end_offset: int) -> bool:
         """Return whether the log ends before `clean_end_offset`, its end offset at the clean shutdown.
 
-        Logs an error if so.
+        If it does, log an error.
         """
         log = self.logs.get(key)
         end_offset = 0 if log is None else log.log_end_offset

@@ -1,9 +1,9 @@
-"""The offset checkpoint files of all log directories: which offset each contains, and when it is written.
+"""The offset checkpoint files of all log directories: their offsets, their write intervals, and their rewriting.
 
 Checkpoints are written periodically and identify a log by its topic and partition. After a log is deleted or truncated,
 they still contain its old offsets. After a crash, these offsets would be applied to the recreated log or to the new
-records, so the checkpoints are rewritten before the next append to that log or partition. The log manager owns this
-object and calls it on the event loop; the returned write tasks may run in any thread.
+records, so the checkpoints are rewritten before the next append to that log or partition. The log manager owns the
+`OffsetCheckpoints` object and calls it on the event loop; the returned write tasks may run in any thread.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint file: the offset it contains for a log (None: no entry), its write interval, and its durability.
+    """One checkpoint file: the offset that it contains for a log (None: no entry), and its write interval.
 
-    The file is synced when it is written if `durable`.
+    If `durable`, the file is synced when it is written.
     """
 
     offset_of: Callable[[PartitionLog], int | None]
@@ -38,7 +38,7 @@ def _moved_log_start(log: PartitionLog) -> int | None:
 CHECKPOINTS = {
     HIGH_WATERMARK_FILE: Checkpoint(lambda log: log.high_watermark, 5_000, False),
     RECOVERY_POINT_FILE: Checkpoint(lambda log: log.recovery_point, 60_000, True),
-    # Only log start offsets that DeleteRecords has moved to inside a segment.
+    # Contains only log start offsets that DeleteRecords has moved into the middle of a segment.
     LOG_START_FILE: Checkpoint(_moved_log_start, 60_000, True),
     # Not synced: an outdated cleaner offset only causes records to be cleaned again.
     CLEANER_FILE: Checkpoint(lambda log: log.cleaner_offset, 60_000, False),
@@ -79,7 +79,7 @@ class OffsetCheckpoints:
         for key, log in self._logs.items():
             if self._directory_of[key] in usable:
                 log.checkpoint_ahead_of_log = False
-        if len(usable) == len(self._directories):  # an offline directory still has its outdated files
+        if len(usable) == len(self._directories):  # an offline directory still contains its outdated files
             self.stale_partitions.clear()
 
     def write_tasks(self, name: str, *, durable: bool | None = None) -> list[Work]:

@@ -60,7 +60,7 @@ class PendingDeletions:
         if not self._storage.exists(path):
             return
         found = read_topic_id(self._storage, path)
-        if found == topic_id or (found is None and not self._has_records(path)):  # its creation was interrupted
+        if found == topic_id or (found is None and not self._has_records(path)):  # the log's creation was interrupted
             return
         _log.warning(
             "%s belongs to a different topic of the same name, renamed it to %s", path, self.mark_stray(directory, key)

@@ -1,4 +1,4 @@
-"""Load the producer state of a partition from its snapshot files and from the batches after them."""
+"""Loads the producer state of a partition from its snapshot files and from the batches after them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Take a snapshot when replaying the batches since the last one would take longer than the snapshot."""
+        """Take a snapshot if replaying the batches since the last snapshot would take longer than a new snapshot."""
         self._batches_left -= batches
         if self._batches_left <= 0:
             self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))

@@ -49,7 +49,7 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer: its epoch, its last batches, the first offset of its open transaction (-1 = none is open)."""
+    """One producer: its epoch, its last batches, the first offset of its open transaction (-1 = no transaction)."""
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -88,7 +88,7 @@ class ProducerStateManager:
         if header.producer_epoch < entry.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {header.producer_epoch}, the last seen one is {entry.epoch}",
+                f"producer {header.producer_id}: epoch {header.producer_epoch} is below the last epoch {entry.epoch}",
             )
         first_sequence = header.base_sequence
         if header.producer_epoch > entry.epoch:
@@ -113,7 +113,7 @@ class ProducerStateManager:
         if entry is not None and header.producer_epoch < entry.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {header.producer_epoch}, the last seen one is {entry.epoch}",
+                f"producer {header.producer_id}: epoch {header.producer_epoch} is below the last epoch {entry.epoch}",
             )
 
     def update(self, header: BatchHeader) -> None:

@@ -1,4 +1,4 @@
-"""Recovery of a log after an unclean shutdown: checks the segments after the recovery point, truncates at damage.
+"""Recovers a log after an unclean shutdown: checks the segments after the recovery point, truncates at invalid batches.
 
 Each batch is checked (size, magic, CRC, increasing offsets). Indexes, leader epochs and producer state are rebuilt from
 the valid batches. The segment is truncated at the first invalid batch, and the later segments are renamed to
@@ -47,7 +47,7 @@ def recover(
     If offsets are missing between two segments at or after `cleaner_offset`, a power failure has lost the end of the
     first segment but not the second one. Unless `may_have_gaps`, the log is truncated at the gap, so that a follower
     fetches the lost records again. The only replica of a partition may have gaps, because no other replica has the
-    records after the gap. For the same reason it is not truncated at damage before the recovery point.
+    records after the gap. For the same reason, an invalid batch before the recovery point does not truncate its log.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
@@ -55,7 +55,11 @@ def recover(
         producers = _producers_before(storage, directory, segments, first)
     except CorruptBatchError as error:
         if not may_have_gaps:
-            _log.error("%s: recovering all segments, one before the recovery point is damaged: %s", directory, error)
+            _log.error(
+                "%s: recovering all segments, because a segment before the recovery point is damaged: %s",
+                directory,
+                error,
+            )
             return recover(
                 storage, directory, segments, epochs, config, 0, cleaner_offset=cleaner_offset, may_have_gaps=False
             )
@@ -95,7 +99,7 @@ def recover(
             storage.write(f"{directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}", producers.encode_snapshot())
         except OSError as error:
             _log.warning(
-                "%s: cannot write a producer snapshot, continuing without: %s", directory, error.strerror or error
+                "%s: cannot write a producer snapshot, continuing without it: %s", directory, error.strerror or error
             )
     remove_stray_snapshots(storage, directory, segments)
     return end_offset, producers
@@ -163,7 +167,7 @@ def _recover_segment(
     except CorruptBatchError as error:
         is_unwritten = segment.is_unwritten_from(valid_bytes)
         if not is_unwritten:
-            # A crash during a write leaves an incomplete last batch. It was never acknowledged: this is no error.
+            # A crash during a write leaves an incomplete last batch. Its loss is not an error: it was not acknowledged.
             is_interrupted_write = is_last and isinstance(error, IncompleteBatchError)
             _log.log(
                 logging.WARNING if is_interrupted_write else logging.ERROR,

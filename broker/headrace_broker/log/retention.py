@@ -1,4 +1,4 @@
-"""Selects the segments that retention deletes, by size, age and log start offset. Pure."""
+"""Selects the segments that retention deletes by their size, their age and the log start offset. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SegmentInfo:
 def count_expired(
     segments: Sequence[SegmentInfo], config: LogConfig, *, now_ms: int, high_watermark: int, log_start_offset: int
 ) -> int:
-    """Return how many of `segments` to delete, counted from the oldest. The last segment is the active one.
+    """Return how many of `segments` to delete, counted from the oldest. The last segment is the active segment.
 
     Only segments below the high watermark are deleted, oldest first. Segments below the log start offset are deleted
     with any cleanup.policy, except the active one.

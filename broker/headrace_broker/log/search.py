@@ -1,4 +1,4 @@
-"""Find records in a list of segments, by offset or by timestamp."""
+"""Finds records in a list of segments, by offset or by timestamp."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class LogSegment:
         self.first_timestamp = None
 
     def write_indexes(self) -> bool:
-        """Write the index files if they changed in memory; return whether they did."""
+        """Write the index files if the indexes changed in memory; return whether the files were written."""
         if not self._indexes_dirty:
             return False
         self._storage.write(self.path(INDEX_SUFFIX), self.index.encode())
@@ -258,7 +258,8 @@ class LogSegment:
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[str]:
         """Rename the files to `.deleted` names and return their paths.
 
-        The `.log` file is renamed last: a crash between leaves records without indexes, never indexes without records.
+        The `.log` file is renamed last: a crash between two renames may leave records without indexes, but never
+        indexes without records.
         """
         self.release()
         deleted = []
@@ -334,7 +335,7 @@ class LogSegment:
     # Writing
 
     def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
-        """Append complete batches and index them. Raises OSError and leaves the segment unchanged."""
+        """Append complete batches and index them. If it raises OSError, the segment is unchanged."""
         # Load the indexes before the write. Otherwise `track_batch` could fail after the write, because no file
         # descriptor is left to open an index file.
         if self._index is None or self._time_index is None:
@@ -345,7 +346,7 @@ class LogSegment:
                 self.preallocate(len(data))
             (self._file or self.file).write(data, position)
         except OSError:
-            with suppress(OSError):  # the caller takes the log offline because of the error of the write
+            with suppress(OSError):  # the caller takes the log offline because of the write's error
                 self.truncate_torn_tail()
             raise
         self.size_bytes = position + len(data)

@@ -7,8 +7,8 @@ A disk error takes the log offline: acknowledged records remain readable, append
 truncates incomplete batches. A log that went offline only because the disk was full can go online again without a
 restart (`try_go_online`).
 
-A truncation must be synced before records are appended after it (`sync_truncation`). Otherwise, after a power failure,
-the truncated records could be back in the file, below a high watermark that was advanced for the new records.
+A truncation must be synced before records are appended after it (`sync_truncation`). Otherwise a power failure could
+restore the truncated records, below a high watermark that was advanced for the new records.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class SegmentedLog:
         self.checkpoint_ahead_of_log = checkpoint_ahead_of_log
         """Whether offset checkpoints may contain offsets from before a truncation.
 
-        If so, they are rewritten before the next append.
+        If they may, they are rewritten before the next append.
         """
         self.rewrite_checkpoints: Callable[[], None] | None = None
         """Writes all offset checkpoints with the current offsets. Raises OSError."""
         self.on_flushed: Callable[[float], None] | None = None
         """Optional listener, called with the duration of each flush in seconds."""
         self.on_epochs_changed: Callable[[SegmentedLog], None] | None = None
-        """Optional listener that calls `write_epochs` soon. Without one, the epochs are written immediately."""
+        """Optional listener that calls `write_epochs` soon. Without a listener, the epochs are written immediately."""
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
@@ -222,14 +222,14 @@ class SegmentedLog:
     def _go_offline_unchanged(self, action: str, error: OSError) -> ApiError:
         """Go offline after an operation that failed without changing the log, and return the error to raise.
 
-        If the disk was full, `try_go_online` can bring the log back once there is space.
+        If the disk was full, `try_go_online` can bring the log online again once the disk has free space.
         """
         offline_error = self._go_offline(action, error)
         self.is_disk_full = self.offline_reason is not None and is_disk_full_error(error)
         return offline_error
 
     def try_go_online(self) -> bool:
-        """Bring a log online that is offline because of a full disk. Returns False if it still cannot be written."""
+        """Bring a log online that is offline because of a full disk. Return False if writing the log still fails."""
         try:
             self._active.truncate_torn_tail()
             self._write_epochs()
@@ -247,7 +247,7 @@ class SegmentedLog:
     def roll(self, now_ms: int, next_offset: int | None = None) -> None:
         """Close the active segment and start a new one at `next_offset`, by default the log end offset.
 
-        Does nothing if the active segment is empty and starts there. Raises ApiError.
+        Does nothing if the active segment is empty and starts at this offset. Raises ApiError.
         """
         base_offset = self._log_end_offset if next_offset is None else next_offset
         active = self._active
@@ -402,7 +402,7 @@ class SegmentedLog:
         ]
 
     def delete_segments_before(self, offset: int, now_ms: int) -> None:
-        """Delete the segments that end at or before `offset`; if any was deleted, raise the log start offset to it.
+        """Delete the segments that end at or before `offset`; after a deletion the log start offset is `offset`.
 
         Unlike retention, this ignores cleanup.policy: the caller has a snapshot that replaces the deleted records.
         Raises ApiError.
@@ -431,7 +431,7 @@ class SegmentedLog:
         """Replace segments with the compacted segment built from them, which has `.cleaned` files. Raises ApiError.
 
         The new files are renamed to `.swap`, then the old ones to `.deleted`, oldest first, then the new ones to their
-        final names, always the `.log` file last. After a crash at any point, the loader completes or undoes this.
+        final names, always the `.log` file last. After a crash, the loader completes or undoes the replacement.
         """
         bases = set(cleaned.replaced)
         old = [segment for segment in self._segments if segment.base_offset in bases]
@@ -480,11 +480,11 @@ class SegmentedLog:
             start = min(self._log_start_offset, offset)  # the leader's log may end before this log's start offset
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
-            self._delete(self._segments[:index:-1], now_ms)  # the last first: a crash leaves no gap
+            self._delete(self._segments[:index:-1], now_ms)  # the last segment first, so that a crash leaves no gap
             del self._segments[index + 1 :]
             segment.is_active = True
             self._active = segment
-            # Raises CorruptBatchError for a damaged segment. It is now the last segment, so the next start recovers it.
+            # Raises CorruptBatchError for a damaged segment. The next start recovers it, because it is now the last.
             position = segment.locate(offset)
             if position < segment.size_bytes:
                 offset = min(offset, segment.read_header(position).base_offset)
@@ -497,7 +497,7 @@ class SegmentedLog:
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
             recent = self._recent_snapshots.truncate(self._log_end_offset)
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, recent)
-        except OSError as error:  # a partially truncated log, or one with outdated producers, must not stay online
+        except OSError as error:  # a partially truncated log, or a log with outdated producers, must not stay online
             raise self._go_offline("truncate", error, may_stay_online=False) from error
         except CorruptBatchError as error:
             raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
@@ -505,9 +505,9 @@ class SegmentedLog:
     def sync_truncation(self) -> None:
         """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
 
-        Without the sync, the truncated records could return after a power failure, below a high watermark that was
-        advanced for the new records. With the old checkpoints, recovery would not check new records before the old
-        recovery point, and would delete those before the old log start offset.
+        Without the sync, a power failure could restore the truncated records, below a high watermark that was advanced
+        for the new records. With the old checkpoints, recovery would not check new records before the old recovery
+        point, and would delete new records before the old log start offset.
         """
         if self.unsynced_truncation is not None:
             try:
@@ -537,7 +537,7 @@ class SegmentedLog:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Delete all records and start the log at `offset`. Raises ApiError."""
         try:
-            self._delete(self._segments[::-1], now_ms)  # the last first: a crash leaves no gap
+            self._delete(self._segments[::-1], now_ms)  # the last segment first, so that a crash leaves no gap
             remove_snapshots_after(self.storage, self.directory, -1)
             segment = loader.create_segment(
                 self.storage, self.directory, offset, self.config, now_ms=now_ms, open_segments=self._open_segments

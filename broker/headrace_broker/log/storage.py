@@ -1,8 +1,8 @@
 """The file system interface that all log code uses.
 
-`DiskStorage` is the file system. `MemoryStorage` keeps files in memory with the same semantics: an open file remains
-usable after it is renamed or removed. Paths are strings with "/" separators. Every failure is an `OSError`; the caller
-decides how to handle it.
+`DiskStorage` accesses the file system. `MemoryStorage` keeps files in memory with the same semantics: an open file
+remains usable after it is renamed or removed. Paths are strings with "/" separators. Every failure is an `OSError`; the
+caller decides how to handle it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StorageLock(Protocol):
 
 
 class DiskFile:
-    """A file descriptor."""
+    """An open file of `DiskStorage`."""
 
     __slots__ = ("_fd",)
 
@@ -110,7 +110,7 @@ class DiskFile:
 
     def write(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._fd, data, position)
-        while written != len(data):  # a nearly full disk accepts a part, then returns ENOSPC
+        while written != len(data):  # a nearly full disk accepts some of the bytes, then returns ENOSPC
             written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
 
     def pread(self, size: int, position: int) -> bytes:
@@ -129,7 +129,7 @@ class DiskFile:
         os.ftruncate(self._fd, size)
 
     def allocate(self, size: int) -> None:
-        # Sparse, as in Kafka: allocating the disk blocks in advance did not make fdatasync any faster.
+        # The file is sparse, as in Kafka: allocating the disk blocks in advance did not make fdatasync any faster.
         if size > os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, size)
 
@@ -142,7 +142,7 @@ class DiskFile:
 
 def _write_all(fd: int, data: Buffer) -> None:
     view = memoryview(data)
-    while view:  # a nearly full disk accepts a part, then returns ENOSPC
+    while view:  # a nearly full disk accepts some of the bytes, then returns ENOSPC
         view = view[os.write(fd, view) :]
 
 
@@ -155,7 +155,7 @@ class DiskLock:
 
 
 class DiskStorage:
-    """The file system."""
+    """Implements the storage interface with the file system."""
 
     def open(self, path: str) -> DiskFile:
         return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))

@@ -1,4 +1,4 @@
-"""Validation of the batches that a leader appends, and recompression to the topic's codec (Kafka's LogValidator). Pure.
+"""Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator). Pure.
 
 By default only the batch header and the checksum are checked. The records themselves are read in two cases: a compacted
 topic rejects records without keys, and a topic with its own `compression.type` recompresses them.
@@ -181,7 +181,7 @@ def _decompressed_size_max(config: LogConfig) -> int:
 
 
 def recompress(records: bytearray | memoryview, header: BatchHeader, config: LogConfig) -> bytearray | None:
-    """Return the batch compressed with the topic's codec, None if it already is. Raises ApiError."""
+    """Return the batch compressed with the topic's codec, None if it already uses this codec. Raises ApiError."""
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:
         return None

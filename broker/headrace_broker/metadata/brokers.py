@@ -170,7 +170,7 @@ def unfence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: Top
 
 
 def fence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: TopicConfigs) -> list[MetadataRecord]:
-    """Fence a broker whose session expired or that requested it; move its leaderships and hide it from clients."""
+    """Fence a broker whose session expired or that requested this; move its leaderships and hide it from clients."""
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE, log_dirs=[]
     )

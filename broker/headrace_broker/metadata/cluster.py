@@ -1,7 +1,7 @@
 """The bootstrap records of a new metadata log, and the feature levels.
 
-`metadata.version` is that of Kafka 4.3 (30), so Kafka's tools support every record type that is written.  The other
-features stay at level 0 until they are implemented.
+`metadata.version` is the level of Kafka 4.3 (30), so Kafka's tools support every record type that controllers write.
+The other features stay at level 0 until they are implemented.
 
 `min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966).  Leaders
 use it to acknowledge records, and the controller uses it to compute the eligible leader replicas.  If each node used
@@ -21,7 +21,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 def bootstrap_records(image: MetadataImage, min_insync_replicas: int = 1) -> list[MetadataRecord]:
-    """Return the records that a new active controller appends first: missing features and cluster-wide configs.
+    """Return the first records of a new active controller: the missing features and cluster-wide configs.
 
     `min_insync_replicas` is the value in the controller's properties file.
     """

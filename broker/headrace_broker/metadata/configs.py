@@ -97,9 +97,9 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> ControllerResult[list[ApiError | None]]:
-    """Alter the configs of each (resource type, name, changes); the changes of one resource apply all or none.
+    """Alter the configs of each (resource type, name, changes); either all changes of a resource apply or none.
 
-    The response has one entry per resource: None, or the error.
+    The response contains one entry per resource: None, or the error.
     """
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
@@ -143,7 +143,10 @@ def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes)
 
 
 def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """kafka-reassign-partitions deletes throttle configs from brokers that never had any; this is not an error."""
+    """Whether the alteration deletes a config that the broker does not have.
+
+    This is not an error: kafka-reassign-partitions deletes throttle configs even if a broker has none.
+    """
     name, operation, _ = alteration
     return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before
 

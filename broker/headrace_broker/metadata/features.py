@@ -1,4 +1,4 @@
-"""UpdateFeatures (KIP-584).  Every feature supports a single level here, so only its current level is accepted."""
+"""UpdateFeatures (KIP-584): accepts only the current level of each feature, which is the only supported level."""
 
 from __future__ import annotations
 

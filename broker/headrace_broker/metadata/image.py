@@ -1,7 +1,8 @@
 """The metadata image: brokers, topics, partitions, configs and features at one offset of the metadata log.
 
-Immutable: `delta.apply_records` returns a new image that shares every unchanged part.  A reader may keep an image as
-long as it needs it, and a revert to the committed state only needs a reference to it.  Spec: KIP-500, KIP-631.
+An image is immutable: `delta.apply_records` returns a new image that shares every unchanged table with the old image.
+A reader may keep an image as long as necessary, and a revert to the committed state only needs a reference to the
+committed image.  Spec: KIP-500, KIP-631.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class PartitionImage:
     last_known_elr: tuple[int, ...] = ()
 
     def is_recoverable_from_other_replica(self, replica: int) -> bool:
-        """Whether `replica` can fetch the records it lost from another replica that is, or may become, the leader.
+        """Whether `replica` can fetch lost records from another replica that is the leader or may become the leader.
 
-        False for the last in-sync replica: after a restart it is elected leader again even if its log is damaged, so
-        records that it truncates are lost.
+        The result is False for the last in-sync replica: after a restart it is elected leader again even if its log is
+        damaged, so records that it truncates are lost.
         """
         if any(other != replica for other in (*self.isr, *self.eligible_leader_replicas)):
             return True

@@ -1,4 +1,4 @@
-"""Partition changes that follow from broker state changes, config changes and requested elections.
+"""Computes the partition changes that follow from broker state changes, config changes and requested elections.
 
 Every function reads an image and returns records.
 """
@@ -27,7 +27,7 @@ class TopicConfigs:
 def partition_change(
     image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs
 ) -> PartitionChange:
-    """Return a `PartitionChange` for the partition; the caller sets what should change."""
+    """Return a `PartitionChange` for the partition; the caller sets the requested change."""
     partition = topic.partitions[index]
     unclean = topic_configs.unclean_election_enabled(image, topic.name)
     return PartitionChange(

@@ -83,7 +83,7 @@ class BrokerLiveness:
         return -1 if contact is None else contact.shutdown_offset
 
     def lowest_metadata_offset(self, brokers: list[int]) -> int:
-        """Return the offset up to which all given brokers have read the metadata log, 2**62 if none has a session."""
+        """Return the offset up to which the given brokers have read the metadata log, 2**62 if none has a session."""
         return min(
             (self._contacts[item].metadata_offset for item in brokers if item in self._contacts), default=1 << 62
         )

@@ -1,9 +1,9 @@
 """Places the replicas of new partitions: striped across racks, and across the brokers of each rack.
 
-Guarantees, as of Kafka's StripedReplicaPlacer: the first replicas, which become leaders, rotate through the racks and
-are on live brokers; the replicas of a partition are spread over as many racks as possible; a fenced broker gets a
-replica only if its rack has no other broker left.  Brokers without a rack count as one rack.  The placement is
-deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
+The guarantees are those of Kafka's StripedReplicaPlacer: the first replicas, which become leaders, rotate through the
+racks and are on live brokers; the replicas of a partition are spread over as many racks as possible; a fenced broker
+receives a replica only if its rack has no other broker left.  Brokers without a rack count as one rack.  The placement
+is deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
 broker.
 """
 
@@ -37,7 +37,7 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the index in the rotation after the first replica list led by `last_leader`; 0 if no list is."""
+    """Return the index in the rotation after the first replica list led by `last_leader`; 0 without such a list."""
     racks = _racks(image)
     if any(live for live, _ in racks):
         for position in range(len(racks) * len(image.brokers)):
@@ -65,7 +65,7 @@ def _racks(image: MetadataImage) -> list[_Rack]:
 
 
 def _stripe(racks: Sequence[_Rack], position: int, replication_factor: int) -> tuple[int, ...]:
-    """Return the replicas at one index of the rotation: one of each rack, then a second one of each rack, and so on."""
+    """Return the replicas at one index of the rotation: one broker of each rack, then a second one, and so on."""
     rotation, first = divmod(position, len(racks))
     while not racks[first][0]:
         first = (first + 1) % len(racks)

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: the controller assigns blocks of 1000 producer ids, stored before their use (KIP-730)."""
+"""AllocateProducerIds: the controller logs each block of 1000 producer ids before a broker uses it (KIP-730)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _ConfigResponses = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """The values that CreateTopics uses where the request says -1."""
+    """The partition count and replication factor that CreateTopics uses if the request contains -1."""
 
     num_partitions: int = 1
     replication_factor: int = 1
@@ -254,7 +254,7 @@ def _partition_records(
 def delete_topics(
     image: MetadataImage, requested: Sequence[tuple[str | None, bytes]]
 ) -> ControllerResult[DeleteTopicsResponse]:
-    """Delete topics identified by (name, zero id) or (None, id).  A topic recreated with the name has a new id."""
+    """Delete topics identified by (name, zero id) or (None, id).  A recreated topic of the same name has another id."""
     records: list[MetadataRecord] = []
     results: list[DeletableTopicResult] = []
     removed: set[bytes] = set()

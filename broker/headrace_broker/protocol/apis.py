@@ -1,6 +1,7 @@
-"""The table of APIs: key, name, versions, and from which version on they are flexible.
+"""The table of Kafka's APIs: the key, the name, the versions and the first flexible version of each API.
 
-The versions are the stable ones of `protocol.KAFKA_VERSION`. A broker supports the versions that its handlers declare.
+The table lists the stable versions of the Kafka release `protocol.KAFKA_VERSION`. A broker supports the versions that
+its handlers declare.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class ApiKey(IntEnum):
 
 
 class Api:
-    """One API; `flexible_version` is the first flexible version (compact lengths, tagged fields), or None."""
+    """One API; `flexible_version` is its first flexible version (compact lengths, tagged fields), or None."""
 
     def __init__(
         self, key: ApiKey, name: str, min_version: int, max_version: int, flexible_version: int | None

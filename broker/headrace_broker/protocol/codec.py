@@ -62,7 +62,7 @@ def encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer
 
 
 def decoder(message: type[MessageT], version: int) -> Callable[[Buffer, int], tuple[MessageT, int]]:
-    """Return the compiled function from (buffer, position) to (message, position after it).
+    """Return the compiled function from (buffer, position) to (message, position after the message).
 
     Raises DecodeError for an unknown version.
     """

@@ -1,9 +1,9 @@
 """Generates the function that decodes one message class in one version.
 
-The function takes (buffer, position) and returns (message, position after it). One call unpacks a *run*: consecutive
-fixed-size fields and the length that follows them. Nested messages are read inline. Memory is bounded whatever a peer
-sends: every length is checked against the rest of the buffer before anything is allocated, and nested messages are
-counted. Record batches are memoryviews of the buffer; everything else is copied.
+The function takes (buffer, position) and returns (message, position after the message). One call unpacks a *run*:
+consecutive fixed-size fields and the length that follows them. Nested messages are read inline. Memory is bounded
+whatever a peer sends: every length is checked against the rest of the buffer before memory is allocated, and the number
+of nested messages is limited. Record batches are memoryviews of the buffer; all other values are copied.
 """
 
 from __future__ import annotations

@@ -56,7 +56,10 @@ class EncoderSource(Source):
     # -- fixed-size values -------------------------------------------------------------------------------------------
 
     def _flush(self, extra: tuple[str, str] | None = None) -> None:
-        """Pack and clear the run; with `extra`, pack the run and `extra`, and keep the run for another branch."""
+        """Pack and clear the run; with `extra`, pack the run and `extra` for one branch of the generated code.
+
+        In the second case the run is not cleared, because the other branch packs it as well.
+        """
         run = [*self.run, (*extra, self.path)] if extra else list(self.run)
         if not extra:
             self.run.clear()

@@ -1,8 +1,9 @@
 """The error codes of the protocol, and the exceptions `ApiError` and `ProtocolError`.
 
-`ErrorCode` is Kafka's table as of 4.4: names, codes, a short message, and whether a client may retry. `ApiError` means:
-respond with this error code. `ProtocolError` means that the peer violated the protocol: close its connection.
-`codec.EncodeError` is a subclass of neither: this process built a message that cannot be encoded.
+`ErrorCode` is Kafka's table as of 4.4: names, codes, a short message, and whether a client may retry. Code that raises
+`ApiError` requests a response with this error code. `ProtocolError` means that the peer violated the protocol, so its
+connection must be closed. `codec.EncodeError`, a subclass of neither, means that this process built a message that
+cannot be encoded.
 """
 
 from __future__ import annotations

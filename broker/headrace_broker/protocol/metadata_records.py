@@ -95,7 +95,7 @@ class PartitionRecord(MetadataRecord, api_key=3, versions="0-2", flexible="0+"):
 
 
 class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
-    """A config is set; null removes it."""
+    """A config is set; a null value removes the config."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -104,7 +104,7 @@ class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
 
 
 class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible="0+"):
-    """A change of a partition; absent fields (null, or -2 for the leader) do not change."""
+    """A partition is changed; an absent field (null, or -2 for the leader) keeps its value."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -163,7 +163,7 @@ class UserScramCredentialRecord(MetadataRecord, api_key=11, versions="0", flexib
 
 
 class FeatureLevelRecord(MetadataRecord, api_key=12, versions="0", flexible="0+"):
-    """A feature is finalized at a level; 0 removes it."""
+    """A feature is finalized at a level; level 0 removes the feature."""
 
     name: str = string()
     feature_level: int = int16()
@@ -222,7 +222,7 @@ class RemoveAccessControlEntryRecord(MetadataRecord, api_key=19, versions="0", f
 
 
 class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
-    """No change; advances the offsets while the cluster is idle."""
+    """The record changes nothing; it advances the log end offset while the cluster is idle."""
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
@@ -239,17 +239,17 @@ class RemoveUserScramCredentialRecord(MetadataRecord, api_key=22, versions="0", 
 
 
 class BeginTransactionRecord(MetadataRecord, api_key=23, versions="0", flexible="0+"):
-    """Start of a metadata transaction: the records up to its end apply together or not at all (KIP-868)."""
+    """A metadata transaction starts: its records are applied together or not at all (KIP-868)."""
 
     name: str | None = string(nullable="0+", default=None, tag=0)
 
 
 class EndTransactionRecord(MetadataRecord, api_key=24, versions="0", flexible="0+"):
-    """End of a metadata transaction: its records apply."""
+    """A metadata transaction ends: its records are applied."""
 
 
 class AbortTransactionRecord(MetadataRecord, api_key=25, versions="0", flexible="0+"):
-    """Abort of a metadata transaction: its records do not apply."""
+    """A metadata transaction is aborted: its records are discarded."""
 
     reason: str | None = string(nullable="0+", default=None, tag=0)
 

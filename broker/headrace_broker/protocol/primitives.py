@@ -13,10 +13,10 @@ from typing import Any
 from headrace_broker.protocol.notation import Buffer
 
 ARRAY_LENGTH_CACHED = 34
-"""The packers for integer arrays shorter than this are cached; those for longer ones are created for each use."""
+"""Packers for integer arrays shorter than this are cached; packers for longer arrays are created for each use."""
 
 BY_REFERENCE_SIZE = 1024
-"""Bytes fields larger than this become buffers of their own in an encoded message; smaller ones are copied."""
+"""Bytes fields larger than this become buffers of their own in an encoded message; smaller fields are copied."""
 
 ELEMENTS_MAX = 1_000_000
 """The limit of nested messages in one message. An empty nested message takes 3 bytes on the wire, 100 in memory."""
@@ -45,7 +45,7 @@ _SMALL_VARINTS = tuple(encode_unsigned_varint(value) for value in range(256))
 
 
 def rest_of_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Read the rest of an unsigned varint whose first byte was above 127; return (value, position after it)."""
+    """Read the rest of an unsigned varint whose first byte was above 127; return (value, position after the varint)."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -59,7 +59,7 @@ def rest_of_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return (value, position after it) of the unsigned varint at `position`. Raises IndexError, MalformedError."""
+    """Return the unsigned varint at `position` and the position after it. Raises IndexError, MalformedError."""
     first = buffer[position]
     return (first, position + 1) if first < 128 else rest_of_varint(buffer, position + 1, first)
 
@@ -113,7 +113,7 @@ def raise_uuid(value: bytes) -> None:
 
 
 class _Writers(dict[int, Callable[..., bytes]]):
-    """{array length: the function that packs the length and this number of integers}."""
+    """Maps an array length to the function that packs the length and that number of integers."""
 
     def __init__(self, letter: str, *, compact: bool) -> None:
         self._letter = letter

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Source:
-    """The lines of a function, the names it uses, and the path of the current field.
+    """The lines of a generated function, the names that it uses, and the path of the current field.
 
     `run` contains the fixed-size values (struct letter, expression, path) that the next call packs or unpacks.
     """
@@ -34,7 +34,7 @@ class Source:
         return ".".join(self._path)
 
     def line(self, text: str, about: str | None = None) -> None:
-        """Add one line at the current depth; it belongs to the current field unless `about` is given."""
+        """Add one line at the current depth; an error in the line names `about`, by default the current field."""
         self._lines.append("    " * self._depth + text)
         self._paths.append(self.path if about is None else about)
 

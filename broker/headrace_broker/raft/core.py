@@ -1,16 +1,16 @@
-"""The Raft core of the metadata quorum: leader election and log replication of one node, as a pure state machine.
+"""The Raft state machine of one node of the metadata quorum: leader election and log replication, without any I/O.
 
 Inputs are requests, responses and the current time; outputs are `Effect`s, which `raft.effects` documents.  The current
 `Role` handles most events.  This module holds the state that survives a role change (epoch, vote, high watermark) and
-the rule common to all roles: a node that sees a higher epoch moves to it.  Spec: KIP-595, KIP-996.
+the rule common to all roles: a node that receives a higher epoch enters that epoch.  Spec: KIP-595, KIP-996.
 
 Guarantees under message loss, delay and duplication: at most one leader per epoch; a voter votes once per epoch, and
 its vote is on disk before it responds; the high watermark never decreases and covers only records that a majority of
 the voters has on disk, in an epoch whose leader has committed a record of its own epoch.
 
 Any process can send a request, so a request may raise the epoch only by a small amount; otherwise a single request
-could exhaust the 32-bit epochs.  A node that is many epochs behind learns the current one from responses to its own
-requests.
+could exhaust the 32-bit epochs.  A node that is many epochs behind learns the current epoch from the responses to its
+own requests.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Raft:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether this node has committed everything that the leader reported as committed."""
+        """Whether this node has committed every record that the leader reported as committed."""
         return self.role.is_caught_up
 
     # -- inputs -----------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Raft:
         elif leader_id not in (NO_NODE, self.config.node_id):
             self.transition_to(Follower(self, leader_id, now_ms), now_ms)
         else:
-            # Start an election early. It cannot disrupt the quorum: the followers of a leader reject the pre-vote.
+            # Start an election early. This cannot disrupt a working quorum: followers of a leader reject the pre-vote.
             wait_ms = self.random_ms_below(self.config.election_timeout_ms // 4)
             self.transition_to(Unattached(self, now_ms, wait_ms), now_ms)
         return self._drain_effects()
@@ -132,7 +132,7 @@ class Raft:
         if partition is not None:
             leader_id, epoch = messages.leader_and_epoch(partition)
             if getattr(partition, "vote_granted", False):
-                leader_id = NO_NODE  # a voter that grants a vote no longer follows the leader in its response
+                leader_id = NO_NODE  # ignore the response's leader: a voter that grants a vote stops following it
             self.maybe_transition(epoch, leader_id, now_ms)
         self.role.on_response(node_id, request, partition, now_ms)
         return self._drain_effects()
@@ -296,7 +296,7 @@ class Raft:
             self.transition_to(Follower(self, leader_id, now_ms), now_ms)
 
     def transition_to(self, role: Role, now_ms: int) -> None:
-        """Leave the current role, which completes its pending requests, and enter another."""
+        """Leave the current role, which completes its pending requests, and enter `role`."""
         self.role.leave(now_ms)
         self.role = role
         if self.state.leader_id != role.leader_id and role.leader_id != NO_NODE:

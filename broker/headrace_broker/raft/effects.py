@@ -1,7 +1,7 @@
-"""The effects that the Raft core returns to its caller.
+"""The effects that the Raft state machine (`core.Raft`) returns to its caller.
 
-The caller executes them in order and completes each `Persist` before the next effect.  While a `Persist` is in
-progress the caller passes no input to the core, because the core already acts on state that is not on disk yet.
+The caller executes the effects in order and completes each `Persist` before the next effect.  While a `Persist` is in
+progress the caller passes no input to `core.Raft`, which already acts on the state that is not on disk yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft.quorum_state import QuorumState
 
-Token = Any  # identifies a pending request; the core returns it with the response and never inspects it
+Token = Any  # identifies a pending request; `core.Raft` returns it with the response and never inspects it
 
 
 @dataclass(frozen=True, slots=True)

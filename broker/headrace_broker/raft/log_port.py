@@ -1,4 +1,4 @@
-"""The interface through which the Raft core uses the metadata log.  Appends are synchronous, flushes are not."""
+"""The interface through which `core.Raft` accesses the metadata log.  Appends are synchronous, flushes are not."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class RaftLog(Protocol):
         """Delete every record from `offset` on."""
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return (end offset, epoch) of the snapshot that ends at the log start offset, None if there is none."""
+        """Return (end offset, epoch) of the snapshot that ends at the log start offset, None if it does not exist."""
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
         """Return (end offset, epoch) of the newest complete snapshot."""
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return (size of the snapshot, its bytes from `position` on), None if this node does not have the snapshot."""
+        """Return (size of the snapshot, its bytes from `position` on), None if this node lacks the snapshot."""
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         """Write a chunk of a snapshot that is being downloaded; position 0 starts the download over."""

@@ -111,7 +111,7 @@ class _Nominee(Role):
         if node_id in self._pending_requests:
             self._rejected.add(
                 node_id
-            )  # do not wait for the vote of a dead voter: the next election would only start later
+            )  # do not wait for the vote of a dead voter, which would only delay the next election
             self._finish_if_decided(now_ms)
 
     def _finish_if_decided(self, now_ms: int) -> bool:

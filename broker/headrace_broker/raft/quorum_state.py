@@ -1,4 +1,4 @@
-"""The `quorum-state` file: the voter's current epoch, the leader of that epoch and its own vote (data version 0)."""
+"""The `quorum-state` file: a voter's current epoch, the leader of that epoch and the voter's vote (data version 0)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 NO_NODE = -1
 EPOCH_MAX = (1 << 31) - 1 - (1 << 16)
-"""The highest accepted epoch.  Epochs are 32 bits wide; above this limit too few remain for further elections."""
+"""The highest accepted epoch.  Epochs have 32 bits; above this limit too few epochs remain for further elections."""
 EPOCH_INCREASE_MAX = 100
 """A request may raise a node's epoch by at most this much.  Responses have no such limit: a node that missed more
 elections learns the current epoch from the responses to its own requests."""

@@ -27,7 +27,7 @@ class Role:
     """Whether this node grants a pre-vote to a candidate whose log is at least as up to date as its own."""
 
     is_caught_up: bool = False
-    """Whether this node has committed everything that the leader reported as committed."""
+    """Whether this node has committed every record that the leader reported as committed."""
 
     def __init__(self, raft: Raft) -> None:
         self.raft = raft
@@ -46,7 +46,7 @@ class Role:
         """Run the timers that have expired."""
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        """A response arrived; None if the request failed.  The core has already applied its epoch and leader id."""
+        """A response arrived; None if the request failed.  `core.Raft` has already applied its epoch and leader id."""
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
         """This node granted a pre-vote to `candidate`, whose log ends at `end`."""

@@ -1,4 +1,4 @@
-"""Load the C extension modules of crc32c and aiokafka without the rest of these packages.
+"""Loads the C extension modules of crc32c and aiokafka without the other modules of these packages.
 
 `import crc32c` also imports importlib.metadata (40 ms). `import aiokafka` imports a complete Kafka client (200 ms, and
 12 MB more than the extension needs). The broker should start in a fraction of a second, so both extensions are loaded

@@ -1,7 +1,8 @@
-"""Build record batches from columns, and split columns by batch size.
+"""Builds record batches from columns, and splits columns by batch size.
 
-There are two implementations with the same result. Values with one common timestamp and without keys and headers (lines
-of a file, JSON rows) are joined with prefixes from precomputed tables. All other records use aiokafka's C builder.
+Two implementations build the same bytes. Records that share one timestamp and have no keys and headers (lines of a
+file, JSON rows) are encoded by joining their values with prefixes from precomputed tables. aiokafka's C builder encodes
+all other records.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def build_batch(
 ) -> bytearray:
     """Return one batch of all records, with offsets from `base_offset` on (`columns.offsets` is ignored).
 
-    With `checksum=False` the CRC is not set: the caller sets the producer's fields first and then computes it. Raises
-    ValueError if there are no records or no timestamps.
+    With `checksum=False` the CRC is not set: the caller sets the producer's fields first and then computes the CRC.
+    Raises ValueError if `columns` contains no records or no timestamps.
     """
     count = len(columns.values)
     if count == 0:
@@ -150,7 +151,7 @@ def finish_batch(payload: Buffer, **fields: int) -> bytearray:
 
 
 def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
-    """Return a batch with the given encoded records and the fields of `header`, some of them replaced by `changes`."""
+    """Return a batch of the given encoded records; its header is `header` with the fields in `changes` replaced."""
     return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 
@@ -189,7 +190,7 @@ def _write_crc(batch: bytearray) -> None:
 
 
 def _join_values(columns: RecordColumns) -> bytearray:
-    """Encode records with values only and one timestamp, after a blank header, with a single `bytes.join`."""
+    """Encode records that have only values and a common timestamp, after a blank header, with one `bytes.join`."""
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
@@ -212,7 +213,7 @@ def _join_values(columns: RecordColumns) -> bytearray:
 
 
 def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
-    """Encode any records with aiokafka's builder. The caller overwrites its header."""
+    """Encode any records with aiokafka's builder. The caller overwrites the header that the builder writes."""
     values = columns.whole_values()
     count = len(values)
     builder = load_aiokafka_records().DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _C_BUILDER_SIZE_MAX)
@@ -232,7 +233,7 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
-    """Split the records into runs, each of which fits an uncompressed batch of `size_bytes_max`, or is one record."""
+    """Split the records into runs that fit into a batch of `size_bytes_max`; a larger record is a run of its own."""
     count = len(columns)
     ends = list(accumulate(_record_sizes(columns)))
     start = 0

@@ -11,11 +11,11 @@ Headers = list[tuple[str, bytes | None]]
 class RecordColumns:
     """Records of one partition, stored by column. All lists have the same length.
 
-    `keys` or `headers` is None if no record has any. `timestamps` is an int if all records have the same one, None if
-    they are not set yet. `offsets` is None for records that are not in a log yet. `next_offset` is the offset from
-    which a reader continues; it is also after skipped control batches and batches whose records compaction removed.
-    Values of records to produce can omit a common prefix and suffix: `before` and `after` are added to each value,
-    except nulls, when a batch is built.
+    `keys` is None if no record has a key, `headers` is None if no record has headers. `timestamps` is an int if all
+    records have the same timestamp, None if the timestamps are not set yet. `offsets` is None for records that are not
+    in a log yet. `next_offset` is the offset from which a reader continues; it follows the records, the skipped control
+    batches, and the batches whose records compaction has removed. Values of records to produce can omit a common prefix
+    and suffix: when a batch is built, `before` and `after` are added to each value that is not null.
     """
 
     values: list[bytes | None]
@@ -71,7 +71,7 @@ class RecordColumns:
         return self._has_nulls
 
     def timestamp_list(self) -> list[int]:
-        """Return one timestamp per record, -1 if they are not set."""
+        """Return one timestamp per record, -1 for each record if the timestamps are not set."""
         timestamps = self.timestamps
         if isinstance(timestamps, list):
             return timestamps

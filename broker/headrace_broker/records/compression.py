@@ -1,7 +1,7 @@
 """The four compression codecs of record batches, in the formats of the Java client, with bounded decompression.
 
-gzip; snappy with xerial block framing (32 KiB blocks; raw snappy can be read too); lz4 frames with independent blocks
-(KIP-57); zstd. Decompression fails if the result would exceed the given limit, before it uses more memory.
+The codecs are gzip, snappy with xerial block framing (32 KiB blocks; raw snappy can be read too), lz4 frames with
+independent blocks (KIP-57), and zstd. Decompression fails before it uses more memory than the given limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT32 = struct.Struct(">i")
 
 
 class Compression(IntEnum):
-    """Codecs, with their numbers in the attributes of a batch."""
+    """The codecs, with their numbers in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1

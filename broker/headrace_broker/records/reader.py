@@ -1,4 +1,4 @@
-"""Read record batches into columns, with aiokafka's C parser."""
+"""Reads record batches into columns, with aiokafka's C parser."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 
 
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
-    """Append `batch` to `columns` in place. A column that only one of the two has is filled with its default."""
+    """Append `batch` to `columns` in place. A column that exists in only one of them is filled with its default."""
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:
         columns.keys = columns.keys if columns.keys is not None else [None] * count

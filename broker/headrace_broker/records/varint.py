@@ -1,4 +1,4 @@
-"""Zig-zag encoded variable-length integers, as in records."""
+"""Encodes and decodes the zig-zag variable-length integers of the record format."""
 
 from __future__ import annotations
 

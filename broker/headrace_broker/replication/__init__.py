@@ -1,6 +1,6 @@
 """Partition replication: the state that a leader keeps per follower, and a follower's handling of fetch responses.
 
-Pure: the inputs are offsets, epochs and times, the outputs decisions.  `server` does the network and disk IO.
+Pure: the inputs are offsets, epochs and times, the outputs are decisions.  `server` does the network and disk I/O.
 
 The high watermark of a partition is computed by `leader.LeaderReplicas.compute_high_watermark`.
 """

@@ -36,7 +36,7 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class CachedPartition:
-    """One partition of a session: what the client requested last, and the values last sent to it."""
+    """One partition of a session: the client's latest request for it, and the values last sent to the client."""
 
     partition: FetchPartition
     high_watermark: int = -2
@@ -125,9 +125,9 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def get_or_create(self, request: FetchRequest, replica_id: int, now_ms: int) -> FetchSession | None:
-        """Return the request's session; create it if the request starts one.  None means a sessionless full fetch.
+        """Return the request's session; create it if the request starts a session.  None: a fetch without a session.
 
-        Raises ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+        Raises ApiError FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
         """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -180,7 +180,7 @@ class FetchSessionCache:
 
 
 class FetchSessionHandler:
-    """The client's side of a session: what the broker has cached, and what the next request must contain."""
+    """The client's side of a session: computes the partitions that the next request must contain."""
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
@@ -237,7 +237,7 @@ class FetchSessionHandler:
     def fill_wake_up(self, request: FetchRequest) -> bool:
         """Turn the request into an empty fetch: when it arrives, the broker responds to the session's delayed fetch.
 
-        Return False if there is no session yet.
+        Return False if no session exists yet.
         """
         if self.is_next_request_full:
             return False

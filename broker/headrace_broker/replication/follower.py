@@ -15,7 +15,7 @@ from headrace_broker.records.batch import Buffer, CorruptBatchError, iter_batche
 
 
 class FollowerLog(Protocol):
-    """The part of a partition's log that a follower uses."""
+    """The interface through which a follower accesses a partition's log."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -50,7 +50,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """The offset is outside the leader's log: request that log's start and end offsets, then call `reset_offset`."""
+    """The fetch offset is outside the leader's log: request that log's offset range, then call `reset_offset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ FetchAction = Append | Truncate | ResetOffset | Stop | Retry
 def next_fetch(
     index: int, log: FollowerLog, leader_epoch: int, size_bytes_max: int, end: tuple[int, int] | None = None
 ) -> FetchPartition:
-    """Build the partition's part of a fetch request to the leader of that epoch.
+    """Build the partition's entry in a fetch request to the leader of `leader_epoch`.
 
     The fetch offset is the log end offset, or `end` if an append is in progress (`end_after_append`).
     """
@@ -89,7 +89,7 @@ def next_fetch(
 
 
 def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | None:
-    """Return (offset, epoch) of the log end after the records are appended, None if the next fetch must wait for it.
+    """Return (offset, epoch) of the log end after the append; None if the next fetch must wait for the append.
 
     A fetch tells the leader that the follower has every record before the fetch offset.  Sending the next fetch before
     the append completes is safe below the leader's high watermark: such a fetch offset neither commits a record nor
@@ -123,7 +123,7 @@ def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> Fetc
 def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: int) -> int:
     """Return the offset to truncate to, given the diverging epoch and its end offset in the leader's log.
 
-    If the local log has no record of that epoch, it is truncated to the end of the largest local epoch below it.
+    If the local log has no record of the diverging epoch, it is truncated to the end of the next lower local epoch.
     """
     if leader_epoch < 0:
         return log.high_watermark

@@ -24,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """The state of a follower, from its fetches; unknown before the first fetch."""
+    """The state of a follower, updated by its fetches; unknown before the first fetch."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -33,7 +33,7 @@ class FollowerState:
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
     serves_consumers: bool = False
-    """Whether consumers read from it (KIP-392): it then receives a new high watermark at once."""
+    """Whether consumers read from this follower (KIP-392); if so, it receives a new high watermark at once."""
 
     def mark_out_of_sync(self) -> None:
         """Reset the caught-up times: after the follower left the ISR, earlier fetches do not show that it keeps up."""
@@ -41,7 +41,7 @@ class FollowerState:
         self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether it has every record, or was caught up within the last `lag_time_max_ms`."""
+        """Whether the follower has every record, or was caught up within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
@@ -158,7 +158,7 @@ class LeaderReplicas:
         return len(self.isr) < self.effective_min_isr
 
     def compute_high_watermark(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
-        """Return the offset to which the high watermark can advance, None while the ISR is too small (min ISR)."""
+        """Return the offset to which the high watermark can advance, None if the ISR is below min.insync.replicas."""
         if self.is_under_min_isr:
             return None
         high_watermark = log_end_offset
@@ -195,7 +195,7 @@ class LeaderReplicas:
     # -- ISR changes -------------------------------------------------------------------------------------------------
 
     def has_caught_up_follower_outside_isr(self, log_end_offset: int) -> bool:
-        """Whether a follower outside the ISR has every record: its next fetch may not come before the next append."""
+        """Whether a follower outside the ISR has every record; it can then join the ISR without another fetch."""
         return any(
             follower.log_end_offset >= log_end_offset
             for replica, follower in self.followers.items()
@@ -205,7 +205,7 @@ class LeaderReplicas:
     def propose_isr_change(
         self, *, high_watermark: int, log_end_offset: int, now_ms: int, is_eligible: IsEligible, may_shrink: bool
     ) -> IsrProposal | None:
-        """Return the ISR change that is due, None if there is none.  It is pending until the controller responds."""
+        """Return the ISR change that is due, if any.  The change is pending until the controller responds."""
         if self.pending_proposal is not None:
             return None
         new_isr = self._expanded_isr(high_watermark, is_eligible)

@@ -25,7 +25,7 @@ Selector = Callable[[str, ReplicaView, Iterable[ReplicaView]], int | None]
 
 
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
-    """Return the follower in the consumer's rack with the highest log end offset; None if the leader is in it too."""
+    """Return the follower with the highest log end offset in the consumer's rack; None if the leader is in the rack."""
     if not rack or leader.rack == rack:
         return None
     in_rack = [follower for follower in followers if follower.rack == rack]

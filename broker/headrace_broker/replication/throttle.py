@@ -23,8 +23,8 @@ class ReplicationThrottle:
         self.bytes_per_s: int | None = None
         self._samples_max = samples_max
         self._sample_ms = sample_ms
-        self._samples: deque[list[int]] = deque()  # [start time, time of the last record call, bytes]
-        self._total_bytes = 0  # of all samples
+        self._samples: deque[list[int]] = deque()  # [start time, time of the last call of `record`, bytes]
+        self._total_bytes = 0  # the sum of all samples
         self._partitions: dict[str, frozenset[int]] = {}
 
     # -- throttled replicas ------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class ReplicationThrottle:
         return self.delay_ms(now_ms, more_bytes) > 0
 
     def delay_ms(self, now_ms: int, more_bytes: int = 0) -> int:
-        """Return how long to send or fetch nothing until the rate is below the limit; 0 if it is below."""
+        """Return how long to delay throttled replicas until the rate is below the limit; 0 if it already is."""
         if self.bytes_per_s is None:
             return 0
         samples = self._samples

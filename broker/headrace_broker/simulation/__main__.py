@@ -1,4 +1,4 @@
-"""`python -m headrace_broker.simulation --seed N [N ...] [--count M] [--verbose]`: run seeds, or reproduce one."""
+"""The command `python -m headrace_broker.simulation --seed N [N ...] [--count M] [--verbose]`, which runs seeds."""
 
 from __future__ import annotations
 

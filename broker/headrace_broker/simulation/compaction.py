@@ -1,9 +1,9 @@
 """Checks that a compacted log keeps the latest record of each key, and tombstones until their delete horizon.
 
 Each replica cleans its own log.  The first cleaning that finds a tombstone sets its delete horizon (KIP-534); a later
-cleaning may remove it when the horizon has passed on the node's clock.  A replica that was down for longer may never
-receive the tombstone and may keep an older record.  A replica that is catching up from a cleaned log may lack the
-latest record of a key below its own end offset: a newer record of the key follows at a higher offset.
+cleaning may remove it when the horizon has passed on the node's clock.  A replica that was down until after the horizon
+may never receive the tombstone and may keep an older record.  A replica that is catching up from a cleaned log may lack
+the latest record of a key below its own end offset: a newer record of the key follows at a higher offset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class CompactedLog:
         self._end_offset = 0
 
     def record_committed(self, view: memoryview, position: int, header: BatchHeader) -> None:
-        """Add a committed batch; ignore a batch below the end offset of the batches added before."""
+        """Add a committed batch; ignore a batch below the end offset of the batches already added."""
         if header.base_offset < self._end_offset:
             return
         self._end_offset = header.next_offset
@@ -40,8 +40,8 @@ class CompactedLog:
     ) -> dict[int, int | None]:
         """Check a replica's log after its segments changed.
 
-        `tombstones` {offset: delete horizon in ms, or None} are those that the last check of this log found.  Return
-        those that this check finds.
+        `tombstones` {offset: delete horizon in ms, or None} are the tombstones that the last check of this log found.
+        Return the tombstones that this check finds.
         """
         offsets, found_tombstones = _read_committed(log)
         for key, latest in self._latest.items():

@@ -34,7 +34,7 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.write_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
-        """Called once, in the middle of the next append: a prefix of the data is already written, the rest is not."""
+        """Called once, in the middle of the next append, when only a prefix of the data is written."""
         self.may_tear: Callable[[], bool] = lambda: True
         """Whether the current append may be torn, so that `on_append` is called."""
         self.on_appended: Callable[[str], None] | None = None
@@ -43,7 +43,7 @@ class SimulatedDisk:
         """Called after a whole file was written or replaced."""
         self._overwritten: dict[str, None] = {}  # files written below their end since their last sync
         self._truncated_to: dict[str, int] = {}  # the smallest size of files truncated since their last sync
-        self._unsynced_names: dict[str, bytes | None] = {}  # changed names: the contents after a lost change
+        self._unsynced_names: dict[str, bytes | None] = {}  # {changed name: its contents if the change is lost}
 
     def mount(self) -> SimulatedStorage:
         """Return the disk's storage for a new process."""
@@ -100,16 +100,16 @@ class SimulatedDisk:
         return data[:size]
 
     def note_written(self, path: str, position: int, size_before: int) -> None:
-        """Record a write, which may overwrite earlier bytes."""
+        """Track a write, which may overwrite earlier bytes."""
         if position < size_before:
             self._overwritten[path] = None
 
     def note_truncated(self, path: str, size: int) -> None:
-        """Record a truncation."""
+        """Track a truncation."""
         self._truncated_to[path] = min(size, self._truncated_to.get(path, size))
 
     def note_synced(self, path: str) -> None:
-        """Record a sync of the file: its contents are durable, and so is its name if the file is new."""
+        """Track a sync of the file: its contents are durable, and so is its name if the file is new."""
         self._overwritten.pop(path, None)
         self._truncated_to.pop(path, None)
         data = self.files._files.get(path)
@@ -117,16 +117,16 @@ class SimulatedDisk:
             self.synced[path] = bytes(data)
 
     def note_renamed(self, path: str, before: bytes | None) -> None:
-        """Record that the name now refers to another file; not durable until the directory is synced."""
+        """Track a rename: the name now refers to another file, which is not durable until the directory is synced."""
         self._unsynced_names.setdefault(path, before)
 
     def note_directory_synced(self, directory: str) -> None:
-        """Record a sync of the directory: the names in it are durable."""
+        """Track a sync of the directory: the names in it are durable."""
         for path in [path for path in self._unsynced_names if path.rpartition("/")[0] == directory]:
             del self._unsynced_names[path]
 
     def note_removed(self, path: str) -> None:
-        """Record the removal of a file, or of a directory with its contents."""
+        """Track the removal of a file, or of a directory with its contents."""
         prefix = path + "/"
         for names in (self.synced, self._unsynced_names):
             for name in [name for name in names if name == path or name.startswith(prefix)]:

@@ -1,4 +1,4 @@
-"""Records what the clients of a run wrote, read and committed, and checks it against the logs at the end of the run."""
+"""The history of a run: the clients' writes, reads and commits, which are checked against the logs at its end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class History:
         return sum(len(items) for items in self.sent.values())
 
     def record_read(self, client: str, partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        """Store the value that a client read.  Raises Violation if another value was read at the offset before."""
+        """Store the value that a client read.  Raises Violation if an earlier read at the offset returned another."""
         known = self.read.setdefault(partition, {}).setdefault(offset, value)
         if known != value:
             raise Violation(
@@ -67,7 +67,7 @@ class History:
             )
 
     def check_next(self, client: str, partition: TopicPartition, offset: int, position: int) -> None:
-        """Check that the record at `offset` may follow `position`: all records in between must have been removed."""
+        """Check that the record at `offset` may follow `position`: every record between them must be removed."""
         may_skip = partition[0] == COMPACTED or offset <= self._log_start(partition)
         if offset != position and not (offset > position and may_skip):
             raise Violation(f"{client} read {format_offset(partition, offset)}, expected offset {position}")
@@ -116,7 +116,7 @@ class History:
 def _check_latest(items: list[SentRecord], final: FinalLog) -> None:
     """Check that the log has each key's latest value.
 
-    If the latest value is a tombstone, it may have been removed, and the log may contain older values.
+    A latest value that is a tombstone may have been removed, and the log may then contain older values.
     """
     latest = {key: value for _, (key, value) in sorted(final.records.items())}
     for key, last in {item.key: item for item in items}.items():

@@ -14,7 +14,7 @@ A compacted log keeps the latest record of each key below the high watermark, an
 With unclean leader election (the topic `UNCLEAN`) committed records may be lost; each epoch must still have one leader,
 and all replicas must agree at the end of the run.
 
-The checks are cheap: each one reads only the changes since the previous one.
+The checks are cheap: each check reads only the changes since the previous check.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class CommittedBatches:
     """Set for a compacted topic: a replica that has compacted its log may lack records or whole batches."""
 
     def record_leader(self, epoch: int, leader: int, log_name: str) -> None:
-        """Record the leader of an epoch.  Raises Violation if the epoch has another one."""
+        """Store the leader of an epoch.  Raises Violation if the epoch already has another leader."""
         known = self.leaders.setdefault(epoch, leader)
         if known != leader:
             raise Violation(f"{log_name}: nodes {known} and {leader} both lead epoch {epoch}")
 
     def check_log(self, log: PartitionLog, start: int, end: int, log_name: str) -> int:
-        """Check the log's batches from `start` to the high watermark `end`; return the end offset of the last one."""
+        """Check the log's batches from `start` to the high watermark `end`; return the last batch's end offset."""
         while start < end:
             found = log.read(start, _READ_BYTES, upper_bound_offset=end)
             data = b"".join(found.buffers)

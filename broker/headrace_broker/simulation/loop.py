@@ -27,7 +27,7 @@ T = TypeVar("T")
 _CALLBACK_US = 2
 """The simulated duration of a callback, so that time also advances for a node that never waits."""
 _FILE_WORK_US = (50, 5_000)
-"""The duration of a call in a thread: from a call without I/O to an fsync on a busy disk."""
+"""The shortest and the longest duration of a call in a thread: a call without I/O, and an fsync on a busy disk."""
 _CALLBACKS_MAX = 5_000_000
 
 
@@ -42,7 +42,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One run of a process; after a restart there is a new instance with the same name."""
+    """One run of a process; a restart creates a new instance with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 
@@ -114,7 +114,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             _set_running_loop(None)
 
     def _step(self) -> bool:
-        """Run one callback, or advance time to the next timer.  Return False if there is neither."""
+        """Run one callback, or advance time to the next timer.  Return False if no callback and no timer is left."""
         timers = self._timers
         while timers and timers[0][0] <= self.now_us:
             _, _, node, handle = heapq.heappop(timers)
@@ -287,7 +287,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """End the simulation; whatever is scheduled afterwards is dropped."""
+        """End the simulation; callbacks that are scheduled afterwards are dropped."""
         self._is_closed = True
         with catch_warnings():
             simplefilter("ignore", RuntimeWarning)  # about coroutines that were never awaited
@@ -302,7 +302,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Record an exception raised by a callback, unless the callback killed its own process."""
+        """Store an exception raised by a callback, unless the callback killed its own process."""
         if not (self._running.is_dead or self._is_closed):
             self.failures.append({**context, "node": self._running.name})
 

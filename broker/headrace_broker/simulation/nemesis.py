@@ -93,7 +93,7 @@ class Nemesis:
         await asyncio.sleep(self.rng.random() ** 2 * longest_s)
 
     async def boot_later(self, machine: Machine) -> None:
-        """Start the machine after a random delay, unless it is running by then."""
+        """Start the machine after a random delay, unless it is running after the delay."""
         await self.sleep_up_to(2.0)
         if not machine.is_up:
             self.world.log_event(f"{machine.name} is started")
@@ -104,7 +104,7 @@ class Nemesis:
 
 
 async def kill(nemesis: Nemesis) -> None:
-    """Kill one machine's process, or sometimes all, with SIGKILL."""
+    """The process of one machine, or sometimes of every machine, is killed with SIGKILL and restarted."""
     world, rng = nemesis.world, nemesis.rng
     victims = [nemesis.choose_machine()]
     if rng.random() < 0.2:
@@ -180,7 +180,7 @@ async def torn_append(nemesis: Nemesis) -> None:
 
 
 async def stop(nemesis: Nemesis) -> None:
-    """A controlled shutdown."""
+    """A process is stopped with a controlled shutdown and restarted."""
     machine = nemesis.choose_machine()
     if nemesis.world.may_kill(machine):
         await nemesis.world.stop(machine)
@@ -188,7 +188,7 @@ async def stop(nemesis: Nemesis) -> None:
 
 
 async def pause(nemesis: Nemesis) -> None:
-    """Stop a process with SIGSTOP, for less or more than broker.session.timeout.ms."""
+    """A process is paused with SIGSTOP, for less or more than broker.session.timeout.ms."""
     machine = nemesis.choose_machine()
     nemesis.world.pause(machine)
     await nemesis.sleep_up_to(3.0)
@@ -279,7 +279,7 @@ async def late_delivery(nemesis: Nemesis) -> None:
 
 
 async def slow_network(nemesis: Nemesis) -> None:
-    """The network latency of one node, or of all, is high."""
+    """The network latency of one node, or of every node, is high."""
     network, name = nemesis.world.network, nemesis.choose_machine().name
     if nemesis.rng.random() < 0.5:
         network.extra_latency_us[name] = nemesis.rng.choice((5_000, 50_000, 200_000))

@@ -1,10 +1,10 @@
 """The network between simulated nodes: TCP connections as processes see them, over slow, blocked or failed links.
 
 A connection delivers its bytes in order and in chunks.  A blocked link delays them, and connecting over it hangs.
-After it heals a new connection works at once; an old one resumes later, because TCP backs off its retransmissions.
-In-flight data then arrives even if both sides have closed the connection in the meantime: the kernel keeps sending
-what a closed connection or a killed process had written.  Without in-flight data, the connections of a killed process
-are reset; those of a machine that lost power stay silent.
+After the link heals, a new connection works at once; an old connection resumes later, because TCP backs off its
+retransmissions.  In-flight data then arrives even if both sides have closed the connection in the meantime: the kernel
+keeps sending the data that a process wrote before it closed the connection or was killed.  Without in-flight data, the
+connections of a killed process are reset; the connections of a machine that lost power stay silent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Administrative changes made during a run: partition reassignments and config changes.
+"""Administrative changes during a run: partition reassignments and config changes.
 
-`Nemesis` chooses and runs them like its faults.  The admin client of `workload` makes the other administrative
-requests.
+`Nemesis` chooses and runs these changes in the same way as faults.  The admin client of `workload` sends the other
+administrative requests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def change_min_insync(nemesis: Nemesis) -> None:
 
 
 def _request_change(world: World, what: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
-    """Request the change from the active controller, if there is one."""
+    """Request the change from the active controller, if one is running."""
 
     async def attempt(active: ControllerService) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Runs clients against the simulated cluster and records their history.
+"""Runs clients against the simulated cluster and stores their operations in a `History`.
 
 The writers are idempotent producers with acks=all that retry until the end of the run: every record must then be
 acknowledged, and be in the log once, in order, at the acknowledged offset.  A reader reads all committed records; two
@@ -267,7 +267,7 @@ class Workload:
         for partition, offset in positions.items():
             commits = self._commits(partition)
             commits.acknowledged = max(commits.acknowledged, offset)
-            # Earlier attempts below this offset must not take effect any more.
+            # Commits below the acknowledged offset that were attempted earlier must not take effect any more.
             commits.attempted = {item for item in commits.attempted if item >= commits.acknowledged}
 
     def _is_all_committed(self) -> bool:
@@ -348,7 +348,7 @@ class Workload:
     # -- the end of the run ------------------------------------------------------------------------------------------
 
     async def _audit(self, name: str) -> None:
-        """Read the whole of every partition with a new client."""
+        """Read every partition from start to end with a new client."""
         reader = await self._open(Reader, self._reader_config(name, client_rack=""))
         reader.assign(self.partitions)
         ends = await self._log_end_offsets(reader)

@@ -1,8 +1,9 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
 A machine outlives its processes.  A killed process is restarted with the current contents of its disk; a failed start
-is retried, as by a process supervisor.  `World` also knows which faults a Kafka cluster must tolerate: `may_kill` and
-`may_lose_power` say whether it must tolerate one more (KIP-966: one in-sync replica must have no unclean shutdown).
+is retried, as by a process supervisor.  `World` also determines which faults a Kafka cluster must tolerate: `may_kill`
+and `may_lose_power` return whether it must tolerate one more fault (KIP-966: one in-sync replica must have no unclean
+shutdown).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Machine:
 
 
 class World:
-    """The cluster of one run: `nodes` machines that are broker and controller, and `observers` that are broker only."""
+    """The cluster of one run: `nodes` machines with broker and controller, `observers` machines with a broker only."""
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:
         self.seed = seed
@@ -108,7 +109,7 @@ class World:
         self.image = MetadataImage()
         """The newest committed image of any node."""
         self.uncommitted_images: list[MetadataImage] = []
-        """Newer images of controllers: appended to a log, they may be committed even after the controller has died."""
+        """Newer images of controllers: their records may be committed even after the controller has died."""
         self.properties = dict(NODE_PROPERTIES)
         """The configuration of every node."""
         if seed % 4 == 3:  # small responses, so that a lagging follower pipelines its fetches
@@ -160,7 +161,7 @@ class World:
             raise Violation(f"{failure['node']}: {failure.get('message')}: {failure.get('exception')!r}")
 
     def log_event(self, text: str) -> None:
-        """Record an event; the events are printed when a run fails."""
+        """Store an event; the events are printed when a run fails."""
         line = f"{self.loop.now_us / 1e6:9.4f} {text}"
         self.events.append(line)
         if self.verbose:
@@ -286,7 +287,7 @@ class World:
         return -1 if broker is None else broker.epoch
 
     def record_committed_image(self, image: MetadataImage) -> None:
-        """Record a node's committed image if it is newer, and clear the unclean shutdowns of re-registered brokers."""
+        """Store a node's committed image if it is newer, and clear the unclean shutdowns of re-registered brokers."""
         if image.offset <= self.image.offset:
             return
         before, self.image = self.image, image
@@ -301,7 +302,7 @@ class World:
                 machine.unclean_shutdown_epoch, machine.lost_power = None, False
 
     def record_uncommitted_image(self, image: MetadataImage) -> None:
-        """Record the image of a controller that has started to append its changes to the log."""
+        """Store the image of a controller that has started to append its changes to the log."""
         if image.offset > self.image.offset:
             self.uncommitted_images.append(image)
 
@@ -324,10 +325,10 @@ class World:
         return clean, sum(machine.lost_power for machine in machines)
 
     def _is_tolerable(self) -> bool:
-        """Whether each partition has an ISR or ELR member without an unclean shutdown, or none that lost power.
+        """Whether each partition has an ISR or ELR member without an unclean shutdown, or no member that lost power.
 
-        This must hold in the committed image and in the uncommitted ones, because any of them may become current.  The
-        topic with unclean leader election is exempt: its records may be lost.
+        This must hold in the committed image and in the uncommitted images, because any of them may become current.
+        The topic with unclean leader election is exempt: its records may be lost.
         """
         for image in (self.image, *self.uncommitted_images):
             for topic in image.topics.values():

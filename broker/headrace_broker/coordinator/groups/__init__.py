@@ -1,1 +1,1 @@
-"""Consumer groups and their offsets: the shard behind one partition of `__consumer_offsets`."""
+"""Consumer groups and their offsets: the state of the groups in one partition of `__consumer_offsets`."""

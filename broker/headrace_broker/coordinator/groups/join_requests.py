@@ -71,7 +71,7 @@ class _JoinRequest:
         )
 
     def stored_strings(self) -> list[str]:
-        """Return the parts of the request that will be stored as strings."""
+        """Return the values of the request that the group record stores as strings."""
         return [self.client.client_id, self.group_instance_id or "", self.protocol_type, *self.protocols]
 
 

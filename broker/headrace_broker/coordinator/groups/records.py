@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, in Kafka's format.
+"""Encodes and decodes the records of `__consumer_offsets`, in Kafka's format.
 
 A key is an int16 type and the key's fields: types 0 and 1 are offsets, type 2 is a classic group, other types belong to
 newer kinds of groups.  A value is an int16 version and the value's fields; a null value is a tombstone.

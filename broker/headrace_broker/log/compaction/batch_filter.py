@@ -102,7 +102,7 @@ class BatchFilter:
         """Return the batch without records if it must be retained, else None.
 
         It is retained if it contains the last sequence of a producer, the last offset before the high watermark, or the
-        last offset of the segment. Without the last, recovery would find a gap before the next segment.
+        last offset of the segment. Without this last offset, recovery would find a gap before the next segment.
         """
         is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
         if not is_last_batch and not self._is_last_of_producer(header):

@@ -1,4 +1,4 @@
-"""Determines the part of a log that can be cleaned, its dirty ratio, and whether cleaning is due. Pure."""
+"""Determines the range of a log that can be cleaned, its dirty ratio, and whether cleaning is due. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SegmentView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """The part of a log to clean, from `first_dirty_offset` to `end_offset`, which is the base offset of a segment.
+    """The range of a log to clean, from `first_dirty_offset` to `end_offset`, which is the base offset of a segment.
 
     `clean_bytes` is the size of the segments before `first_dirty_offset`. `is_overdue`: a record has been dirty for
     longer than max.compaction.lag.ms.

@@ -1,4 +1,4 @@
-"""Clean one log in two passes: build the offset map of its dirty part, then rewrite its segments.
+"""Cleans one log in two passes: builds the offset map of its dirty range, then rewrites its segments.
 
 This module accesses only the log's files, through the storage interface, and neither the broker nor the clock. The
 first pass stops when the offset map is full; then only the records read so far are cleaned. The second pass writes each
@@ -84,7 +84,7 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTxn]:
-        """Return the aborted transactions of the whole log, because a marker may follow the records to be cleaned."""
+        """Return the aborted transactions of the whole log: an abort marker may follow the range that is cleaned."""
         names = [name for name in self._storage.listdir(self._job.directory) if name.endswith(TRANSACTION_INDEX_SUFFIX)]
         entries: list[AbortedTxn] = []
         for name in names:

@@ -12,7 +12,7 @@ grows."""
 
 
 class OffsetMap:
-    """The newest offset of every key in the dirty part of a log.
+    """The newest offset of every key in the dirty range of a log.
 
     Keys of up to 32 bytes are stored as they are, longer keys as a 256-bit digest.
     """

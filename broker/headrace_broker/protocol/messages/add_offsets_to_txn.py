@@ -1,6 +1,6 @@
 """AddOffsetsToTxn (25): notify the transaction coordinator that the transaction will commit offsets of a group.
 
-Not needed with transaction.version 2 (KIP-890).
+Producers that use transaction.version 2 (KIP-890) do not send this request.
 """
 
 from __future__ import annotations

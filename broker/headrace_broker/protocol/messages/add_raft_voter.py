@@ -1,6 +1,6 @@
 """AddRaftVoter (80): add a voter to the metadata quorum (KIP-853).
 
-Version 1 adds a flag: whether to respond only after the commit.
+Version 1 adds the flag `ack_when_committed`: if it is false, the leader responds before the change is committed.
 """
 
 from __future__ import annotations

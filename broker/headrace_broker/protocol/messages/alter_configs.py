@@ -1,6 +1,6 @@
 """AlterConfigs (33): replace the whole configuration of resources.
 
-Deprecated in favour of IncrementalAlterConfigs, which old clients do not support. Version 2 is flexible.
+This API is deprecated in favour of IncrementalAlterConfigs, which old clients do not support. Version 2 is flexible.
 """
 
 from __future__ import annotations

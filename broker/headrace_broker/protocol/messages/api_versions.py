@@ -1,9 +1,10 @@
 """ApiVersions (18): the APIs and versions that the broker supports, and the finalized features.
 
-The first request on a connection, allowed before authentication. The response header is always version 0, because the
-client does not know the broker's versions yet. A broker responds to an unsupported version in version 0, with
-UNSUPPORTED_VERSION (KIP-511). Version 3 is flexible and adds the client's software name; features are in tagged fields
-(KIP-584). With version 5 the client may state the cluster and node that it expects.
+This is the first request on a connection, and it is allowed before authentication. The response header is always
+version 0, because the client does not know the broker's versions yet. A broker responds to an unsupported version in
+version 0, with UNSUPPORTED_VERSION (KIP-511). Version 3 is flexible, adds the client's software name, and returns
+features in tagged fields (KIP-584). In version 5 the client may send the ids of the cluster and the node to which it
+expects to be connected.
 """
 
 from __future__ import annotations

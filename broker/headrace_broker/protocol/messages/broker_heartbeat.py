@@ -1,6 +1,6 @@
 """BrokerHeartbeat (63): a broker reports to the controller that it is alive, and its metadata offset (KIP-631).
 
-Version 1 adds offline log directories (KIP-858), 2 adds cordoned log directories.
+Version 1 adds offline log directories (KIP-858), version 2 adds cordoned log directories.
 """
 
 from __future__ import annotations

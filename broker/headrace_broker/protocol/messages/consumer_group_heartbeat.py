@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68): join, stay in, and leave a group of the consumer protocol (KIP-848).
 
-A field is sent when it has changed and is null otherwise. With version 1 the broker resolves regular expressions, and
-the client generates its member id.
+A request field contains a value if the value has changed, and is null otherwise. In version 1 the broker resolves
+regular expressions, and the client generates its member id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeleteRecords (21): advance the log start offset of partitions; -1 stands for the high watermark.
 
-Kafka Streams purges its repartition topics with it. Version 2 is flexible.
+Kafka Streams purges its repartition topics with this request. Version 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DescribeCluster (60): the nodes of the cluster, its id and its controller (KIP-700).
 
-With version 1 a client may request the controllers instead of the brokers (KIP-919); 2 adds fenced brokers (KIP-1073).
+In version 1 a client may request the controllers instead of the brokers (KIP-919). Version 2 adds fenced brokers
+(KIP-1073).
 """
 
 from __future__ import annotations

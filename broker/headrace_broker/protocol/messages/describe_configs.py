@@ -1,7 +1,7 @@
 """DescribeConfigs (32): the configs of topics, brokers, loggers and groups.
 
-Version 1 adds the source of a value and its synonyms, 3 its type and documentation, 4 is flexible. Connect reads the
-`cleanup.policy` of its topics with it.
+Version 1 adds the source and the synonyms of a value, version 3 adds the type and the documentation of a config,
+version 4 is flexible. Connect reads the `cleanup.policy` of its internal topics with this request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of classic groups.
 
-Version 3 may request authorized operations, 4 adds static members, 5 is flexible, 6 returns GROUP_ID_NOT_FOUND and an
-error message instead of a group in state Dead.
+In version 3 a client may request authorized operations. Version 4 adds static members, version 5 is flexible. For an
+unknown group, version 6 returns GROUP_ID_NOT_FOUND and an error message instead of a group in state Dead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeQuorum (55): leader, epoch, voters and observers of the metadata quorum (KIP-595).
 
-Version 1 adds the times of the last fetches (KIP-836), 2 directory ids and the nodes' listeners (KIP-853).
+Version 1 adds the times of the last fetches (KIP-836), version 2 adds directory ids and the nodes' listeners (KIP-853).
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Fetch (1): read record batches; used by consumers, followers and the metadata quorum.
 
-* 7: fetch sessions (KIP-227).
-* 10: zstd is allowed.
-* 11: the consumer's rack (KIP-392).
-* 12: flexible; the last fetched epoch reveals divergence (KIP-595).
-* 13: topics by id.
-* 15: a follower sends its id and broker epoch in a tagged field (KIP-903).
-* 16: the response has the endpoint of a new leader (KIP-951); leave `node_endpoints` empty in earlier versions.
-* 17 and 18: the quorum replica's directory id and high watermark.
+Changes by version:
 
-`records` may end with an incomplete batch; consumers drop it.
+* 7 adds fetch sessions (KIP-227).
+* 10 allows zstd.
+* 11 adds the consumer's rack (KIP-392).
+* 12 is flexible, and adds the last fetched epoch, from which the leader detects divergence (KIP-595).
+* 13 identifies topics by id.
+* 15: a follower sends its id and broker epoch in a tagged field (KIP-903).
+* 16: the response contains the endpoint of a new leader (KIP-951); leave `node_endpoints` empty in earlier versions.
+* 17 adds the directory id of a quorum replica, 18 adds its high watermark.
+
+`records` may end with an incomplete batch, which consumers ignore.
 """
 
 from __future__ import annotations

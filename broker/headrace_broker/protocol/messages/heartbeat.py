@@ -1,6 +1,6 @@
-"""Heartbeat (12): a member of a classic group is alive; the response signals a rebalance.
+"""Heartbeat (12): a member of a classic group reports that it is alive; the response signals a rebalance.
 
-Version 3 adds static members, 4 is flexible.
+Version 3 adds static members, version 4 is flexible.
 """
 
 from __future__ import annotations

@@ -2,12 +2,17 @@
 
 The coordinator responds once every member has joined or timed out. Only the leader receives the members' metadata.
 
-* 4: a member without an id receives an id with the error MEMBER_ID_REQUIRED, and joins again with this id (KIP-394).
-* 5: static members (KIP-345).
-* 6: flexible. 7: the protocol type in the response.
-* 8: the reason for joining. 9: the leader may skip the assignment.
+Changes by version:
 
-Connect workers use it with the protocol type `connect`; the broker does not parse their metadata and assignments.
+* 4: a member without an id receives an id with the error MEMBER_ID_REQUIRED, and joins again with this id (KIP-394).
+* 5 adds static members (KIP-345).
+* 6 is flexible.
+* 7 adds the protocol type to the response.
+* 8 adds the reason for joining.
+* 9: the response states whether the leader skips the assignment.
+
+Connect workers send JoinGroup with the protocol type `connect`; the broker does not parse their metadata and
+assignments.
 """
 
 from __future__ import annotations

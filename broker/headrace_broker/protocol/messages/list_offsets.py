@@ -1,8 +1,9 @@
 """ListOffsets (2): the offset for a timestamp, or one of the special offsets.
 
-Negative timestamps are special: -1 latest, -2 earliest, -3 maximum timestamp (version 7), -4 earliest local (8), -5
-latest tiered (9), -6 earliest pending upload (11). A consumer's replica id is -1, which is not the default. Version 4
-adds leader epochs, 6 is flexible, 10 adds a timeout.
+Negative timestamps are special: -1 latest, -2 earliest, -3 maximum timestamp (from version 7 on), -4 earliest local
+(from version 8 on), -5 latest tiered (from version 9 on), -6 earliest pending upload (from version 11 on). A consumer
+sends the replica id -1, which is not the field's default. Version 4 adds leader epochs, version 6 is flexible, version
+10 adds a timeout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListPartitionReassignments (46): the reassignments in progress (KIP-455).
 
-`kafka-topics --describe` uses it, too. Null topics request all.
+`kafka-topics --describe` also sends this request. A null topic list requests the reassignments of all topics.
 """
 
 from __future__ import annotations

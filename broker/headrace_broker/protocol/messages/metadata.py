@@ -1,13 +1,16 @@
 """Metadata (3): the brokers, the controller, and the leaders and replicas of the topics' partitions.
 
-From version 1 on null requests all topics and an empty list requests no topics; in version 0 an empty list requests
-all topics.
+From version 1 on a null topic list requests all topics and an empty list requests no topics; in version 0 an empty list
+requests all topics.
 
-* 4: the client may forbid automatic creation.
-* 8: authorized operations, if requested.
-* 9: flexible.
-* 10: topic ids; 12: topics may be requested by id.
-* 13: a top-level error (KIP-1102: start over from the bootstrap servers).
+Changes by version:
+
+* 4: the client may forbid the automatic creation of topics.
+* 8: the client may request authorized operations.
+* 9 is flexible.
+* 10 adds topic ids to the response.
+* 12: the client may request topics by id.
+* 13 adds a top-level error, after which the client must connect to its bootstrap servers again (KIP-1102).
 """
 
 from __future__ import annotations

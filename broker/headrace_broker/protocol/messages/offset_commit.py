@@ -1,8 +1,8 @@
 """OffsetCommit (8): commit offsets of a group.
 
-Version 7 adds static members, 8 is flexible, 9 accepts the member epoch of the consumer protocol in
-`generation_id_or_member_epoch` (KIP-848), 10 names topics by id. The retention time of versions 2-4 overrides the
-broker's.
+Version 7 adds static members, version 8 is flexible, version 9 accepts the member epoch of the consumer protocol in
+`generation_id_or_member_epoch` (KIP-848), version 10 identifies topics by id. The retention time in versions 2-4
+overrides the broker's offsets.retention.minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetFetch (9): the committed offsets of groups.
 
-From version 2 on null requests all topics of the group. Version 7 can require stable offsets (no open transaction), 8
-requests several groups in `groups` (earlier versions request one group, in the message's own fields), 9 checks the
-member epoch, 10 names topics by id.
+From version 2 on, a null topic list requests all topics of the group. Version 7 can require stable offsets (no open
+transaction). Version 8 requests several groups in `groups`; in earlier versions the message's own fields request one
+group. Version 9 checks the member epoch, version 10 identifies topics by id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (23): the end offset of a leader epoch.
 
-A follower or consumer that has read beyond the end offset detects log truncation (KIP-320). Version 3 adds the id
-of the requesting replica (-1 for a consumer), 4 is flexible. librdkafka sends version 2.
+A follower or consumer that has read beyond the end offset detects log truncation (KIP-320). Version 3 adds the id of
+the requesting replica (-1 for a consumer), version 4 is flexible. librdkafka sends version 2.
 """
 
 from __future__ import annotations

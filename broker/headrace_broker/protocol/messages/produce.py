@@ -1,11 +1,13 @@
 """Produce (0): append record batches to partitions.
 
-* 7: zstd is allowed.
-* 8: record-level errors (KIP-467).
-* 9: flexible.
-* 10: the response has the new leader (KIP-951); leave `current_leader` empty in earlier versions.
+Changes by version:
+
+* 7 allows zstd.
+* 8 adds record-level errors (KIP-467).
+* 9 is flexible.
+* 10: the response contains the new leader (KIP-951); leave `current_leader` empty in earlier versions.
 * 12: a transactional write adds its partition to the transaction implicitly (KIP-890).
-* 13: topics by id.
+* 13 identifies topics by id.
 
 Versions 0-2 are not implemented: brokers advertise them but reject them, because librdkafka before 2.11 uses
 compression only if version 0 is advertised. With acks=0 the broker sends no response.

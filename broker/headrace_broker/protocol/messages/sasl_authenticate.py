@@ -1,6 +1,6 @@
 """SaslAuthenticate (36): one step of a SASL exchange.
 
-Version 1 adds the session lifetime, after which the client authenticates again (KIP-368); 2 is flexible.
+Version 1 adds the session lifetime, after which the client authenticates again (KIP-368); version 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """SaslHandshake (17): choose a SASL mechanism.
 
-Version 0 is followed by raw SASL tokens, each with a size prefix; version 1 by SaslAuthenticate requests (KIP-152).
+After version 0 the client sends raw SASL tokens, each with a size prefix; after version 1 it sends SaslAuthenticate
+requests (KIP-152).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """SyncGroup (14): the group leader sends the assignments; every member receives its own.
 
-Version 3 adds static members, 4 is flexible, 5 repeats the protocol type and name so that the broker can verify them.
+Version 3 adds static members, version 4 is flexible, version 5 adds the protocol type and name, so that the broker can
+verify them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TxnOffsetCommit (28): commit offsets of a group in a transaction.
 
-Version 3 adds member and generation, so that zombies are fenced (KIP-447); 5 is for transaction.version 2 (KIP-890),
-6 names topics by id.
+Version 3 adds the group member and generation, so that zombies are fenced (KIP-447). Version 5 is for
+transaction.version 2 (KIP-890), version 6 identifies topics by id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """WriteTxnMarkers (27): the transaction coordinator requests partition leaders to write commit or abort markers.
 
-Sent between brokers; `kafka-transactions abort` sends it as well. Version 2 adds the transaction version.
+Brokers send this request to each other, and `kafka-transactions abort` sends it to a broker. Version 2 adds the
+transaction version.
 """
 
 from __future__ import annotations
