@@ -3,9 +3,8 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# The newest Python from 3.11 on. To use another one: `make PYTHON=/path/to/python3.12 .venv`.
-PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
-            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+# The Python of the environment. By default, tests/support/create_venv.sh chooses one.
+PYTHON ?=
 
 DEMO_DIR ?= build/demo
 PYTEST   := $(BIN)/python -m pytest
@@ -30,9 +29,7 @@ endif
 
 # Every distribution is pinned by hash. uv itself is installed first, from a lock file of its own.
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "headrace needs Python 3.11 or newer on the path (or: make PYTHON=/path/to/python3)" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); tests/support/system_packages.sh python3-venv && $(PYTHON) -m venv $(VENV); } \
-	  || { rm -rf $(VENV); echo "could not create $(VENV): install Python's venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || tests/support/create_venv.sh $(VENV) $(PYTHON)
 	@echo "installing headrace and its locked dependencies into $(VENV) (first time: one to three minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
