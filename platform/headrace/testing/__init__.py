@@ -1,0 +1,55 @@
+"""Testing of code that uses Kafka or Connect: an in-process broker with faults, and a Connect worker.
+
+The fixtures `kafka_broker` and `connect_worker` are available in every pytest run without an import. The names below
+are imported on first use, so that a test that needs no broker does not load one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.testing.broker import ConsumerRecord as ConsumerRecord
+    from headrace.testing.broker import KafkaBroker as KafkaBroker
+    from headrace.testing.broker_faults import Fault as Fault
+    from headrace.testing.plugins import Converted as Converted
+    from headrace.testing.plugins import apply as apply
+    from headrace.testing.plugins import convert as convert
+    from headrace.testing.sink_run import LostPartitions as LostPartitions
+    from headrace.testing.sink_run import LostPut as LostPut
+    from headrace.testing.sink_run import Pause as Pause
+    from headrace.testing.sink_run import Rebalance as Rebalance
+    from headrace.testing.sink_run import Restart as Restart
+    from headrace.testing.sink_run import SinkRun as SinkRun
+    from headrace.testing.sink_run import run_sink as run_sink
+    from headrace.testing.worker import ConnectWorker as ConnectWorker
+    from headrace.testing.worker import ConnectWorkerError as ConnectWorkerError
+
+_MODULES = {
+    "Converted": "plugins",
+    "apply": "plugins",
+    "convert": "plugins",
+    "LostPartitions": "sink_run",
+    "LostPut": "sink_run",
+    "Pause": "sink_run",
+    "Rebalance": "sink_run",
+    "Restart": "sink_run",
+    "SinkRun": "sink_run",
+    "run_sink": "sink_run",
+    "ConsumerRecord": "broker",
+    "KafkaBroker": "broker",
+    "Fault": "broker_faults",
+    "ConnectWorker": "worker",
+    "ConnectWorkerError": "worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULES)
