@@ -1,9 +1,10 @@
-"""One broker under load: throughput, CPU per MB, latency, memory; headrace and, if available, Apache Kafka.
+"""Measures one broker under load: throughput, CPU time per MB, latency and memory, of headrace and Apache Kafka.
 
-The systems alternate (A B, then B A, ...), so that noise on the machine affects both; ratios compare medians. Both
-write to the same file system and are warmed up alike. Each load uses a new topic whose files are deleted one second
-after the topic; dirty pages are synced before the next load, so that no load pays for the previous one. Latencies are
-measured in several short runs, because they depend on the processors on which the kernel places the two processes.
+Apache Kafka is measured only if it is available. The two brokers alternate (A B, then B A, ...), so that noise on the
+machine affects both; ratios compare medians. Both brokers write to the same file system and receive the same warm-up.
+Each load uses a new topic whose files are deleted one second after the topic; dirty pages are synced before the next
+load, so that no load is slowed down by the previous load. Latencies are measured in several short runs, because they
+depend on the processors on which the kernel places client and broker.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
 
 
 def _measure_client_limit(our_system: BrokerUnderTest, loads: list[Load], report: Callable[[str], None]) -> None:
-    """Measure the client's throughput with a broker that discards all records: the upper limit for any broker."""
+    """Measure the client's throughput with a broker that discards all records; no broker can exceed this throughput."""
     program = [str(Path(__file__).with_name("null_broker.py"))]
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         broker = BrokerProcess(Path(directory), {}, program)
@@ -209,8 +210,8 @@ def _rows(systems: list[BrokerUnderTest]) -> list[Row]:
 def _limit(system: BrokerUnderTest, name: str) -> str:
     """Return "the client is saturated" if the client limits the throughput, else "".
 
-    The client is the limit if the rate is near the client's maximum, or if one of the client's threads uses a whole
-    processor and the broker does not.
+    The client limits the throughput if the rate is near the client's maximum, or if one of the client's threads uses a
+    whole processor and the broker does not.
     """
     client_limit = f"{name}, client alone"
     if client_limit in system.measured and system.median(name) >= CLIENT_LIMIT_RATIO * system.median(client_limit):

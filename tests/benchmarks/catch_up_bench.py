@@ -1,7 +1,7 @@
-"""A follower that restarts 1 GB behind: how fast it catches up, and how much that affects producers.
+"""Measures how fast a restarted follower replicates 1 GB, and how much the replication affects producers.
 
-Its rate is compared with a process that only receives over loopback and writes to new file pages, measured within the
-same minute; the latency of acks=all is compared with the latency before the restart.
+The baseline of the follower's rate is a process that only receives over loopback and writes to new file pages, measured
+within the same minute. The baseline of the producers' latency (acks=all) is their latency before the restart.
 """
 
 from __future__ import annotations

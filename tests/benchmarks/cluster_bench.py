@@ -1,5 +1,6 @@
-"""Three nodes, replication factor 3, acks=all, min.insync.replicas=2: headrace and, if available, Apache Kafka.
+"""Measures three-node clusters of headrace and, if available, Apache Kafka: throughput, CPU, latency and memory.
 
+Topics have replication factor 3 and min.insync.replicas=2, and producers use acks=all.
 Both clusters run at the same time and are measured alternately; one librdkafka client writes each load to a new topic.
 CPU and memory are the totals of all three nodes.
 """
@@ -143,8 +144,8 @@ def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
     for name in systems[0].measured:
         unit, goal, more = _unit_and_goal(name)
         values = [system.median(name) for system in systems]
-        peer = values[1] if len(systems) > 1 else None
-        rows.append(Row("cluster", name.replace("_us", ""), unit, values[0], peer, goal, more))
+        baseline = values[1] if len(systems) > 1 else None
+        rows.append(Row("cluster", name.replace("_us", ""), unit, values[0], baseline, goal, more))
     return rows
 
 

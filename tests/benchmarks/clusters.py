@@ -1,4 +1,4 @@
-"""Clusters of headrace and, if available, Apache Kafka, whose nodes can be stopped and started."""
+"""Runs clusters of headrace and, if available, Apache Kafka; benchmarks can stop and start the nodes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Headrace:
 
 
 class Apache:
-    """A cluster of Apache Kafka processes; restarted processes belong to this object."""
+    """A cluster of Apache Kafka processes; this object also ends the processes that it restarted."""
 
     name = "Apache Kafka"
 
@@ -151,8 +151,8 @@ def apache_kafka(nodes: int, **settings: str) -> Iterator[Nodes]:
         yield running
 
 
-def peers() -> list[Callable[..., AbstractContextManager[Nodes]]]:
-    """Return the clusters that can run here, headrace's first."""
+def cluster_starters() -> list[Callable[..., AbstractContextManager[Nodes]]]:
+    """Return the functions that start a cluster: headrace's first, then Apache Kafka's if it is available."""
     return [headrace] if apache.unavailable_reason() else [headrace, apache_kafka]
 
 
@@ -166,7 +166,7 @@ def wait_for_topics(
         try:
             if holds(admin.list_topics(topic, timeout=10).topics):
                 return
-        except Exception as error:  # while a cluster starts; all of librdkafka's errors have one class
+        except Exception as error:  # requests fail while a cluster starts; all errors of librdkafka have one class
             if type(error).__name__ != "KafkaException":
                 raise
         time.sleep(_POLL_S)  # poll: the cluster's metadata has no event to wait for

@@ -1,8 +1,8 @@
-"""Produce latency while a gigabyte is compacted; the cleaner alternately runs and is paused, one second each.
+"""Measures produce latency while the broker compacts a gigabyte.
 
-The baseline of each result is the same broker with its cleaner process paused (SIGSTOP), so that noise on the machine
-affects both measurements.  An overdue log (max.compaction.lag.ms) is cleaned at niceness 10, other logs under
-SCHED_IDLE.
+The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second, so that noise on the machine
+affects both measurements; the latency while the cleaner is paused is the baseline.  An overdue log
+(max.compaction.lag.ms) is cleaned at niceness 10, other logs under SCHED_IDLE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure during both kinds of cleaning."""
+    """Measure the latency while an overdue log is cleaned, and while other logs are cleaned."""
     rows = []
     for how, config in (("by idle processors", {}), ("overdue", {"max.compaction.lag.ms": "1"})):
         latencies: dict[bool, list[float]] = {True: [], False: []}

@@ -1,6 +1,7 @@
-"""FileStream pipelines, created over REST, in headrace's worker and, if available, in Apache's, with one broker.
+"""Measures FileStream pipelines in headrace's worker and, if available, in Apache's: records per second, CPU, memory.
 
-CPU is the total of the worker's process tree: worker, fork server, connector hosts, tasks.
+The pipelines are created over REST, and both workers use the same broker. CPU is the total of the worker's process
+tree: worker, fork server, connector processes and tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from support.worker import Worker
 LINE = "2026-11-21 12:00:00 INFO request served path=/a/b/c status=200 ms=%08d\n"
 LINES = 2_000_000
 STEADY = ", from its first records on"
-"""Excludes the start of connector and task, which the other rates include."""
+"""Suffix of the rates that exclude the start of connector and task; the other rates include the start."""
 TIMEOUT_S = 300.0
 STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 PIPELINES: dict[str, tuple[dict[str, str], bool]] = {
@@ -160,7 +161,7 @@ def _measure(
 ) -> None:
     cpu, started = system.cpu_s(), time.perf_counter()
     system.call("POST", "/connectors", {"name": connector, "config": config})
-    first: tuple[float, int] | None = None  # (time, number of records) when the first records were seen
+    first: tuple[float, int] | None = None  # (time, number of records) at the first poll that found records
     while (count := progress()) < records:
         if first is None and count:
             first = time.perf_counter(), count
@@ -222,12 +223,12 @@ def _rows(systems: list[WorkerUnderTest]) -> list[Row]:
     rows = []
     for name in systems[0].measured:
         values = [system.median(name) for system in systems]
-        peer = values[1] if len(systems) > 1 else None
+        baseline = values[1] if len(systems) > 1 else None
         if name.startswith("memory"):
-            rows.append(Row("connect", name, "MB PSS", values[0], peer, None, False))
+            rows.append(Row("connect", name, "MB PSS", values[0], baseline, None, False))
         elif name.endswith("CPU"):
-            rows.append(Row("connect", name, "ns/record", values[0], peer, 0.3, False))
+            rows.append(Row("connect", name, "ns/record", values[0], baseline, 0.3, False))
         else:
             goal = None if name.endswith(STEADY) else 5.0 if "source" in name else 2.0
-            rows.append(Row("connect", name, "k records/s", values[0], peer, goal))
+            rows.append(Row("connect", name, "k records/s", values[0], baseline, goal))
     return rows

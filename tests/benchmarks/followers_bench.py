@@ -1,6 +1,7 @@
-"""The cost of followers: 1, 2 and 4 (replication factor 2, 3, 5 on as many nodes), all in sync, with acks=all.
+"""Measures the cost of followers: throughput, CPU and latency of acks=all with 1, 2 and 4 followers in sync.
 
-For each size, headrace's and Apache Kafka's clusters are measured alternately; CPU is the total of all nodes.
+The clusters have 2, 3 and 5 nodes, and the replication factor is the number of nodes. For each size, headrace's and
+Apache Kafka's clusters are measured alternately; CPU is the total of all nodes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from clusters import Nodes, peers
+from clusters import Nodes, cluster_starters
 from fresh_topic import DELETE_DELAY_MS, fresh_topic
 from measured import Measurements, alternate
 from paced_produce import paced
@@ -24,7 +25,7 @@ PACES_S = (0.0, 0.0005)
 
 
 class FollowersMeasurements(Measurements):
-    """The measurements of one system's clusters, of which one runs at a time."""
+    """The measurements of one system; `nodes` is its running cluster, and each size has its own cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class FollowersMeasurements(Measurements):
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     """Run all measurements; `scale` below 1 shrinks the load for a quick run."""
     report(f"load client: {client_name()}")
-    starts = peers()
+    starts = cluster_starters()
     systems = [FollowersMeasurements() for _ in starts]
     for followers in FOLLOWERS:
         with ExitStack() as stack:
@@ -96,5 +97,5 @@ def _named(replicas: int) -> str:
 def _row(name: str, systems: Sequence[FollowersMeasurements]) -> Row:
     unit = "us" if name.endswith(("p50", "p99")) else "ms/MB" if name.endswith("CPU") else "MB/s"
     values = [system.median(name) for system in systems]
-    peer = values[1] if len(values) > 1 else None
-    return Row("followers", name, unit, values[0], peer, more_is_better=unit == "MB/s")
+    baseline = values[1] if len(values) > 1 else None
+    return Row("followers", name, unit, values[0], baseline, more_is_better=unit == "MB/s")

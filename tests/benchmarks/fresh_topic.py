@@ -1,4 +1,4 @@
-"""A topic for one load; it is deleted with its files before the next load."""
+"""Creates a topic for one load; the topic and its files are deleted before the next load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JDBC source: rows per second from SQLite and PostgreSQL to a topic, as JSON without schemas, with one task."""
+"""Measures the JDBC source: rows per second from SQLite and PostgreSQL to a topic, with one task, schemaless JSON."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _measure(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A time, and at that time the records in the topic and the CPU seconds used by the worker's process tree."""
+    """The number of records in the topic, and the CPU seconds of the worker's process tree, at one time."""
 
     at_s: float
     records: int
@@ -94,7 +94,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of one round: in total, and from the first record to the last."""
+    """The results of one round: for the whole round, and from the first record to the last record."""
 
     whole_k_rows_s: float
     steady_k_rows_s: float

@@ -1,4 +1,4 @@
-"""The measurements of one of the compared systems, and their medians."""
+"""Stores the measurements of one system in a comparison, and computes their medians."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 @dataclass(slots=True)
 class Measurements:
-    """Values by name, one for each round."""
+    """The measured values of one system: for each name, a value of each round."""
 
     measured: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
 
@@ -25,5 +25,5 @@ System = TypeVar("System")
 
 
 def alternate(systems: Sequence[System], round_number: int) -> Sequence[System]:
-    """Return the systems, in reverse order in every other round."""
+    """Return the systems in the given order, or in reverse order in every second round."""
     return systems if round_number % 2 == 0 else systems[::-1]

@@ -1,7 +1,8 @@
-"""fdatasync latency of a metadata log, preallocated and not, on an idle machine and with three nodes under full load.
+"""Measures the fdatasync latency of a metadata log with and without preallocation.
 
-Both logs use the real code on the disk that the nodes use, and appends alternate between them; each value is compared
-with the log that is not preallocated.  The nodes' metrics give the fsync latency of their own metadata logs.
+The machine is idle at first; then three nodes run under full load.  Both logs use the real code on the disk that the
+nodes use, and appends alternate between the two logs; the log without preallocation is the baseline.  The metrics of
+the nodes contain the fsync latency of their own metadata logs.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _full_load(address: str) -> Iterator[list[int]]:
 
 
 def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
-    """Return the slowest node's recent fsync latency, of its metadata log and of rolled segments."""
+    """Return the recent fsync latency of the slowest node; it covers the metadata log and rolled segments."""
     slowest = 0.0
     for number in range(1, REPLICAS + 1):
         address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(number))[-1]

@@ -1,6 +1,6 @@
 """A broker that discards all records, to measure the load client's maximum throughput.
 
-It is headrace's broker with an append that neither checks nor writes; its command line is the broker's.
+The program is headrace's broker, but appends neither check nor write records; it has the broker's command line.
 """
 
 from __future__ import annotations

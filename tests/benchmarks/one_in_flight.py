@@ -1,6 +1,6 @@
-"""Latency of produce requests sent one at a time over a raw socket, without the overhead of a client library.
+"""Measures the latency of produce requests sent one at a time over a raw socket, without a client library.
 
-Run as a program it prints one JSON object; a separate process can be pinned to its own processor:
+The program prints one JSON object. It runs in a separate process, which can be pinned to its own processor:
 `python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU|-] [ACKS]`.
 """
 

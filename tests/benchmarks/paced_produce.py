@@ -1,6 +1,6 @@
-"""Latency of acks=all under a low load: one request at a time, to a topic's partitions in turn.
+"""Measures the latency of acks=all under a low load: one request at a time, to each partition of a topic in turn.
 
-Run as a program it prints one JSON object; it runs for SECONDS, or with "-" until its standard input is closed:
+The program prints one JSON object. It runs for SECONDS, or with "-" until its standard input is closed:
 `python paced_produce.py BOOTSTRAP TOPIC SECONDS|- PACE_S`.
 """
 

@@ -1,4 +1,4 @@
-"""The cost of partitions: 10 to 5,000 in one topic, with replication factor 3 on three nodes.
+"""Measures the cost of partitions: a topic with 10 to 5,000 partitions and replication factor 3 on three nodes.
 
 Each size uses a new cluster, first headrace's and then Apache Kafka's, so that only one cluster runs at a time. If
 Apache Kafka times out at a size, it is not measured at larger sizes.
@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from clusters import Nodes, peers, wait_until_in_sync
+from clusters import Nodes, cluster_starters, wait_until_in_sync
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from measured import Measurements
@@ -37,7 +37,7 @@ def run(rounds: int, scale: float, report: Report) -> list[Row]:
     """Measure each size once, regardless of `rounds`; `scale` below 1 leaves out the larger sizes."""
     sizes = [size for size in SIZES if size <= SIZES[-1] * scale]
     systems = []
-    for start in peers():
+    for start in cluster_starters():
         system = PartitionsMeasurements()
         systems.append(system)
         for size in sizes:

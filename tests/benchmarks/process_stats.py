@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, read from /proc."""
+"""Reads CPU time and memory of processes from /proc."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Return the total memory of the processes; PSS counts shared pages once."""
+    """Return the total memory of the processes; PSS counts a page that processes share only once."""
     rss = pss = anonymous = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():

@@ -1,6 +1,6 @@
-"""The throughput of a process that only receives over loopback and writes to a new file.
+"""Measures a process that only receives over loopback and writes to a new file.
 
-Run as a program it is that process: `python receive_and_write.py PORT PATH` prints MB/s and ms of CPU time per MB.
+The process runs this file as a program: `python receive_and_write.py PORT PATH` prints MB/s and ms of CPU time per MB.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _TIMEOUT_S = 120.0
 
 
 def warm_page_cache(megabytes: int, path: str) -> None:
-    """Write a file of that size and remove it, so that the next writes use pages that the kernel already has.
+    """Write a file of that size and remove it, so that later writes use pages that the kernel already has.
 
-    Pages that the hypervisor must first allocate cost up to six times as much, and would hit either measurement at
-    random.
+    Writes to pages that the hypervisor must first allocate cost up to six times as much, and would slow down one of the
+    two compared measurements at random.
     """
     chunk = os.urandom(CHUNK_BYTES)
     with open(path, "wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""The results of a run: rows with ratios, as a Markdown table and as JSON."""
+"""Formats and saves the results of a benchmark run as a Markdown table and as JSON."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement: headrace's value, the value compared with it (`peer`, None = none), and the goal for the ratio."""
+    """A measurement: headrace's value, the value that it is compared with (`baseline`), and the goal for the ratio."""
 
     area: str
     what: str
     unit: str
     headrace: float
-    peer: float | None = None
+    baseline: float | None = None
     goal: float | None = None
     more_is_better: bool = True
     limit: str = ""
-    """The measured limit, other than headrace, that explains a missed goal."""
+    """The cause of a missed goal if headrace is not the cause, for example a saturated client."""
 
     @property
     def ratio(self) -> float | None:
-        return self.headrace / self.peer if self.peer else None
+        return self.headrace / self.baseline if self.baseline else None
 
     @property
     def verdict(self) -> str:
@@ -44,11 +44,11 @@ class Row:
         """Format the row's cells."""
         goal = "" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g}x"
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}x"
-        peer = "" if self.peer is None else _number(self.peer)
-        return [self.area, self.what, _number(self.headrace), peer, self.unit, ratio, goal, self.verdict]
+        baseline = "" if self.baseline is None else _number(self.baseline)
+        return [self.area, self.what, _number(self.headrace), baseline, self.unit, ratio, goal, self.verdict]
 
 
-HEADINGS = ["area", "what", "headrace", "peer", "unit", "ratio", "goal", ""]
+HEADINGS = ["area", "measurement", "headrace", "baseline", "unit", "ratio", "goal", ""]
 
 
 def _number(value: float) -> str:
@@ -66,7 +66,7 @@ def save(area: str, rows: Sequence[Row], command: str) -> Path:
     """Replace the saved results of an area; return the table's path."""
     about = {"date": dt.date.today().isoformat(), "command": command, "client under load": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
-    note = "Medians; ratios are headrace's figure over the peer's, in one run."
+    note = "Values are medians; each ratio is headrace's value divided by the baseline's value of the same run."
     table = RESULTS / f"{area}.md"
     table.write_text(f"# Benchmarks: {area}\n\n{heading}\n{note}\n\n{markdown(rows)}")
     content = {"about": about, "rows": [asdict(row) for row in rows]}

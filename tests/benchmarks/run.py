@@ -1,4 +1,4 @@
-"""`make bench`: measures headrace and other systems, and writes tests/benchmarks/results/AREA.md and .json.
+"""Runs the benchmarks (`make bench`) and writes tests/benchmarks/results/AREA.md and AREA.json.
 
 `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, metadata,
 compaction, partitions, followers, catch-up, connect, jdbc, lakehouse.

@@ -1,4 +1,4 @@
-"""Startup time and idle memory of a broker, a standalone worker and one task process."""
+"""Measures the startup time and idle memory of a broker, a standalone worker and one task process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ assert len(connection.recv(4)) == 4
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure each `rounds` times and return the medians."""
+    """Measure every value `rounds` times and return the medians."""
     rows = _broker(rounds, report)
     return rows + _worker(rounds, report)
 
@@ -67,7 +67,7 @@ def _broker(rounds: int, report: Callable[[str], None]) -> list[Row]:
     return [
         Row(
             "startup",
-            "broker: start to first response (peer: with formatting)",
+            "broker: start to first response (the baseline includes formatting)",
             "s",
             *_medians(started, their_start),
             None,

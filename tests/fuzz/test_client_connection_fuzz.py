@@ -1,4 +1,4 @@
-"""A client's connection handles arbitrary bytes: it fails only with a ClientError, and allocates no excess memory."""
+"""A client receives arbitrary bytes: its connection fails only with a ClientError and allocates little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inter-node requests forged by a client: no node fails, no broker is replaced, no record or leader is accepted."""
+"""A client forges requests of nodes: no node fails, no broker is replaced, no forged record or leader is accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forged_requests(config: RaftConfig, voter: int) -> list[tuple[Any, int]]:
     ]
 
 
-def test_forged_inter_node_requests_change_nothing(tmp_path: Path) -> None:
+def test_forged_inter_node_requests_are_rejected_and_change_no_state(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster") as cluster:
         active = cluster.active_controller()
         cluster_id = meta_properties(cluster)["cluster.id"]

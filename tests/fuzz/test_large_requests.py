@@ -27,9 +27,10 @@ from support.raw_client import RawClient, batch, create_topic, fetch_request, pr
 
 pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
-BLOCKED_S_MAX = 0.5  # an unsliced request would block for seconds
-"""Limit of the broker's CPU time before it responds to another client. The event loop switches between clients every 20
-ms, its threads need not. CPU time, because on a busy machine a probe also waits for other processes."""
+BLOCKED_S_MAX = 0.5  # a large request that is not split would block other clients for seconds
+"""The CPU time that the broker may use before it responds to another client. The event loop switches between clients
+every 20 ms, but worker threads may run longer. The limit is in CPU time because on a busy machine the probe also waits
+for other processes."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
-    """Send small requests meanwhile; none of the responses may take long."""
+    """Send small requests from another client while the block runs; no response may take longer than BLOCKED_S_MAX."""
     took_s: list[float] = []
     stop = threading.Event()
 
@@ -70,7 +71,7 @@ def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of all threads of a process, in nanosecond resolution."""
+    """Return the CPU time of all threads of a process, with a resolution of nanoseconds."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
@@ -86,7 +87,7 @@ def test_fetch_of_more_partitions_than_exist_is_rejected(broker: BrokerProcess) 
         response = client.call(fetch_of_many(200_000, "t"), 12)
         assert response.error_code == ErrorCode.INVALID_REQUEST
         assert client.call(fetch_of_many(200, "t"), 12).error_code == 0
-        client.send(fetch_of_many(200_000, "t"), 4)  # this version has no top-level error
+        client.send(fetch_of_many(200_000, "t"), 4)  # responses of version 4 have no top-level error code
         assert client.is_closed()
 
 
@@ -138,7 +139,7 @@ def count_partitions(response: object) -> int:
         (metadata_of_many, 9, lambda response: len(response.topics), 100_000),
     ],
 )
-def test_large_requests_get_complete_responses_and_do_not_block_others(
+def test_large_requests_receive_complete_responses_and_do_not_block_other_clients(
     broker: BrokerProcess, make: Callable[[], object], version: int, count: Callable[[object], int], expected: int
 ) -> None:
     request = make()
@@ -153,7 +154,7 @@ def test_large_requests_get_complete_responses_and_do_not_block_others(
         assert len(response.topics) == 1  # one entry per topic, as in the request
 
 
-def test_creating_many_topics_does_not_block_others(broker: BrokerProcess) -> None:
+def test_creating_many_topics_does_not_block_other_clients(broker: BrokerProcess) -> None:
     topics = [CreatableTopic(name=f"many-{index}", num_partitions=1, replication_factor=1) for index in range(1000)]
     topics.append(CreatableTopic(name="many-7", num_partitions=1, replication_factor=1))
     with RawClient(broker.address, timeout_s=60) as client, not_blocked(broker):
@@ -172,7 +173,7 @@ def test_creating_topic_with_many_partitions_does_not_delay_other_topics(broker:
         while not small.call(request, 9).topics[0].partitions:
             time.sleep(0.001)
         create_topic(small, "narrow")
-        assert not select.select([large.socket], [], [], 0)[0]  # its logs are still being created
+        assert not select.select([large.socket], [], [], 0)[0]  # the logs of topic "wide" are still being created
         response = small.call(produce_request("narrow", batch(b"x")), 9).responses[0].partition_responses[0]
         assert response.error_code == 0
         _, created = large.receive(CreateTopicsRequest, 5, CreateTopicsResponse)

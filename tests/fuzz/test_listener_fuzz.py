@@ -19,7 +19,7 @@ from support.raw_client import RawClient, batch, create_topic, fetch_request, pr
 pytestmark = [pytest.mark.integration, pytest.mark.serial]
 
 NODE_ID = 5771
-"""Not one of the small numbers that random requests use: a valid UnregisterBroker of this node would be executed."""
+"""Random requests contain only small node ids, so no UnregisterBroker request unregisters this node."""
 MEMORY_GROWTH_MAX = 48 * 1024 * 1024
 
 
@@ -32,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 class Neighbour:
-    """A well-behaved client on a connection of its own, which must not be affected."""
+    """A well-behaved client with its own connection; malformed requests of other clients must not affect it."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self.client = RawClient(broker.address)
@@ -71,7 +71,7 @@ def fire(broker: BrokerProcess, data: bytes) -> None:
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A request of any API, with a few bytes changed, truncated or doubled."""
+    """Return a request of a random API, with a few bytes changed, truncated or doubled."""
     api = API[rng.choice(sorted(API))]
     version = rng.randint(api.min_version, api.max_version)
     request = random_message(api.request, version, rng)
@@ -173,8 +173,8 @@ def test_clients_that_fetch_much_and_never_read_share_memory_limit(broker: Broke
         assert len(client.call(request, 12).responses[0].partitions[0].records) > 15_000_000
 
 
-def test_oversized_request_is_logged_in_one_line_with_peer_and_size(broker: BrokerProcess) -> None:
-    before = len(broker.log)  # earlier lines may name the same port
+def test_oversized_request_is_logged_in_one_line_with_client_address_and_size(broker: BrokerProcess) -> None:
+    before = len(broker.log)  # earlier log lines may contain the same port
     with RawClient(broker.address) as client:
         port = client.socket.getsockname()[1]
         client.socket.sendall(struct.pack(">i", 10_000_001))

@@ -1,4 +1,4 @@
-"""Quorum requests with extreme numbers: each request gets a response, and elections still succeed afterwards."""
+"""Quorum requests with extreme numbers: each request receives a response, and later elections still succeed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Return small numbers, which are valid sometimes, or the limits of the type."""
+    """Return a small number, which may be valid, or the minimum or maximum of the type."""
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"
     if field.name in ("topic", "topic_name", "name"):
@@ -34,7 +34,7 @@ def numbers(field: Field, rng: Random) -> Any:
 
 
 def hostile(rng: Random) -> Any:
-    """Return a random request for the metadata partition."""
+    """Return a request for the metadata partition with random and extreme numbers."""
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
@@ -49,7 +49,7 @@ def hostile(rng: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_with_extreme_numbers_get_responses_and_elections_continue(seed: int) -> None:
+def test_requests_with_extreme_numbers_receive_responses_and_elections_still_succeed(seed: int) -> None:
     asyncio.run(send_hostile_requests(Random(seed)))
 
 

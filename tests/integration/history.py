@@ -1,8 +1,8 @@
-"""The history of clients during cluster failures, and a checker that finds contradictions in it.
+"""Records the events of clients during cluster failures as a history, and finds contradictions in the history.
 
-Clients append events in chronological order; `violations` compares them with the final contents of the topic. An
-uncertain outcome is never a violation: a record without a response may be in the topic or not, but at most once, and in
-order.
+Clients append events in chronological order; `violations` compares the events with the final contents of the topic. An
+unknown outcome is not a violation: a record without a response may be in the topic or not. If such a record is in the
+topic, it must be in the topic only once and in the producer's order.
 
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice
@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A reader starts in a partition at `offset`; None = a group member starts at the committed offset."""
+    """A reader starts to read a partition at `offset`; None = a group member starts at the committed offset."""
 
     at_s: float
     reader: str
@@ -62,7 +62,10 @@ class Positioned(NamedTuple):
 
 
 class EndReported(NamedTuple):
-    """A leader reported a partition's end offset, requested at `at_s`; `is_healthy`: all nodes were connected."""
+    """A leader reported a partition's end offset, which a client requested at `at_s`.
+
+    `is_healthy` is True if all nodes were running and connected at that time.
+    """
 
     at_s: float
     partition: int
@@ -71,7 +74,7 @@ class EndReported(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A member requested at `at_s` to commit an offset; unless `is_done`, the outcome is unknown."""
+    """At `at_s`, a group member sent a request to commit an offset; if `is_done` is False, the outcome is unknown."""
 
     at_s: float
     done_s: float
@@ -81,7 +84,7 @@ class Commit(NamedTuple):
 
 
 class CommitFound(NamedTuple):
-    """The group's committed offset, requested at `at_s` when all nodes were up and connected."""
+    """The group's committed offset, which a client requested at `at_s`, when all nodes were running and connected."""
 
     at_s: float
     partition: int
@@ -240,7 +243,7 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
 
 
 def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:
-    """The longest time without an acknowledgement, of one partition or of any, from the first event to the last."""
+    """Return the longest time without an acknowledgement: in the given partition, or in all partitions together."""
     moments = [
         event.at_s for event in events if isinstance(event, Acknowledged) and partition in (None, event.partition)
     ]

@@ -1,4 +1,4 @@
-"""Converters, transforms and header values compared with Kafka Connect's own classes, byte by byte on the same input.
+"""Compares converters, transforms and header values with Kafka Connect's own classes: their output must be identical.
 
 Known differences are excluded: maps of several keys (Java writes them in HashMap order), NaN and infinities, numbers
 out of range and strings in numeric fields (Java reads 0), masked Decimals (Java loses their scale), and floating point
@@ -51,7 +51,7 @@ ORACLE = Path(__file__).parents[1] / "support" / "ConnectOracle.java"
 
 
 def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
-    """Return the response of Apache's classes to each request."""
+    """Run ConnectOracle.java, which calls Apache's classes; return its response to each request."""
     lines = "".join("\t".join(request) + "\n" for request in requests)
     command = ["java", "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=120)
@@ -75,7 +75,7 @@ def text(data: bytes | None) -> str:
 
 
 def _comparable(schema: Schema | None, value: Any) -> bool:
-    """Whether both implementations should write the same bytes."""
+    """Whether both implementations must write the same bytes for this value."""
     if schema is None or value is None:
         return True
     if schema.type in (Type.FLOAT32, Type.FLOAT64):
@@ -90,7 +90,7 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Whether the results of toString are equal, too: Java prints no contents of bytes, and old dates are Julian."""
+    """Whether the results of toString must also be equal: Java does not print bytes, and prints old dates as Julian."""
     if schema is None:
         return True
     if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):

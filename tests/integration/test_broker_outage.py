@@ -1,4 +1,4 @@
-"""Workers survive broker outages without intervention: started before the broker, clean restarts, kill -9."""
+"""Workers survive broker outages: a broker that starts after the worker, is restarted, or is killed with SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace cluster`: starting, controlling and stopping a local cluster, which leaves no processes behind."""
+"""`headrace cluster` starts, controls and stops a local cluster; no process runs after the cluster is stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_node_has_its_own_properties_file(cluster: ClusterProcess) -> None:
     assert f"listeners=PLAINTEXT://{cluster.address(2)}," in text
 
 
-def test_status_stop_and_start_from_another_shell(cluster: ClusterProcess) -> None:
+def test_status_stop_node_and_start_node_work_from_another_process(cluster: ClusterProcess) -> None:
     cluster.stop_node(2)
     status = cluster.run_cli("status").stdout.splitlines()
     assert status[2] == f"node 2 {cluster.address(2)} stopped"
@@ -86,7 +86,7 @@ def test_dead_node_is_reported_and_not_restarted(cluster: ClusterProcess) -> Non
 
 
 def test_node_without_data_starts_only_with_format_option(cluster: ClusterProcess) -> None:
-    """A node without data has lost committed records, and must not form a majority with a node that lacks them."""
+    """The empty node could form a majority with a node that lacks committed records; those records would be lost."""
     data = cluster.directory / "node-3" / "data"
     cluster.stop_node(3)
     shutil.rmtree(data)
@@ -121,7 +121,7 @@ def test_directory_or_port_in_use_is_rejected(cluster: ClusterProcess, tmp_path:
         f"headrace cluster: port {cluster.base_port} (node 1, for clients) is in use: "
         "stop the process that uses it, or use another --base-port"
     )
-    assert read_layout(other.directory) is None  # so the next start may use another --base-port
+    assert read_layout(other.directory) is None  # no layout is saved, so the next start may use another --base-port
 
 
 def test_directory_with_other_files_or_another_cluster_size_is_rejected(tmp_path: Path) -> None:

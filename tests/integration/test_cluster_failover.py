@@ -1,4 +1,4 @@
-"""Three real nodes are killed, frozen and restarted under an idempotent producer and a consumer group.
+"""Three real nodes are killed, frozen and restarted while an idempotent producer and a consumer group run.
 
 In every case no acknowledged record is lost, no record is duplicated, every partition is in order, and clients receive
 no error. The pauses of the clients are measured and printed.
@@ -28,7 +28,7 @@ LEADER_S = 1.0
 CONTROLLER_TOO_S = 2.0
 STOP_S = 0.2
 ALLOWANCE = 3.0
-"""Factor by which one run on a shared machine may exceed the goal; the median must meet the goal."""
+"""The factor by which a single run may exceed the goal on a shared machine; the median must meet the goal."""
 TIMES = [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.prove)]
 
 
@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def cluster(running: ClusterProcess) -> ClusterProcess:
-    """The cluster with all nodes running; a failed test may have left nodes stopped or frozen."""
+    """Return the cluster with all nodes running: start nodes that a failed test left stopped or frozen."""
     for node in range(1, running.nodes + 1):
         running.resume(node)
         if not running.is_serving(node):
@@ -60,14 +60,17 @@ def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
 
 
 def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
-    """Move the leader and the controller to one node or to two, by restarts and elections; returns the victim."""
+    """Move leader and controller to one node (role "both") or to different nodes, by restarts and elections.
+
+    Returns the node that has the role; the test kills that node.
+    """
     for _ in range(30):
         leader, controller = roles(cluster, load)
         if (leader == controller) is (role == "both"):
             return controller if role == "controller" else leader
         cluster.restart_node(random.choice((leader, controller)) if role == "both" else controller)
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
-        if role != "both":  # the restart of a node that is both moves both; the election moves only the leader
+        if role != "both":  # the restart may have moved both roles; the election moves only the leader
             elect_preferred(cluster.bootstrap_servers, load.topic)
     raise AssertionError(f"leader {leader}, controller {controller} after 30 restarts")
 
@@ -104,8 +107,8 @@ def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_goal(
 
 @pytest.mark.parametrize("times", TIMES)
 def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times: int) -> None:
-    """Restart each node, including leaders and controller; the shorter case has a producer's default settings."""
-    # librdkafka waits longer each time when a broker disconnects again within reconnect.backoff.max.ms (README).
+    """Restart each node in turn, including leaders and the controller; short runs use a producer's default settings."""
+    # librdkafka increases its wait when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
     pauses = []
     with running_load(cluster.bootstrap_servers, f"rolling-{times}", **settings) as load:
@@ -116,13 +119,13 @@ def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times
             load.await_acknowledged(200)
             pauses.append(load.longest_pause_s(stopped_s))
             bring_back(cluster, load, turn % 3 + 1)
-            await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)  # most of it is idle
+            await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)  # the topic is mostly idle
     assert not load.errors
     check_pauses("stopped", pauses, STOP_S)
 
 
 def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
-    """Return the epoch of the broker's last registration, from a node's metadata log."""
+    """Read the metadata log of node 1; return the epoch of the broker's last registration."""
     epoch = -1
     for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
         data = memoryview(path.read_bytes())
@@ -151,7 +154,7 @@ def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: ClusterProcess, times: int) -> None:
-    """A leader that is fenced by mistake only loses its leadership; its next heartbeat unfences it."""
+    """A leader that is fenced by mistake loses its leadership, and its next heartbeat unfences the broker."""
     pauses, returns = [], []
     with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
@@ -171,7 +174,10 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: Clu
 
 @pytest.mark.slow
 def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProcess) -> None:
-    """A broker stopped with SIGSTOP closes no connection, so its session must expire; later it resumes as follower."""
+    """A broker that is stopped with SIGSTOP closes no connection, so it is fenced only when its session expires.
+
+    After SIGCONT, the broker becomes a follower.
+    """
     settings = {"socket.timeout.ms": 10_000}  # the client's timeout for requests in flight to the frozen broker
     with running_load(cluster.bootstrap_servers, "frozen", partitions=1, **settings) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
@@ -189,7 +195,7 @@ def test_short_freeze_causes_no_election(cluster: ClusterProcess) -> None:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)
         cluster.pause(leader)
-        time.sleep(1)  # shorter than any session
+        time.sleep(1)  # shorter than any session timeout
         cluster.resume(leader)
         load.await_acknowledged(200)
         assert leader_of(cluster.bootstrap_servers, load.topic) == leader
@@ -197,13 +203,13 @@ def test_short_freeze_causes_no_election(cluster: ClusterProcess) -> None:
 
 
 def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: ClusterProcess) -> None:
-    """Without a majority nothing is acknowledged; with a majority the cluster recovers by itself."""
+    """Without a majority, no record is acknowledged; with a majority, the cluster recovers without intervention."""
     with running_load(cluster.bootstrap_servers, "majority") as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         for node in (1, 2):
             cluster.kill(node)
         acknowledged = len(load.acknowledged)
-        time.sleep(2)  # check that nothing is acknowledged in this time
+        time.sleep(2)  # no record may be acknowledged in this time
         assert len(load.acknowledged) - acknowledged < 200
         for node in (1, 2):
             launch = cluster.run_cli("start-node", node)

@@ -1,4 +1,4 @@
-"""Compacted topics in a real broker: the cleaner process, kills, and consumer group offsets."""
+"""Tests of compacted topics in a real broker: the cleaner process, killed brokers, and consumer group offsets."""
 
 from __future__ import annotations
 

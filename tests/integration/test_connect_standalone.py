@@ -1,4 +1,4 @@
-"""Standalone workers from a user's view: the files of Kafka's documentation, REST, restarts, kill -9."""
+"""Tests of standalone workers as users run them: the files of Kafka's documentation, REST, restarts, kill -9."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_schemaless_records_are_written_as_java_maps(tmp_path: Path, worker: Wor
     assert out.read_text() == "{a=1}\n{a=[1.5, null], b=x}\n"
 
 
-def test_rest_api_covers_life_cycle_of_a_connector(tmp_path: Path, worker: Worker) -> None:
+def test_connector_is_created_paused_restarted_changed_and_deleted_over_rest(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("1\n2\n")
     config = source(worker, tmp_path / "in.txt", "life")
     created = worker.create("life", config)
@@ -284,7 +284,9 @@ def _committed(worker: Worker, name: str) -> int | None:
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
 
 
-def test_bad_record_without_tolerance_fails_the_task_and_is_named(tmp_path: Path, worker: Worker) -> None:
+def test_bad_record_without_tolerance_fails_the_task_with_an_error_naming_the_record(
+    tmp_path: Path, worker: Worker
+) -> None:
     write_topic(worker.bootstrap_servers(), "bad", [(None, b"{}"), (None, b"nonsense")])
     out = str(tmp_path / "out.txt")
     worker.create("strict", {"connector.class": "FileStreamSink", "file": out, "topics": "bad"})
@@ -361,7 +363,7 @@ def test_paused_sink_stops_consuming_and_continues_on_resume(tmp_path: Path, wor
     wait_for(lambda: out.read_text() == "1\n2\n", "the second record")
 
 
-def test_topic_creation_keys_are_applied(tmp_path: Path, worker: Worker) -> None:
+def test_topic_creation_configs_apply_to_new_topics(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("x\n")
     settings = {"topic.creation.default.partitions": "3", "topic.creation.default.replication.factor": "-1"}
     worker.create("made", source(worker, tmp_path / "in.txt", "made", **settings))
@@ -379,7 +381,10 @@ def _partitions(worker: Worker, topic: str) -> list[int]:
 
 
 def test_kill_9_at_random_moments_loses_no_records(tmp_path: Path) -> None:
-    """Source file -> topic -> sink file, with repeated kill -9 of all processes: every line arrives, in order."""
+    """All processes are killed repeatedly while lines move from a file to a topic and from the topic to another file.
+
+    Every line must arrive in the second file, in order.
+    """
     count, rng = 30_000, random.Random(7)
     lines = [f"line {n} {'x' * (n % 60)}" for n in range(count)]
     (tmp_path / "in.txt").write_text("".join(line + "\n" for line in lines))
@@ -496,7 +501,7 @@ def test_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
-def test_options_are_accepted_between_files(tmp_path: Path) -> None:
+def test_command_line_options_are_accepted_between_file_names(tmp_path: Path) -> None:
     result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties", "--override", "no equals")
     assert result.returncode == 1
     assert "'no equals' is not KEY=VALUE" in result.stderr

@@ -1,9 +1,9 @@
-"""Damaged files: the node logs the file and position, starts with the undamaged records, and fetches the others again.
+"""A node with damaged files logs file and position, starts with the undamaged records, and fetches the others again.
 
-After a clean shutdown, files are trusted if they are consistent and were not modified since. After a crash, all records
-are checked.
-Metadata of a voter is different: it must not lose records that it has acknowledged, so the node refuses to start, and
-its error says how to fetch the metadata again.
+After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash,
+a node checks all records.
+The metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a damaged
+metadata log therefore refuses to start, and its error explains how to fetch the metadata again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRUNCATING = r"Truncating {path} at byte [1-9]\d* \(offset [1-9]\d*\), the \d+ b
 
 
 class Victim:
-    """The preferred leader of the load's partition, whose files are damaged."""
+    """The node whose files the tests damage: the preferred leader of the load's partition."""
 
     def __init__(self, cluster: ClusterProcess, load: Load, node: int) -> None:
         self.cluster = cluster
@@ -130,7 +130,7 @@ def test_replica_refetches_records_lost_to_damage(
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("what", ["{topic}-0", "{topic}-0/*.log"])
 def test_replica_refetches_records_deleted_while_running(victim: Victim, how: str, what: str) -> None:
-    """The node can still write to deleted files, but must not be an in-sync replica after a restart."""
+    """A running node can still write to its deleted files; after a restart, its replica must leave the ISR."""
     path = victim.file(what.format(topic=TOPIC))
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     victim.shut_down(how)

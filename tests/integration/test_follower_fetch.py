@@ -1,4 +1,4 @@
-"""Consumers that fetch from the follower in their rack (KIP-392): preferred replica, latency, failures."""
+"""Tests of consumers that fetch from the follower in their rack (KIP-392): selection, latency and failures."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def create_led_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
-    """Create a topic that node 1 leads and the others follow, with `values` records of 1 KB."""
+    """Create a topic with node 1 as the leader and the other nodes as followers; write `values` records of 1 KB."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER, NEAR]])])[topic].result(30)
     await_in_sync(cluster.bootstrap_servers, topic, 3)
     produce(cluster, topic, values)
     await_in_sync(cluster.bootstrap_servers, topic, 3)
-    await_known(cluster, topic, values)
+    await_high_watermark(cluster, topic, values)
 
 
 def produce(cluster: ClusterProcess, topic: str, values: int, first: int = 0, **settings: object) -> None:
@@ -82,7 +82,7 @@ def consumer_at(cluster: ClusterProcess, topic: str, offset: int = 0, **settings
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
-    """Return the numbers of the next records."""
+    """Read the next records and return their numbers."""
     numbers: list[int] = []
     deadline = time.monotonic() + timeout_s
     while len(numbers) < count:
@@ -93,7 +93,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
     return numbers
 
 
-def served_by_near(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
+def check_served_by_follower(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
     """Check that the bytes of `consume` come from the follower in the consumer's rack."""
     before = {node: bytes_out(cluster, node) for node in (LEADER, OTHER, NEAR)}
     consume()
@@ -104,7 +104,9 @@ def served_by_near(cluster: ClusterProcess, consume: Callable[[], None], size_by
 
 def test_librdkafka_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "rdkafka", 500)
-    served_by_near(cluster, lambda: assert_equal(read_by_librdkafka(cluster, "rdkafka"), list(range(500))), 500_000)
+    check_served_by_follower(
+        cluster, lambda: assert_equal(read_by_librdkafka(cluster, "rdkafka"), list(range(500))), 500_000
+    )
 
 
 def read_by_librdkafka(cluster: ClusterProcess, topic: str) -> list[int]:
@@ -120,7 +122,7 @@ def assert_equal(actual: object, expected: object) -> None:
 
 def test_headrace_reader_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "own", 500)
-    served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
+    check_served_by_follower(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
 
 
 async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
@@ -137,8 +139,10 @@ async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
 
 def test_kafka_python_and_aiokafka_are_served_by_the_follower_of_their_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "python", 500)
-    served_by_near(cluster, lambda: assert_equal(read_by_kafka_python(cluster, "python"), 500), 500_000)
-    served_by_near(cluster, lambda: assert_equal(asyncio.run(read_by_aiokafka(cluster, "python")), 500), 500_000)
+    check_served_by_follower(cluster, lambda: assert_equal(read_by_kafka_python(cluster, "python"), 500), 500_000)
+    check_served_by_follower(
+        cluster, lambda: assert_equal(asyncio.run(read_by_aiokafka(cluster, "python")), 500), 500_000
+    )
 
 
 def read_by_kafka_python(cluster: ClusterProcess, topic: str) -> int:
@@ -181,7 +185,7 @@ def test_java_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterPro
         )
         assert done.stdout.count("\n") == 500, done.stderr
 
-    served_by_near(cluster, consume, 500_000)
+    check_served_by_follower(cluster, consume, 500_000)
 
 
 def fetch_partition(
@@ -199,7 +203,7 @@ def records_of(partition: PartitionData) -> bytes:
     return bytes(records or b"")
 
 
-def test_leader_names_the_preferred_replica_and_the_follower_serves(cluster: ClusterProcess) -> None:
+def test_leader_returns_the_preferred_read_replica_and_that_follower_returns_records(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "sent", 10)
     leader, follower = cluster.address(LEADER), cluster.address(NEAR)
     partition = fetch_partition(
@@ -223,7 +227,7 @@ def test_leader_names_the_preferred_replica_and_the_follower_serves(cluster: Clu
     assert fetch_partition(follower, "sent", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def await_known(cluster: ClusterProcess, topic: str, high_watermark: int) -> None:
+def await_high_watermark(cluster: ClusterProcess, topic: str, high_watermark: int) -> None:
     """Wait until the follower has received the high watermark."""
     deadline = time.monotonic() + 10
     while fetch_partition(cluster.address(NEAR), topic, 0).high_watermark < high_watermark:
@@ -231,7 +235,7 @@ def await_known(cluster: ClusterProcess, topic: str, high_watermark: int) -> Non
         time.sleep(0.01)
 
 
-def test_follower_checks_the_leader_epoch(cluster: ClusterProcess) -> None:
+def test_follower_rejects_an_unknown_leader_epoch(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "epochs", 1)
     for epoch, error in ((0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         with RawClient(cluster.address(NEAR)) as client:
@@ -248,8 +252,8 @@ def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata
     assert fetch_partition(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
-    """The leader sends the follower the new high watermark at once, before the 500 ms of the fetch have passed."""
+def test_consumer_of_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
+    """The leader sends a new high watermark to the follower at once; the follower's fetch could wait up to 500 ms."""
     create_led_topic(cluster, "soon", 1)
     consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})
     read(consumer, 1)
@@ -270,7 +274,7 @@ def test_consumer_at_a_follower_does_not_wait_for_the_followers_next_fetch(clust
 def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "uncommitted", 5)
     follower = cluster.address(NEAR)
-    cluster.pause(OTHER)  # it is in sync, so the high watermark waits for it
+    cluster.pause(OTHER)  # the paused node is in the ISR, so the high watermark cannot advance
     try:
         produce(cluster, "uncommitted", 1, first=5, acks=1)
         deadline = time.monotonic() + 4
@@ -280,7 +284,7 @@ def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> Non
         assert (partition.error_code, partition.high_watermark, records_of(partition)) == (ErrorCode.NONE, 5, b"")
     finally:
         cluster.resume(OTHER)
-    await_known(cluster, "uncommitted", 6)
+    await_high_watermark(cluster, "uncommitted", 6)
     assert records_of(fetch_partition(follower, "uncommitted", 5))
 
 

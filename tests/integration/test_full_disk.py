@@ -1,5 +1,6 @@
-"""A real broker with a full disk: it starts, serves its records, logs which log directory is offline, and accepts
-records again once the disk has free space."""
+"""A real broker starts on a full disk, serves its records, and accepts records again once the disk has free space.
+
+Its log names the log directory that is offline."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ KAFKA_STORAGE_ERROR = 56
 
 
 def produce(client: RawClient, topic: str, count: int) -> int:
-    """Produce up to `count` batches until one is rejected; return how many were accepted."""
+    """Produce up to `count` batches, and stop when a batch is rejected; return the number of accepted batches."""
     for number in range(count):
         columns = RecordColumns(values=[b"x" * 1000], keys=[str(number % 50).encode()], timestamps=1_700_000_000_000)
         records = build_batch(columns)
@@ -80,7 +81,7 @@ def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: P
                 assert produce(client, "compacted", COUNT) == COUNT
             broker.kill()
             for checkpoint in broker.data_dir.glob("*/leader-epoch-checkpoint"):
-                checkpoint.unlink()  # a crash may lose it, and the next start rebuilds it
+                checkpoint.unlink()  # a crash may lose the checkpoint; the next start rebuilds it
             fill(disk)
             broker.start()
             assert "No space left on device" in broker.log
@@ -103,7 +104,7 @@ def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: P
 
 
 def test_full_metadata_disk_fails_startup_with_one_line(tmp_path: Path) -> None:
-    """The metadata log must be written before the broker serves requests; the error line names directory and cause."""
+    """A broker writes to the metadata log before it serves requests. The error line names the directory and cause."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(disk, tmp_path)
         try:

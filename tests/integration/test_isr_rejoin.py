@@ -11,7 +11,7 @@ from support.cluster import ClusterProcess, running_cluster
 
 PARTITIONS = 20
 TIMEOUT_S = 8.0
-"""Less than the 15 s after which the periodic ISR check would find every follower."""
+"""Less than 15 s, the interval of the periodic ISR check: the test must not pass because of that check."""
 
 
 def _in_sync(cluster: ClusterProcess) -> list[int]:

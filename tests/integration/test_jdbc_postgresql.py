@@ -1,4 +1,4 @@
-"""The JDBC source with a real PostgreSQL server."""
+"""Tests of the JDBC source with a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_no_row_is_lost_if_the_connection_closes_during_a_query(
         task.stop()
 
 
-def test_connection_failure_names_the_server_and_the_attempts(props: dict[str, str]) -> None:
+def test_connection_error_contains_the_server_and_the_number_of_attempts(props: dict[str, str]) -> None:
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
         read_all(bad)

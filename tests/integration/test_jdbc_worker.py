@@ -1,4 +1,4 @@
-"""The JDBC source in a real worker: validation errors over REST, and modules imported once in the fork server."""
+"""Tests of the JDBC source in a real worker: validation errors over REST, and imports in the fork server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's DumpLogSegments reads the files that our log cleaner writes."""
+"""Apache Kafka's DumpLogSegments reads the files that headrace's log cleaner writes."""
 
 from __future__ import annotations
 

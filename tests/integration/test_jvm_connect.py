@@ -1,4 +1,4 @@
-"""Interoperability with Apache: our worker with an Apache Kafka broker, and Apache's worker with our broker."""
+"""Tests headrace's worker with an Apache Kafka broker, and Apache's worker with headrace's broker."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
 
 
 def test_headrace_worker_continues_with_offsets_file_of_apache_worker(tmp_path: Path) -> None:
-    """Apache's worker fills a topic; then our worker continues with its offsets file."""
+    """Apache's worker writes to a topic; then headrace's worker continues with the offsets file of Apache's worker."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}
     with running_broker(tmp_path) as broker:

@@ -1,4 +1,4 @@
-"""Apache Kafka's tools with our broker and its files, and their output compared with our tools' output."""
+"""Tests Apache Kafka's tools with headrace's broker and files, and compares their output with that of our tools."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_kafkas_consumer_performance_tool_runs(broker: BrokerProcess) -> None:
 
 @pytest.fixture(scope="module")
 def filled(broker: BrokerProcess) -> BrokerProcess:
-    """The broker with a topic of three partitions and a group that has read some of its records."""
+    """Return a broker with a topic of three partitions and a group that has read some of the topic's records."""
     server = ("--bootstrap-server", broker.address)
     configs = ("--config", "retention.ms=86400000", "--config", "cleanup.policy=compact")
     run_apache_tool(JAVA["topics"], *server, "--create", "--topic", "filled", "--partitions", "3", *configs)

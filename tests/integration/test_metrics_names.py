@@ -1,7 +1,7 @@
 """`/metrics` of a real cluster has every name that Kafka's dashboards and alerts use, with correct values.
 
-The names are those of jmx_exporter's rules for Kafka, and Confluent's where they differ. The transaction coordinator
-has no metrics here, because transactions are not supported yet.
+The names are those of jmx_exporter's rules for Kafka. If Confluent uses another name for a metric, the page has both
+names. The page has no metrics of a transaction coordinator, because transactions are not supported yet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def named(prefix: str, *names: str) -> set[str]:
 
 
 def meters(prefix: str, *names: str) -> set[str]:
-    """The two names of each meter: jmx_exporter's and Confluent's."""
+    """Return two names for each meter: jmx_exporter's name and Confluent's name."""
     return {f"{prefix}{name}{ending}" for name in names for ending in ("_total", "persec")}
 
 
@@ -138,7 +138,7 @@ def create(cluster: ClusterProcess, topic: str, replicas: list[list[int]], **con
 
 
 def produce(cluster: ClusterProcess, topic: str, count: int) -> list[str]:
-    """Produce records; returns the names of the errors."""
+    """Produce records; return the names of the errors that occurred."""
     errors: list[str] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 5000, "log_level": 0})
     for number in range(count):

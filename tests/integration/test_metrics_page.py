@@ -1,4 +1,4 @@
-"""`/metrics` of a broker: its format, its values, and its listeners."""
+"""Tests of a broker's `/metrics` page: format, values and listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox of the nemeses: packets of cut links are lost silently, and nothing outlives the program."""
+"""Tests of the nemeses' sandbox: cut links drop packets silently, and no process outlives the sandbox."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ def _sleepers() -> list[str]:
         try:
             found += [str(path)] if path.read_bytes() == b"sleep\x0086391\x00" else []
         except OSError:
-            continue  # it has exited
+            continue  # the process has exited
     return found

@@ -1,9 +1,9 @@
-"""Three isolated nodes with real clients under failures of networks, disks and processes.
+"""Runs three isolated nodes and real clients under failures of networks, disks and processes; no record may be lost.
 
     NEMESES_SECONDS=600 NEMESES_SEED=7 python -m pytest tests/integration/test_nemeses.py -m prove
 
-`support.nemeses` has the failures, `integration.history` the checks. The test is skipped where network namespaces
-cannot be created.
+`support.nemeses` contains the failures, and `integration.history` contains the checks. The test is skipped on machines
+that cannot create network namespaces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Committed offsets expire as in KIP-211, on time even when their coordinator dies in the meantime."""
+"""Committed offsets expire as described in KIP-211, and expire on time even if their coordinator dies before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example with several plug-ins in one file works as its docstring says."""
+"""The example configs/plugins/countdown.py, a file with several plug-ins, works as its docstring says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No process outlives its worker: neither a task that hangs in C, nor descendants of a task, nor the broker."""
+"""No process outlives its worker: not a task that hangs in C code, not the descendants of a task, not the broker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def descendants(pid: int) -> dict[int, float]:
-    """Return the creation times by pid, so that a reused pid is not mistaken for the same process."""
+    """Return {pid: creation time} of all descendants; the time shows whether a pid was reused for another process."""
     return {process.pid: process.create_time() for process in psutil.Process(pid).children(recursive=True)}
 
 
@@ -196,7 +196,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 def test_second_signal_terminates_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
-    time.sleep(0.2)  # the worker handles the first signal: the task hangs until the graceful timeout
+    time.sleep(0.2)  # the worker handles the first signal and waits for the hanging task until the graceful timeout
     started = time.monotonic()
     os.kill(worker.pid, signal.SIGTERM)
     worker.wait(3)

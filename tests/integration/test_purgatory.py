@@ -1,4 +1,4 @@
-"""Delayed Produce and Fetch requests, on a broker in this process whose high watermark the test advances."""
+"""Tests of delayed Produce and Fetch requests: a broker runs in this process, and tests advance its high watermark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 class UnreplicatedBroker:
-    """Leads topic t, and appends to it do not advance the high watermark, as if no follower had fetched."""
+    """A broker that leads topic t; appends do not advance the high watermark, as if no follower had fetched."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -53,7 +53,7 @@ class UnreplicatedBroker:
 
 
 class Client:
-    """A connection without a socket."""
+    """A client connection without a socket, which stores the response frames."""
 
     def __init__(self, broker: Broker) -> None:
         self.frames: list[bytes] = []
@@ -105,7 +105,7 @@ def with_broker(test: Callable[[UnreplicatedBroker, Client], Awaitable[None]]) -
     asyncio.run(run())
 
 
-def test_acks_all_waits_for_high_watermark_and_acks_1_does_not() -> None:
+def test_produce_with_acks_all_waits_for_high_watermark_and_with_acks_1_does_not() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         client.send(produce_request("t", batch(b"a", b"b"), acks=-1), 9)
         broker.replicate(1)
@@ -122,7 +122,7 @@ def test_acks_all_waits_for_high_watermark_and_acks_1_does_not() -> None:
     with_broker(test)
 
 
-def test_acks_all_times_out_without_replication() -> None:
+def test_produce_with_acks_all_times_out_without_replication() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         request = produce_request("t", batch(b"a"), acks=-1)
         request.timeout_ms = 20
@@ -167,7 +167,7 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_after_retriable_error_cause_no_sequence_gap() -> None:
-    """The broker becomes the leader between two batches that were in flight at the same time."""
+    """Several batches are in flight when the broker loses and regains leadership; the client resends all of them."""
 
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         async def produce(sequence: int) -> int:

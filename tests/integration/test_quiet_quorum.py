@@ -1,6 +1,6 @@
-"""Three nodes on one disk under the full load of a producer: no election happens.
+"""Three nodes on one disk hold no election while a producer sends as fast as it can.
 
-HEADRACE_QUIET_S sets the duration; the default is half a minute, ten minutes in `make prove`.
+HEADRACE_QUIET_S sets the duration of the load. The default is half a minute; `make prove` sets ten minutes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[s
 
 
 def starved_s(cluster: ClusterProcess) -> list[float]:
-    """Return for each node how long its main thread was ready to run but had no CPU, since its start."""
+    """Return for each node how long its main thread has waited for a processor since the node started."""
     fields = [Path(f"/proc/{cluster.pid(node)}/schedstat").read_text().split() for node in (1, 2, 3)]
     return [int(waited_ns) / 1e9 for _, waited_ns, _ in fields]
 

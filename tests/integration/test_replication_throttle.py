@@ -1,4 +1,4 @@
-"""Reassignment with --throttle (KIP-73): replication stays at the rate and does not slow down producers."""
+"""Reassignment with --throttle (KIP-73): replication does not exceed the rate, and producers are not slowed down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(cluster: ClusterProcess, tool: str, *arguments: str) -> str:
 
 
 def create_topic_on(cluster: ClusterProcess, topic: str, broker: int) -> None:
-    """A topic of SIZE_BYTES with one replica."""
+    """Create a topic with one replica, on that broker, and write SIZE_BYTES to the topic."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     config = {"min.insync.replicas": "1"}
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[broker]], config=config)])[topic].result(30)
@@ -125,7 +125,7 @@ def test_throttled_reassignment_keeps_the_rate_and_does_not_slow_producers(
 def test_leader_or_follower_throttle_alone_limits_the_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
-    """Throttle node 3, which has no earlier throttled traffic: the quota counts the traffic of the last 11 s."""
+    """The test throttles node 3, because the quota counts the last 11 s and node 3 has had no throttled traffic yet."""
     create_topic_on(cluster, side, source)
     rate = f"{side}.replication.throttled.rate={BYTES_PER_S}"
     run(cluster, "configs", "--alter", "--entity-type", "brokers", "--entity-name", "3", "--add-config", rate)

@@ -1,4 +1,4 @@
-"""The rules of task loops, tested with plug-ins that misbehave on purpose."""
+"""Tests how a worker runs tasks (retries, commits, pauses, errors), with plug-ins that misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -199,7 +199,9 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
 
 
 def test_slow_sink_task_is_paused_between_puts_and_stays_in_its_group(worker: Worker) -> None:
-    """One poll's records take 5 s to put, twice max.poll.interval.ms after which a consumer must leave its group."""
+    """The records of one poll take 5 s to put, twice as long as max.poll.interval.ms, after which a consumer would have
+    to leave its group.
+    """
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
     sink(worker, "t", "slow", **limits)

@@ -1,7 +1,7 @@
-"""A topic is deleted and created again repeatedly under clients, while nodes are killed.
+"""A topic is deleted and recreated repeatedly while clients use it and nodes are killed.
 
-No record that was acknowledged in one incarnation is read in a later one, all replicas of the last incarnation get in
-sync, and no files of earlier incarnations are left on any disk.
+No record that was acknowledged in one incarnation of the topic is read in a later incarnation. At the end, all replicas
+of the last incarnation are in sync, and no disk contains files of earlier incarnations.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def churn(cluster: ClusterProcess, cycles: int) -> None:
 
 
 def test_topic_is_deleted_and_recreated_repeatedly_while_nodes_are_killed(tmp_path: Path) -> None:
-    """Rule R12 of docs/broker.md: a recreated topic is a different topic."""
+    """Invariant R12 of docs/broker.md: a recreated topic has a new topic id and contains no old records."""
     with running_cluster(
         tmp_path / "c", log_segment_delete_delay_ms="1000", auto_create_topics_enable="false"
     ) as cluster:

@@ -41,7 +41,7 @@ def test_demo_completes_after_kills_at_random_moments(tmp_path: Path, kills: int
         else:
             assert demo.returncode == 0, (tmp_path / "output").read_text()
     last = _start(tmp_path)
-    # The demo compares the counts itself: its exit status is 0 only if all tables have exactly the expected rows.
+    # The demo checks the tables itself: its exit status is 0 only if every table has the expected number of rows.
     assert last.wait(FINISH_S) == 0, (tmp_path / "output").read_text()
 
 
@@ -58,7 +58,7 @@ def test_interrupted_demo_lets_the_worker_shut_down_cleanly(tmp_path: Path) -> N
         _wait_for_text(tmp_path / "demo" / "connect.log", "Kafka Connect started")
         os.killpg(
             demo.pid, signal.SIGINT
-        )  # signal the process group as Ctrl-C does, so that the worker receives it too
+        )  # signal the process group as Ctrl-C does, so that the worker also receives the signal
         assert demo.wait(60.0) == 130
     finally:
         if demo.poll() is None:

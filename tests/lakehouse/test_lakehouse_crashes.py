@@ -83,7 +83,7 @@ class TaskProcess:
             time.sleep(0.02)
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the task. It and all its child processes must exit in time."""
+        """Stop the task; the task's process and all its child processes must exit in time."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         self.send_command("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
@@ -165,7 +165,7 @@ class Feed:
             self._producer.flush(10)
 
     def stop(self) -> dict[str, int]:
-        """Stop and return the end offsets."""
+        """Stop producing; return the end offset of each partition."""
         self._stopping.set()
         self._thread.join(20)
         assert self._producer.flush(20) == 0
@@ -200,7 +200,7 @@ def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: Broke
 
     # The same task can be paused, resumed and stopped, and survives a restart of the broker.
     task.send_command("pause")
-    time.sleep(0.5)  # five trigger intervals, in which a query that still ran would load records
+    time.sleep(0.5)  # five trigger intervals: if the query still ran, it would load records
     feed = Feed(broker.address, first=ends)
     time.sleep(1)
     ends = feed.stop()

@@ -1,4 +1,4 @@
-"""The lakehouse sink with a real broker and real Spark: which rows it loads, and which errors fail it."""
+"""Tests of the lakehouse sink with a real broker and real Spark: loaded rows and columns, errors that fail the task."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
 
 
 class Load:
-    """A running query with a test's connector configuration."""
+    """A running Spark query that loads topics with the connector configuration of a test."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ def test_every_connect_type_becomes_a_typed_column(
     first_run.until_offsets(types=5)
     first_run.query.stop()
     produce(broker, "types", [envelope(fields, full)])
-    load("types").until_offsets(types=6)  # the columns of the existing table match those of the records
+    load("types").until_offsets(types=6)  # after a restart, the records still match the columns of the existing table
 
     first, tombstone, nulls, null_payload, last, again = rows_of(tmp_path / "types")
     expected = {
@@ -313,7 +313,7 @@ def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loade
     old = [envelope([field("n", "int32"), field("trimmed", "string")], {"n": n, "trimmed": None}) for n in range(7)]
     new = envelope([field("n", "string"), field("extra", "int32")], {"n": "x", "extra": 1})
     produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new record is offset 2 of partition 0
-    for _ in range(2):  # a restart fails with the same error and adds nothing
+    for _ in range(2):  # a restarted query fails with the same error and loads no record
         stopped = load("drift")
         with pytest.raises(ConnectError) as error:
             stopped.until_offsets(drift=4)
@@ -357,7 +357,7 @@ def test_mismatch_with_another_tools_table_fails_the_task_despite_errors_toleran
     assert DeltaTable(tmp_path / "foreign").version() == 0
 
 
-def test_each_record_gets_the_defaults_of_its_own_schema(
+def test_each_record_is_loaded_with_the_defaults_of_its_own_schema(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     plain, day = field("n", "int32"), field("d", "int32", name=DATA + "Date")

@@ -1,4 +1,4 @@
-"""Stopping a worker while Spark is starting."""
+"""A worker that is stopped while Spark is starting exits quickly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Replication invariants, each tested with one fault at a chosen moment, which random faults seldom hit.
+"""Tests of replication invariants, each with one fault at a chosen moment; random faults seldom occur at that moment.
 
-Real nodes run in a simulation: 1 to 3 are controllers and brokers, 4 and 5 are brokers only and have the partition's
-replicas.  ARCHITECTURE.md lists the invariants by number (R4, R7, R11).
+Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers; nodes 4 and 5 are brokers only and have the
+replicas of the test's partition.  docs/broker.md lists the invariants by number (R1 to R15).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ async def _await(scenario: Awaitable[None]) -> None:
 
 
 async def create_topic(*, min_insync: int) -> None:
-    """Create the topic with one partition on brokers 4, its leader, and 5."""
+    """Create the topic with one partition that has replicas on brokers 4 and 5; broker 4 is the leader."""
     admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n5:9092"}, "admin"))
     configs = {"min.insync.replicas": str(min_insync)}
     error = (await admin.create_topics([NewTopic(TOPIC, configs=configs, assignments={0: [4, 5]})]))[TOPIC]
-    assert error is None or error.code == ErrorCode.TOPIC_ALREADY_EXISTS  # an earlier attempt got no response
+    assert error is None or error.code == ErrorCode.TOPIC_ALREADY_EXISTS  # the response to an earlier attempt was lost
     await admin.close()
 
 
@@ -86,7 +86,8 @@ async def connect(node_id: int) -> BrokerConnection:
 async def produce(connection: BrokerConnection, value: bytes, *, acks: int = -1) -> int:
     """Produce one record and return the response's error code."""
     now_ms = asyncio.get_running_loop().wall_ms()  # type: ignore[attr-defined]
-    batch = build_batch(RecordColumns(values=[value], timestamps=now_ms))  # retention would delete older timestamps
+    # With an older timestamp, retention would delete the record.
+    batch = build_batch(RecordColumns(values=[value], timestamps=now_ms))
     data = PartitionProduceData(index=0, records=bytes(batch))
     topic = TopicProduceData(name=TOPIC, partition_data=[data])
     request = ProduceRequest(acks=acks, timeout_ms=1500, topic_data=[topic])
@@ -119,7 +120,7 @@ async def wait_for_leader(world: World, leader: int, *, in_sync: int) -> None:
     await world.wait_until(is_led, 20.0, lambda: f"broker {leader} leads with {in_sync} replicas in sync")
 
 
-def test_leader_isolated_from_controllers_acknowledges_nothing() -> None:
+def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
     """R4: the follower fetches from the new leader, and the old leader cannot shrink the ISR without the controller."""
 
     async def scenario(world: World) -> None:
@@ -128,7 +129,7 @@ def test_leader_isolated_from_controllers_acknowledges_nothing() -> None:
         assert await produce(old, b"first") == ErrorCode.NONE
         world.network.isolate({"n4"}, CONTROLLERS)
         await wait_for_leader(world, 5, in_sync=1)
-        for _ in range(2):  # the second request is sent after the leader has proposed an ISR with itself only
+        for _ in range(2):  # before the second request, the leader proposes an ISR that contains only itself
             assert await produce(old, b"unacknowledged") == ErrorCode.REQUEST_TIMED_OUT
         new = await connect(5)
         assert await produce(new, b"second") == ErrorCode.NONE
@@ -143,7 +144,9 @@ def test_leader_isolated_from_controllers_acknowledges_nothing() -> None:
 
 
 def test_record_below_min_insync_replicas_is_not_readable() -> None:
-    """R7: below min.insync.replicas, a record acknowledged with acks=1 is not readable before a follower has it."""
+    """R7: below min.insync.replicas, a record that was acknowledged with acks=1 is readable only once a follower has
+    replicated it.
+    """
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=2)
@@ -167,7 +170,10 @@ def test_record_below_min_insync_replicas_is_not_readable() -> None:
 
 @pytest.mark.parametrize("lacks_only_its_registration", [False, True])
 def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks_only_its_registration: bool) -> None:
-    """R11: in metadata from before its crash or its new registration, the broker is still the leader."""
+    """R11: the broker lacks the metadata since its crash, or only its new registration.
+
+    In the metadata that the broker has, it is still the leader.
+    """
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -191,7 +197,7 @@ def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks
 
 
 def _hide_metadata(world: World, machine: Machine, offset: int) -> Callable[[], None]:
-    """Hide metadata records from `offset` on from the machine's next process; return a function that ends this."""
+    """Hide metadata records from `offset` on from the machine's next process; return a function that reveals them."""
     hiding = [True]
 
     def on_start(started: Machine) -> None:
@@ -233,8 +239,9 @@ def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() ->
 def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None:
     """R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
 
-    The leader must not acknowledge records alone with the old value: the elected replica would lack them.
-    `is_known`: whether the leader receives the config before the ISR change; otherwise it receives both at once.
+    If the leader, alone in the ISR, acknowledged records because it still used the old min.insync.replicas, the elected
+    replica would lack those records. `is_known`: the leader receives the new config before the ISR change; otherwise,
+    the leader receives both at the same time.
     """
 
     async def scenario(world: World) -> None:
@@ -251,7 +258,8 @@ def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None
         await admin.incremental_alter_configs({resource: [("min.insync.replicas", SET, "2")]})
         await admin.close()
         world.network.isolate({"n5"}, {"n4"})
-        assert await produce(leader, b"more", acks=1) == ErrorCode.NONE  # a caught-up follower would stay in the ISR
+        # Without a new record, the follower would count as caught up and stay in the ISR.
+        assert await produce(leader, b"more", acks=1) == ErrorCode.NONE
         await wait_for_leader(world, 4, in_sync=1)
         assert await produce(leader, b"second") != ErrorCode.NONE
         node.quorum.raft.advance_high_watermark = advance  # type: ignore[method-assign]
@@ -265,7 +273,9 @@ def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None
 
 
 def test_topic_config_set_during_broker_startup_applies() -> None:
-    """R7: the config changes after the broker has opened its logs and before it applies metadata changes."""
+    """R7: the topic's config changes after the broker has opened its logs and before the broker applies metadata
+    changes.
+    """
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -330,7 +340,7 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
 
 
 def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
-    """R14: a fetch of missing records returns an error, and then another replica becomes leader and returns them."""
+    """R14: a fetch of the missing records returns an error; another replica then becomes leader and returns them."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -358,7 +368,7 @@ def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_damaged_while_stopped_is_not_elected(loses: str) -> None:
-    """R6: after a clean shutdown the log was damaged, so it lacks acknowledged records."""
+    """R6: the replica's log is damaged after a clean shutdown, so the replica lacks acknowledged records."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=2)
@@ -386,7 +396,7 @@ def test_replica_damaged_while_stopped_is_not_elected(loses: str) -> None:
 
 
 def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> None:
-    """The replica is elected again despite the damage; no other replica has the records after the lost segment."""
+    """The damaged replica is elected again, because no other replica has the records after the lost segment."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -408,8 +418,8 @@ def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> Non
     run_scenario(scenario)
 
 
-def test_broker_that_times_out_waiting_for_quorum_stays_cleanly_shut_down() -> None:
-    """The broker must not recover all its logs or leave the ELR at the next start, because it has lost no record."""
+def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marker() -> None:
+    """The broker has lost no record, so at its next start it must not recover its logs and must stay in the ELR."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=2)
@@ -433,7 +443,7 @@ def test_broker_that_times_out_waiting_for_quorum_stays_cleanly_shut_down() -> N
 
 
 def test_controller_with_failed_disk_exits_and_another_takes_over() -> None:
-    """A controller that cannot write cannot commit records; the cluster needs another active controller."""
+    """A controller whose disk fails cannot commit records, so another node must become the active controller."""
 
     async def scenario(world: World) -> None:
         active = next(machine for machine, node in world.nodes() if node.quorum.is_active_leader)
@@ -447,7 +457,9 @@ def test_controller_with_failed_disk_exits_and_another_takes_over() -> None:
 
 
 def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
-    """The client checks for a new leader while requests are pending, and resends them to it without duplicates."""
+    """While requests are pending, the client checks for a new leader; it resends the requests to the new leader, and
+    the log contains no duplicates.
+    """
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -474,7 +486,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
         hung.append(send(b"3"))
         assert [(await sent).base_offset for sent in hung] == [1, 2, 3]
         values = await read()
-        assert world.now_s - elected_s < 7.0  # two checks for a new leader
+        assert world.now_s - elected_s < 7.0  # the time of two checks for a new leader
         while len(values) < 3:
             values += await read()
         assert values == [b"1", b"2", b"3"]
@@ -489,7 +501,9 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
 
 
 def test_client_requests_metadata_from_another_broker_when_one_hangs() -> None:
-    """The client is connected to the hanging broker only, and has no pending request when the broker hangs."""
+    """The client is connected only to the broker that hangs, and has no pending request when the broker starts to
+    hang.
+    """
 
     async def scenario(world: World) -> None:
         cluster = await open_client_with_long_timeout("n4:9092", "producer")
@@ -497,14 +511,14 @@ def test_client_requests_metadata_from_another_broker_when_one_hangs() -> None:
         hung_s = world.now_s
         known, _ = await asyncio.gather(cluster.topic(TOPIC), find_coordinator(cluster, 30_000))
         assert known.partitions[0].replicas == (4, 5)
-        assert world.now_s - hung_s < 8.0  # two checks
+        assert world.now_s - hung_s < 8.0  # the time of two checks for a broker that responds
         await cluster.close()
 
     run_scenario(scenario)
 
 
 def test_group_member_switches_to_new_coordinator_while_old_one_hangs() -> None:
-    """The member's pending requests are retried at the new coordinator."""
+    """The client sends the member's pending requests again, to the new coordinator."""
 
     async def scenario(world: World) -> None:
         cluster = await open_client_with_long_timeout("n5:9092", "consumer")
@@ -514,7 +528,7 @@ def test_group_member_switches_to_new_coordinator_while_old_one_hangs() -> None:
         hung_s = world.now_s
         await asyncio.gather(commit_offset(cluster, 2), committed_offset(cluster))
         assert await committed_offset(cluster) == 2
-        assert world.now_s - hung_s < 8.0  # two checks; the first may be before the new coordinator is elected
+        assert world.now_s - hung_s < 8.0  # two checks: at the first, the new coordinator may not be elected yet
         await cluster.close()
 
     run_scenario(scenario)
@@ -547,7 +561,7 @@ async def committed_offset(cluster: Cluster) -> int:
 
 
 def test_simulation_counts_uncommitted_isr_members_before_it_injects_a_fault() -> None:
-    """`World.may_kill` counts the members of an uncommitted ISR, which may be committed after the fault."""
+    """`World.may_kill` also counts the members of an uncommitted ISR, which may be committed after the fault."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)

@@ -1,8 +1,9 @@
-"""Simulated clusters under random faults.  `python -m headrace_broker.simulation --seed N --verbose` reproduces a seed.
+"""Tests of simulated clusters under random faults, which derive from a seed.
 
-Seeds run in their own processes with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that
-finds a bug is not a regression test: any change to the code or to the workload gives it a different run.  Write a test
-with the fault and its timing instead (`test_one_fault_at_a_time`, or a unit test).
+`python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed.  Seeds run in their own processes
+with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that finds a bug is not a regression test,
+because any change to the code or to the workload changes the run.  Write a test with the fault and its timing instead
+(in `test_one_fault_at_a_time`, or a unit test).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _run(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """Return the processes' output; fail with the output of failed ones, which shows how to reproduce the failure."""
+    """Return the output of each process. If a process failed, its output shows how to reproduce the failure."""
     outputs = [process.communicate()[0] for process in processes]
     failed = [output for process, output in zip(processes, outputs, strict=True) if process.returncode]
     assert not failed, "\n".join(failed)[-8000:]
@@ -46,7 +47,7 @@ def test_no_record_is_lost_or_duplicated_in_two_hundred_seeds(first: int, count:
 
 
 def test_seed_gives_the_same_run_alone_and_after_other_seeds() -> None:
-    """The digest, a checksum over all received bytes and their times, is equal with and without earlier runs."""
+    """A run's digest is a checksum over all received bytes and their times; earlier runs must not change the digest."""
     alone, after_others = _outputs([_run("--seed", "33"), _run("--seed", "31", "--count", "3")])
     pattern = re.compile(r"^seed 33: .*digest [0-9a-f]+", re.MULTILINE)
     assert pattern.findall(alone) == pattern.findall(after_others) != []
@@ -61,7 +62,7 @@ def _search(name: str, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_simulation_catches_mutant(name: str) -> None:
-    """Also try the seeds after the one known to catch the mutant: any code change gives seeds different runs."""
+    """Try twelve seeds, starting with the seed that is known to catch it: a code change may change that seed's run."""
     assert "caught by seed" in _search(name, "--count", "12")
 
 
@@ -75,5 +76,5 @@ def test_no_record_is_lost_or_duplicated_in_three_thousand_seeds() -> None:
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_five_hundred_seeds_catch_mutant(name: str) -> None:
+def test_simulation_catches_mutant_within_five_hundred_seeds(name: str) -> None:
     assert "caught by seed" in _search(name, "--seed", "0", "--count", "500")

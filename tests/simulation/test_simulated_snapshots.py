@@ -1,7 +1,7 @@
-"""Metadata snapshots under faults.
+"""Tests that clusters with frequent metadata snapshots lose no metadata under faults.
 
-A snapshot is written every few batches and the log before it is deleted at once, so restarted nodes load a snapshot and
-lagging nodes fetch one.
+Nodes write a snapshot every few batches and delete the log before the snapshot at once, so restarted nodes load a
+snapshot and lagging nodes fetch a snapshot.
 """
 
 from __future__ import annotations

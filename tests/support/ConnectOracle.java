@@ -14,11 +14,15 @@ import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.transforms.Transformation;
 
 /**
- * Runs Kafka Connect's classes on lines of standard input and prints one result per line; tabs separate the columns.
+ * Passes each line of standard input to Kafka Connect's classes and prints one line with the result. Tabs separate the
+ * columns. Each line contains one of the following requests; the columns of the result follow the arrow:
  *
- * json ENVELOPE                       -> JSON with schemas, without schemas, with numeric decimals, toString
- * text TEXT                           -> the schema that Values.parseString infers, and the value as text
- * smt CLASS KEY=VALUE;... on|off JSON -> topic, value, key
+ * json ENVELOPE                       -> the value as JSON with schemas, as JSON without schemas, as JSON with schemas
+ *                                        and numeric decimals, and its toString()
+ * text STRING                         -> the schema that Values.parseString infers, and the value as a string
+ * smt CLASS KEY=VALUE;... on|off JSON -> topic, value and key of the transformed record; on|off is schemas.enable
+ *
+ * The result is "error" if Kafka's class throws an exception, and "dropped" if the transform drops the record.
  */
 public class ConnectOracle {
     private static final JsonConverter ON = converter("schemas.enable", "true");

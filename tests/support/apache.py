@@ -34,7 +34,7 @@ START_TIMEOUT_S = 60.0
 
 
 def unavailable_reason() -> str | None:
-    """Return why Apache Kafka cannot run here, or None if it can."""
+    """Return why Apache Kafka cannot run on this machine, or None if it can."""
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
             return f"{program} is not on the path: running Apache Kafka needs Maven and Java 17"
@@ -151,7 +151,7 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
 
 @contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
-    """Run Apache's connect-standalone with these configurations; the address is its REST API's."""
+    """Run Apache's connect-standalone with these configurations; `address` of the result is that of its REST API."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {

@@ -6,7 +6,8 @@
         broker.kill(); broker.start()             # a crash
         assert "..." in broker.log
 
-The process ends when the test run ends, in whatever way: it watches the read end of a pipe.
+The broker watches the read end of a pipe whose write end the test process keeps open, so the broker also ends when the
+test process is killed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class BrokerProcess:
         self._watch_fd = -1
 
     def start(self) -> None:
-        """Start the process and wait until it serves; later starts use the port of the first one."""
+        """Start the process and wait until it serves; later starts use the port of the first start."""
         read_fd, self._watch_fd = os.pipe()
         seen = len(self.log)
         command = [sys.executable, *self._program, "--watch-fd", str(read_fd)]

@@ -118,7 +118,7 @@ class ClusterProcess:
         return f"127.0.0.1:{self.base_port + node_id - 1}"
 
     def pid(self, node_id: int) -> int:
-        """The pid in the node's last line of output."""
+        """The node's pid, from the supervisor's last line of output about the node."""
         return next(int(pid) for found, _, pid in reversed(_NODE_LINE.findall(self.output)) if int(found) == node_id)
 
     def kill(self, node_id: int) -> None:
@@ -140,7 +140,7 @@ class ClusterProcess:
             return  # it has exited already
 
     def is_serving(self, node_id: int) -> bool:
-        """Whether the node serves, by the supervisor's status."""
+        """Whether `headrace cluster status` reports that the node serves."""
         prefix = f"node {node_id} "
         lines = self.run_cli("status").stdout.splitlines()
         return any(line.startswith(prefix) and line.endswith(" serving") for line in lines)

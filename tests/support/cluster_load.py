@@ -113,7 +113,7 @@ class Load:
             time.sleep(0.01)
 
     def longest_pause_s(self, since_s: float) -> float:
-        """The longest time between two acknowledgements since that time."""
+        """Return the longest time between two consecutive acknowledgements after `since_s`."""
         moments = [since_s, *(moment for moment in self.acknowledged_at_s if moment >= since_s), time.monotonic()]
         return max(later - earlier for earlier, later in pairwise(moments))
 
@@ -185,7 +185,7 @@ def create_topic(bootstrap_servers: str, topic: str, partitions: int, replicatio
 
 
 def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
-    """Return the leader of a partition, -1 when there is none."""
+    """Return the leader of a partition, or -1 if the partition has no leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     leader: int = admin.list_topics(topic, 10).topics[topic].partitions[partition].leader
     return leader

@@ -1,4 +1,4 @@
-"""Runs group members as processes, follows their assignments and records by their output, and kills them."""
+"""Runs group members as processes, reads their assignments and records from their output, and kills them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class MemberProcess:
 
 
 class GroupProcesses:
-    """The members of one group. Leaving the block kills all running members."""
+    """The members of one consumer group. The end of the `with` block kills all running members."""
 
     def __init__(self, address: str, group: str, topic: str, session_ms: int) -> None:
         self._address = address

@@ -39,8 +39,10 @@ def consumer_subscription(*topics: str, user_data: bytes = b"") -> bytes:
 
 
 class GroupDriver:
-    """A shard, its log and its clients.  Every request has a number; `responses[number]` contains its response after
-    the response is sent."""
+    """A group shard, its log and its clients.
+
+    Every request has a number; `responses[number]` contains the response to the request once it is sent.
+    """
 
     def __init__(self, config: GroupConfig = FAST, group_id: str = "g") -> None:
         self.config = config
@@ -237,7 +239,7 @@ class GroupDriver:
     # -- shortcuts
 
     def create_stable_group(self, size: int = 1, **options: Any) -> list[str]:
-        """Create a Stable group of `size` members; return the member ids, the leader first.
+        """Create a group of `size` members in state Stable; return the member ids, the leader's id first.
 
         The assignment of each member is its own id.
         """

@@ -57,7 +57,7 @@ def topic_configs(min_insync: int = 2, *, unclean: bool = False) -> TopicConfigs
 
 
 def apply_result(image: MetadataImage, result: ControllerResult[Any]) -> MetadataImage:
-    """Return the image after the records of the result."""
+    """Apply the records of an operation's result to the image; return the new image."""
     return apply_records(image, result.records, image.offset + len(result.records), 1)
 
 

@@ -1,6 +1,6 @@
 """A cluster of isolated nodes: each has its own network namespace, small disk and process.
 
-For programs that run in a sandbox (`support.namespaces`).
+Only programs that run in a sandbox (`support.namespaces`) can use it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class IsolatedNode:
         self.is_frozen = False
 
     def send(self, number: int) -> None:
-        """Send a signal, if there is a process."""
+        """Send a signal to the node's process, if the process exists."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(number)
@@ -87,7 +87,7 @@ class IsolatedNode:
 
 
 class IsolatedCluster:
-    """Nodes 1..N, each broker and controller, one per machine of the network."""
+    """A cluster of nodes 1..N, each both broker and controller; node N runs on machine N of the network."""
 
     def __init__(self, network: Network, directory: Path, disk_mib: int, properties: dict[str, str]) -> None:
         self.network = network
@@ -160,7 +160,7 @@ class IsolatedCluster:
             node.stop()
 
     def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
-        """The bytes of a partition's log on each node; call it when the nodes are stopped."""
+        """Return the bytes of a partition's log on each node; the nodes must be stopped."""
         found = {}
         for node in self.nodes.values():
             files = sorted((node.disk.path / "data" / f"{topic}-{partition}").glob("*.log"))
@@ -168,7 +168,7 @@ class IsolatedCluster:
         return found
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The highest leader epoch in which a record was appended to a partition."""
+        """Return the highest leader epoch in which a record was appended to a partition."""
         newest = 0
         for node in self.nodes.values():
             path = node.disk.path / "data" / f"{topic}-{partition}" / "leader-epoch-checkpoint"

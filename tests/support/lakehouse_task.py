@@ -37,11 +37,11 @@ class Context:
         self.offsets: dict[tuple[str, int], int] = {}
 
     def committed_offsets(self) -> Mapping[tuple[str, int], int]:
-        """Return the group's committed offsets: none."""
+        """Return no offsets, as for a group that has committed none."""
         return {}
 
     def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Record and print the reported offsets."""
+        """Store and print the reported offsets."""
         self.offsets.update(offsets)
         print(
             "reported", json.dumps({f"{topic}/{partition}": o for (topic, partition), o in offsets.items()}), flush=True

@@ -11,7 +11,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(log: str) -> Samples:
-    """Fetch the metrics page whose address the node has logged last; returns its samples."""
+    """Fetch the metrics page at the last address in the node's log; return the samples of the page."""
     address = re.findall(r"Metrics: serving (http://\S+)", log)[-1]
     with urllib.request.urlopen(address, timeout=10) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -27,5 +27,5 @@ def scrape(log: str) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """The value of one sample, by its name and all its labels."""
+    """Return the value of the sample with this name and exactly these labels."""
     return samples[name, tuple(sorted(labels.items()))]

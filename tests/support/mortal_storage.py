@@ -10,7 +10,7 @@ class Killed(BaseException):
 
 
 class MortalStorage(MemoryStorage):
-    """Raises `Killed` at the first rename after `renames_left` renames."""
+    """In-memory storage that performs `renames_left` renames and raises `Killed` at the next rename."""
 
     renames_left = 1 << 30
 

@@ -240,7 +240,10 @@ def retention_deletes_beyond_the_high_watermark() -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant, the harness that runs it, a seed that catches it, and the run's faults and topics (empty = any)."""
+    """A change that disables a mechanism (`apply`), the harness that runs it, and a seed that catches it.
+
+    `faults` and `topics` restrict the faults and topics of the run; an empty string means no restriction.
+    """
 
     apply: Callable[[], None]
     seed: int
@@ -301,7 +304,7 @@ _HARNESSES = {"cluster": _run_cluster, "quorum": _run_quorum, "figure 8": _run_f
 
 
 def find_catching_seed(name: str, first: int, count: int, seconds_max: float = 1e9) -> tuple[int, str] | None:
-    """Return (seed, error) of the first seed that catches the mutant, which stays applied in this process."""
+    """Apply the mutant to this process for good; return (seed, error) of the first seed that catches the mutant."""
     import time
 
     mutant = MUTANTS[name]

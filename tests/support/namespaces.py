@@ -1,13 +1,13 @@
-"""A simulated network of machines, built from Linux namespaces: every link can lose packets, every disk can be full.
+"""Simulates a network of machines with Linux namespaces; tests can cut and slow its links and fill its disks.
 
 A test starts a program in a sandbox: its own user, mount, process and network namespaces, in which it is root and has
-pid 1. When that program ends, in whatever way, the kernel ends all processes of the sandbox and removes its links,
-routes and file systems, so nothing is left behind. No privileges are needed if the kernel allows unprivileged user
-namespaces; otherwise root is needed.
+pid 1. When that program ends for any reason, the kernel kills all processes of the sandbox and removes its links,
+routes and file systems. No privileges are needed if the kernel allows unprivileged user namespaces; otherwise root is
+needed.
 
 In the sandbox, the program creates a `Network`: each machine has a network namespace and a link to one router. The
 router silently drops packets as configured, in one direction or both, so connections hang as they do when a cable is
-pulled: nobody receives a reset.
+pulled: neither side receives a reset.
 
     10.77.0.1 (the program itself)  ── router ──  10.77.1.1, 10.77.2.1, ... (machines, whose processes run `within`)
 """
@@ -31,7 +31,7 @@ _HERE = 0
 
 @functools.cache
 def _prefix() -> tuple[list[str], str]:
-    """Return (the command prefix that starts a sandbox, the reason if there is none)."""
+    """Return (command prefix that starts a sandbox, ""), or (empty prefix, why no sandbox can be started)."""
     reasons = []
     for own_users in (["--map-root-user"], []) if os.geteuid() == 0 else (["--map-root-user"],):
         prefix = [_UNSHARE[0], *own_users, *_UNSHARE[1:]]
@@ -42,7 +42,7 @@ def _prefix() -> tuple[list[str], str]:
         if done.returncode == 0:
             return prefix, ""
         reasons.append((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
-    return [], f"no network namespaces here ({'; '.join(reasons)}): needs iproute2, and user namespaces or root"
+    return [], f"cannot create network namespaces ({'; '.join(reasons)}): needs iproute2, and user namespaces or root"
 
 
 def missing() -> str:
@@ -57,7 +57,7 @@ def in_sandbox(command: list[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """In the sandbox: exit, which ends the sandbox, when standard input is closed because the parent ended."""
+    """Exit when standard input is closed because the parent ended; this ends the sandbox that the program runs in."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -68,7 +68,7 @@ def end_with_parent() -> None:
 
 
 class Network:
-    """The sandbox's machines 1..N, and machine 0: the program that creates them, with its clients."""
+    """The machines 1..N of a sandbox. Machine 0 is the program that creates them; the clients run on machine 0."""
 
     def __init__(self, machines: int) -> None:
         self.machines = range(1, machines + 1)
@@ -150,7 +150,7 @@ class SmallDisk:
             held = os.statvfs(self.path)
             used_kib = max(4, (held.f_blocks - held.f_bfree) * held.f_frsize // 1024)
             if self._resize(f"{used_kib}k"):
-                return  # otherwise more was written in the meantime
+                return  # if the remount failed, another process has written data in the meantime: retry
         raise AssertionError(f"{self.path} cannot be made smaller")
 
     def free(self) -> None:

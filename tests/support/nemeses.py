@@ -1,8 +1,9 @@
-"""The nemeses: each function causes one kind of failure in a three-node cluster and returns a description of it.
+"""Nemeses: each function causes one kind of failure in a three-node cluster and returns a description of the failure.
 
-Network: a node isolated, in both directions or one; the cluster split in two or three; a node cut from the controller
-only; two nodes cut from each other; short interruptions; low bandwidth. Processes: killed, frozen, restarted. Disks:
-full. And several of these at once. The run undoes them (`Run.heal`).
+Network failures: a node is isolated in one or both directions; the cluster is split into two or three parts; a node
+cannot reach the active controller; two nodes cannot reach each other; connections are interrupted for a short time;
+bandwidth is low. Process failures: nodes are killed, frozen or restarted. Disk failures: a disk is full. One nemesis
+causes several of these failures at once. `Run.heal` undoes all failures.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LOW_RATE_KBIT = 200
 
 
 def _victim(run: Run) -> int:
-    """Return a node, in half of the cases the active controller."""
+    """Return the active controller in half of the cases, otherwise a random node."""
     return run.cluster.active_controller() if run.rng.random() < 0.5 else run.rng.choice(list(run.network.machines))
 
 
@@ -145,7 +146,7 @@ def _full_disks(run: Run) -> str:
 
 
 def _all_at_once(run: Run) -> str:
-    """Several nemeses within a few seconds."""
+    """Apply several nemeses within a few seconds."""
     done = []
     for nemesis in run.rng.sample(_MIXED, run.rng.randint(2, 4)):
         done.append(nemesis(run))

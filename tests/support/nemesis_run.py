@@ -1,10 +1,11 @@
-"""Runs a three-node cluster with real clients under one nemesis after another (`support.nemeses`), and checks it.
+"""Runs a three-node cluster and real clients, applies one nemesis after another, and checks the data.
 
     python nemesis_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
 
-Each episode applies a nemesis, waits, and heals the cluster; then everything must work again within a bounded time. At
-the end the clients' history is compared with the contents of the topic (`integration.history`), and the replicas with
-each other. Exits with status 0 when there is no violation; prints one line per episode and one per violation.
+Each episode applies a nemesis (`support.nemeses`), waits, and heals the cluster; within a bounded time, all replicas
+must then be in sync and all clients must make progress. At the end, the program compares the clients' history with the
+contents of the topic (`integration.history`), and the replicas with each other. It prints one line per episode and one
+per violation, and exits with status 0 if there is no violation.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ PARTITIONS = 6
 _NODES = 3
 _DISK_MIB = 1024
 _DURATIONS_S = (2.0, 5.0, 11.0)
-"""Duration of a nemesis: shorter and longer than a broker's session (9 s)."""
+"""The possible durations of a nemesis: shorter and longer than a broker's session timeout (9 s)."""
 _LONG_RUN_DURATIONS_S = (16.0, 40.0)
-"""Also in long runs: longer than replica.lag.time.max.ms (30 s)."""
+"""Additional durations in long runs; the longest exceeds replica.lag.time.max.ms (30 s)."""
 _LONG_RUN_S = 600.0
 _RECOVERY_TIMEOUT_S = 60.0
 _PRINT_EVERY_S = 10.0
@@ -57,7 +58,8 @@ class Run:
         self.episodes: Counter[str] = Counter()
         self.recovery_times_s: list[float] = []
         self.pauses_s: dict[str, tuple[float, float]] = {}
-        """By nemesis: the longest time without an acknowledgement in all partitions, and in one partition."""
+        """For each nemesis: the longest time without an acknowledgement in any partition, and the longest time without
+        an acknowledgement in one partition."""
         self.may_be_dead: set[int] = set()
         self._started_s = time.monotonic()
 
@@ -223,7 +225,7 @@ def main(directory: str, seconds: str, seed: str) -> int:
 
 
 def _keep(run: Run, directory: Path) -> None:
-    """Copy the nodes' disks, which are removed with the sandbox, and write the history, to find the cause later."""
+    """Save the nodes' disks and the history for debugging: the sandbox's disks are removed when the program ends."""
     (directory / "history.txt").write_text("".join(f"{event}\n" for event in run.clients.events))
     for node in run.cluster.nodes.values():
         node.kill()

@@ -33,7 +33,7 @@ class Postgres:
 
 
 def unavailable_reason() -> str | None:
-    """Return why no server can run here, or None if one can."""
+    """Return why a PostgreSQL server cannot run on this machine, or None if it can."""
     return None if _program("initdb") else "PostgreSQL is not installed (Debian: apt-get install postgresql)"
 
 

@@ -24,7 +24,7 @@ from headrace_broker.server.kraft.quorum import Quorum
 
 
 class Storage(MemoryStorage):
-    """Memory whose syncs are counted and can be made to fail."""
+    """In-memory storage that counts syncs; tests can make the syncs fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Voter:
         log.sync_completed = sync_completed_and_notify  # type: ignore[method-assign]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until the condition holds; checked after changes of the leader, commits and syncs."""
+        """Wait until the condition holds; it is checked after every change of the leader, commit and sync."""
         while not holds():
             self._changed.clear()
             await self._changed.wait()
@@ -112,13 +112,13 @@ class Voter:
         self.quorum.start(self.peers)  # type: ignore[arg-type]
 
     async def elected(self) -> None:
-        """Wait until this node is the active leader; if there are other voters, voter 2 fetches its first record."""
+        """Wait until this node is the active leader. If there are other voters, let voter 2 fetch the first record."""
         await self.until(lambda: self.quorum.raft.leader_id == 1)
         await self.fetched()
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Another voter fetches from the log's current end, so it has synced everything before that."""
+        """Let another voter fetch at the log end offset, which shows that it has all records; then sync the log."""
         raft = self.quorum.raft
         if node_id in self.config.voters:
             request = messages.fetch_request(self.config, raft.epoch, raft.log_end, -1)
@@ -128,7 +128,7 @@ class Voter:
         await self.until(self.is_flushed)
 
     async def deposed(self, leader_id: int = 2) -> None:
-        """Another voter is elected."""
+        """Elect another voter: send this node a BeginQuorumEpoch request of that voter with the next epoch."""
         epoch = self.quorum.raft.epoch + 1
         request = messages.begin_quorum_epoch_request(self.config, 1, epoch)
         request.topics[0].partitions[0].leader_id = leader_id

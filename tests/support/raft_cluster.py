@@ -1,8 +1,8 @@
-"""A simulated quorum: real Raft cores with in-memory logs, an unreliable network and crashes, all from one seed.
+"""A simulated quorum: real Raft state machines with in-memory logs; network faults and crashes derive from one seed.
 
-The network loses, delays and duplicates messages; a crash may lose unflushed records.  After every input of a core the
-invariants are checked: one leader per epoch, the high watermark never decreases, and all nodes agree on every committed
-record.
+The network loses, delays and duplicates messages; a crash may lose unflushed records.  The simulation checks the
+invariants after every input of a state machine: there is at most one leader per epoch, the high watermark never
+decreases, and all nodes agree on every committed record.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class MemoryRaftLog:
 
 
 class Node:
-    """One node: a Raft core, its disk, and the inputs that are queued while a `Persist` is in progress."""
+    """One node: a Raft state machine, its disk, and the inputs that are queued while a `Persist` is in progress."""
 
     def __init__(self, cluster: RaftCluster, node_id: int) -> None:
         self.cluster = cluster
@@ -138,7 +138,7 @@ class Node:
         self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
     def submit(self, step: Callable[[], list[Any]]) -> None:
-        """Pass an input to the core, after the `Persist` in progress and the inputs before it."""
+        """Pass an input to the state machine once the `Persist` in progress and all earlier inputs are done."""
         self._inbox.append(step)
         self._process()
 
@@ -314,7 +314,7 @@ class RaftCluster:
         node.high_watermark = high_watermark
 
     def leader(self) -> Node | None:
-        """Return the running leader with the highest epoch, None if there is no leader."""
+        """Return the running leader with the highest epoch, or None if no leader is running."""
         leaders = [node for node in self.nodes.values() if node.is_up and isinstance(node.raft.role, Leader)]
         return max(leaders, key=lambda node: node.raft.epoch, default=None)
 
@@ -356,7 +356,7 @@ def _propose(cluster: RaftCluster, rng: Random) -> None:
 
 
 def run_seed(seed: int) -> None:
-    """Inject the seed's faults; raises AssertionError if an invariant breaks or the quorum does not recover."""
+    """Inject the seed's faults. Raises AssertionError if an invariant is violated or the quorum does not recover."""
     rng = Random(seed)
     cluster = RaftCluster(seed, voters=rng.choice((1, 2, 3, 3, 3, 5)), observers=rng.choice((0, 0, 1)))
     entries_per_read = rng.choice((1, 3, 10))
@@ -375,8 +375,8 @@ def run_seed(seed: int) -> None:
 def run_figure_8(seed: int) -> None:
     """Figure 8 of the Raft paper: a record of an earlier epoch reaches a majority and is overwritten nevertheless.
 
-    That is correct as long as the leader does not commit it by counting replicas.  Raises AssertionError if an
-    invariant breaks, or if the cluster does not reach the situation of the figure.
+    Overwriting the record is correct as long as no leader has committed it by counting replicas.  Raises AssertionError
+    if an invariant is violated, or if the cluster does not reach the situation of the figure.
     """
     cluster = RaftCluster(seed)
     for node in cluster.nodes.values():
@@ -400,7 +400,7 @@ def run_figure_8(seed: int) -> None:
         return isinstance(role, Leader) and role.progress[third.node_id].end_offset == offset + 1
 
     assert cluster.run(20_000, lambda: third.log.log_end_offset > offset), _state(cluster)
-    first.log.entries_per_read = 0  # the records after it are not replicated
+    first.log.entries_per_read = 0  # replicate no records after the one at `offset`
     assert cluster.run(2_000, is_replicated), _state(cluster)
     first.crash(lose_unflushed=False)
     second.start()
@@ -417,7 +417,7 @@ def _isolate(cluster: RaftCluster, node: Node) -> None:
 
 
 def _wait_for_leader(cluster: RaftCluster, on_elected: Callable[[Node], None] | None = None) -> Node:
-    """Run until a leader is established, or with `on_elected` until one is elected, and pass it to `on_elected`."""
+    """Run until a leader is established; with `on_elected`, run until a leader is elected and call `on_elected`."""
 
     def is_elected() -> bool:
         leader = cluster.leader()

@@ -1,4 +1,4 @@
-"""Runs scripted traces of the Raft core, in the data-driven style of etcd's raft/rafttest.
+"""Runs scripts against the Raft state machine and traces the results, in the style of etcd's raft/rafttest.
 
 A script is a text file of blocks.  A block is one command, the line `----`, and the trace that the command produces; a
 blank line ends it.  Lines that start with `#` are comments.
@@ -9,8 +9,8 @@ blank line ends it.  Lines that start with `#` are comments.
     1 becomes Prospective
     1 sends to 2: PreVoteRequest epoch=0 log_end=0@0
 
-Every node runs the real `Raft` core on an in-memory log; this module executes its effects.  Nothing is random: timeouts
-have no jitter, messages move only on command, and a node's timers fire only when the script ticks that node.
+Every node runs the real `Raft` state machine on an in-memory log; this module executes its effects.  Nothing is random:
+timeouts have no jitter, messages move only on command, and a node's timers fire only when the script ticks that node.
 
 Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept several):
 
@@ -20,7 +20,7 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 - `deliver 1->2`: deliver the messages that are in flight on the link now.  If the receiver has crashed, the sender's
   connection is refused.
 - `drop 1->2`: lose the messages in flight on the link.
-- `timeout 1->2`: fail the requests from 1 to which 2 has not responded.
+- `timeout 1->2`: fail the requests that 1 sent and 2 has not responded to.
 - `connection-refused 1->2`: 1 loses its connection to 2, which refuses a new one.
 - `stabilize [1,2]`: deliver messages (between the listed nodes), oldest first, until none is in flight.
 - `propose N VALUE`: append a record on leader N.
@@ -36,9 +36,9 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 `quiet` at the end of a command suppresses its trace.
 
 Notation: `3@1` is (offset 3, epoch 1), for a position in the log and for a record; `log_end=3@1` is the end offset and
-the epoch of the last record.  `hw` is the high watermark.  Role and log changes inside the core are traced first, then
-its effects in the order in which they are executed; `reports` is a notification to the rest of the node's process.  A
-voter that grants a vote becomes Unattached again, which restarts its election timeout.
+the epoch of the last record.  `hw` is the high watermark.  A trace lists the role and log changes of the state machine
+first, then its effects in the order in which they are executed; `reports` is a notification to the node's other
+components.  A voter that grants a vote becomes Unattached again, which restarts its election timeout.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _ScriptLog(MemoryRaftLog):
 
 
 class _TracedRaft(Raft):
-    """The real core, with a trace of its role changes."""
+    """The real state machine, with a trace of its role changes."""
 
     def __init__(self, config: RaftConfig, log: _ScriptLog, state: QuorumState, trace: Callable[[str], None]) -> None:
         super().__init__(config, log, state, _NoJitter())
@@ -146,7 +146,7 @@ class _TracedRaft(Raft):
 
 @dataclass(eq=False)
 class _Call:
-    """One request and its response, from the sender's `SendRequest` on."""
+    """One request and its response; a call starts when the sender's effect `SendRequest` is executed."""
 
     source: int
     target: int
@@ -174,7 +174,7 @@ class _Message:
 
 
 class _Node:
-    """One node: its core, its disk, and the effects and inputs that wait while a `Persist` is not complete."""
+    """One node: its state machine, its disk, and the effects and inputs that wait while a `Persist` is in progress."""
 
     def __init__(self, cluster: ScriptedCluster, node_id: int) -> None:
         self.cluster = cluster
@@ -213,7 +213,7 @@ class _Node:
         self.log.flushed_offset = self.log.log_end_offset  # recovery flushes the records that survived
 
     def submit(self, step: Callable[[], list[Effect]]) -> None:
-        """Pass an input to the core, after the `Persist` in progress and the inputs before it."""
+        """Pass an input to the state machine once the `Persist` in progress and all earlier inputs are done."""
         self._inputs.append(step)
         self.process()
 
@@ -598,7 +598,7 @@ def _vote_kind(request: VoteRequest) -> str:
 
 
 def run_script(path: Path) -> tuple[str, str]:
-    """Return (content of the script, the same script with the traces that its commands produced)."""
+    """Run a script file; return (its content, the same script with the traces that its commands produced now)."""
     text = path.read_text()
     cluster = ScriptedCluster()
     actual: list[str] = []

@@ -1,4 +1,4 @@
-"""Random messages for tests of the codecs, with edge values and others in every field of a version."""
+"""Generates random messages for tests of the codecs; the fields contain edge values and ordinary values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Choose = Callable[[Field, Random], Any]
 
 
 def random_message(message: type[Message], version: int, rng: Random, choose: Choose | None = None) -> Any:
-    """Return a message of this class with random values in the fields of `version` and defaults in the others."""
+    """Return a message of this class: fields of `version` have random values, all other fields their defaults."""
     values = {}
     for field in message.__fields__:
         if field.is_present(version):

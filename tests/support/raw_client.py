@@ -37,7 +37,7 @@ class RawClient:
         return self._correlation_id
 
     def frame(self, request: Message, version: int) -> bytes:
-        """Return the bytes of a request, which the caller sends."""
+        """Encode a request and return its bytes; the caller sends them."""
         self._correlation_id += 1
         return b"".join(encode_request(self._correlation_id, "raw", request, version))
 

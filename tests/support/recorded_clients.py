@@ -1,7 +1,7 @@
 """Real clients that record all requests and responses (`integration.history`) while faults are injected in a cluster.
 
-Idempotent producers with keyed records, a consumer group whose members commit their positions, a reader of all
-partitions, and a client that queries end offsets and committed offsets. A timeout does not count as a response.
+The clients are idempotent producers with keyed records, a consumer group whose members commit their positions, a reader
+of all partitions, and a client that queries end offsets and committed offsets. A timeout does not count as a response.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class RecordedClients:
         return Consumer({**self._settings, **settings, "error_cb": lambda error: None})
 
     def _record_reads(self, reader: str, messages: list[Message]) -> dict[int, int]:
-        """Record the read records; return {partition: next offset}."""
+        """Append the read records to the history; return {partition: next offset}."""
         now_s = time.monotonic()
         positions: dict[int, int] = {}
         for message in messages:

@@ -1,4 +1,4 @@
-"""Fetched records for tests of the sink task core, without bytes."""
+"""Fake fetched records for tests of `headrace.runtime.sink_task_core`; a record consists of its offset only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fetched:
 
 
 class Chunk:
-    """Unparsed records of a partition with offsets from `start` to `stop`; control batches reach to `next_offset`."""
+    """Unparsed records of a partition, offsets `start` to `stop`; then control batches up to `next_offset`."""
 
     def __init__(self, partition: tuple[str, int], start: int, stop: int, *, next_offset: int | None = None) -> None:
         self.topic, self.partition = partition
@@ -43,7 +43,7 @@ class Chunk:
 
 
 class _WithEnd(Fetched):
-    """The last records of a chunk that ends with control batches."""
+    """The last records of a chunk that ends with control batches; `next_offset` is the offset after those batches."""
 
     def __init__(self, chunk: Chunk, start: int, next_offset: int) -> None:
         super().__init__(chunk.topic, chunk.partition, start, next_offset)

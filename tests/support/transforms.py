@@ -1,4 +1,4 @@
-"""Builders for tests of transforms, predicates and converters."""
+"""Creates plug-ins and batches for tests of transforms, predicates and converters, and applies the plug-ins."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Any
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """A loop whose clock starts at 0 and jumps to the next timer whenever nothing else is ready to run.
 
-    Executor work runs immediately on the loop's thread, so that the clock cannot jump during it. Not for real sockets
-    or subprocesses: the clock would jump while the loop waits for them.
+    Executor work runs immediately on the loop's thread, so that the clock cannot jump during the work. Do not use this
+    loop with real sockets or subprocesses: the clock would jump while the loop waits for them.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, None], *, timeout_s: float = 3600) -> None:
-    """Run `work` on a `VirtualTimeLoop`; fails after `timeout_s` of virtual time, at once if `work` waits forever."""
+    """Run `work` on a `VirtualTimeLoop`; fail after `timeout_s` of virtual time (at once in real time)."""
 
     async def in_time() -> None:
         async with asyncio.timeout(timeout_s):

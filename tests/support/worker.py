@@ -34,7 +34,7 @@ class RestError(Exception):
 
 
 class Worker:
-    """`connect-standalone` in its own directory, with the embedded broker unless settings have bootstrap.servers."""
+    """Runs `connect-standalone` in its own directory, with the embedded broker if `bootstrap.servers` is not set."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Responses list the operations that a client may perform, if the request asks for them (KIP-430).
+"""If a request asks for them, the response lists the operations that the client may perform (KIP-430).
 
-The bit fields are those of Apache Kafka 4.3.1 without an authorizer.
+The bit fields are the same as in Apache Kafka 4.3.1 without an authorizer.
 """
 
 from __future__ import annotations

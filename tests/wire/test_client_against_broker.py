@@ -1,4 +1,4 @@
-"""Our client against our broker, compared with confluent-kafka."""
+"""Tests headrace's client with headrace's broker, and together with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_reads_records_of_our_writer(broker: BrokerProcess, codec: str) -> None:
+def test_confluent_kafka_reads_records_of_our_writer(broker: BrokerProcess, codec: str) -> None:
     topic = f"ours-{codec}"
 
     async def write() -> None:
@@ -147,7 +147,7 @@ def test_confluent_reads_records_of_our_writer(broker: BrokerProcess, codec: str
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_our_reader_reads_records_of_confluent(broker: BrokerProcess, codec: str) -> None:
+def test_our_reader_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
@@ -219,7 +219,7 @@ def test_keyless_records_are_spread_over_all_partitions(broker: BrokerProcess) -
     assert asyncio.run(run()) == {0, 1, 2}
 
 
-def test_small_sends_share_batches_and_get_their_own_offsets(broker: BrokerProcess) -> None:
+def test_small_sends_share_batches_and_receive_their_own_offsets(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address))
         await writer.send("small", 0, RecordColumns([b"first"]))
@@ -310,7 +310,7 @@ def test_values_that_are_not_bytes_fail_only_their_own_send(broker: BrokerProces
     asyncio.run(run())
 
 
-def test_error_of_invalid_topic_or_partition_names_it(broker: BrokerProcess) -> None:
+def test_error_contains_the_name_of_the_invalid_topic_or_partition(broker: BrokerProcess) -> None:
     async def run() -> None:
         writer = await Writer.open(producer_config(broker.address))
         with pytest.raises(BrokerError, match="no/such: INVALID_TOPIC_EXCEPTION"):
@@ -402,7 +402,7 @@ def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerPr
     asyncio.run(run())
 
 
-def test_position_outside_the_log_is_reset_or_raises(broker: BrokerProcess) -> None:
+def test_position_outside_the_log_is_reset_or_raises_an_error(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "range")
         writer = await Writer.open(producer_config(broker.address))
@@ -483,9 +483,9 @@ def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess
 async def write_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Write through a proxy, call `disturb` after each of 30 rounds, and check that the log has each record in order.
+    """Write through a proxy and call `disturb` after each of 30 rounds; then check the records in the log.
 
-    No record may be missing or duplicated.
+    No record may be missing, duplicated or out of order.
     """
     proxy = TcpProxy()
     port = await proxy.start()
@@ -559,7 +559,7 @@ def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None
 
 
 class PolledReader:
-    """A group member that uses our reader; a separate task polls the reader."""
+    """A group member that uses headrace's `Reader`; a separate asyncio task polls the reader."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -709,7 +709,7 @@ def test_restarted_static_member_keeps_its_partitions_without_rebalance(broker: 
     asyncio.run(run())
 
 
-def test_member_without_poll_leaves_the_group_and_rejoins(broker: BrokerProcess) -> None:
+def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "lazy", 2)
         config = consumer_config(broker.address, group_id="lazy", max_poll_interval_ms="1500", **GROUP)

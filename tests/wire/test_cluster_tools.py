@@ -1,6 +1,6 @@
-"""The cluster tools against three real nodes: their output and their effects.
+"""Tests of the cluster tools with three real nodes: their output and their effects.
 
-If Maven is on the path, Kafka's own tools also run, and must print the same.
+If Maven is on the PATH, the tests also run Kafka's own tools, which must print the same output.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_preferred_leader_election_restores_preferred_leaders(cluster: ClusterPr
 
 
 def test_metadata_quorum_tool_queries_controllers_directly(cluster: ClusterProcess) -> None:
-    """The tool skips unreachable addresses, and rejects the address of a broker listener."""
+    """The tool skips unreachable addresses and rejects the addresses of broker listeners."""
     tool = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum", "describe", "--status"]
     first = cluster.base_port + 1000
     for servers, status, words in [
@@ -293,7 +293,7 @@ def brokers_of(cluster: ClusterProcess) -> set[int]:
 
 
 def test_broker_is_added_filled_emptied_and_removed_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
-    """Clients notice no errors or losses: `running_load` compares the acknowledged records with the log."""
+    """Clients receive no errors and no record is lost: `running_load` compares acknowledged records with the log."""
     with running_load(cluster.bootstrap_servers, "travels", partitions=2) as load:
         with broker_4(cluster, tmp_path):
             there = write(tmp_path / "there.json", reassignment_plan("travels", [4, 1], [4, 2]))

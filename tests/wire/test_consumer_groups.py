@@ -1,4 +1,4 @@
-"""Consumer groups with real clients: members that join, crash and rejoin; commits; opaque protocols."""
+"""Tests of consumer groups with real clients: membership, crashes, commits, and protocols of other applications."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_deleting_a_topic_deletes_its_committed_offsets(broker: BrokerProcess, t
 
 
 def test_members_of_an_opaque_protocol_receive_their_assignments_unchanged(broker: BrokerProcess) -> None:
-    """Connect's protocol type `connect` has metadata and assignments that only Connect workers can decode."""
+    """The protocol type `connect` has metadata and assignments that only Connect workers can decode."""
 
     async def work() -> None:
         workers = [await Worker.open(broker, "workers") for _ in range(3)]
@@ -252,7 +252,7 @@ def test_members_of_an_opaque_protocol_receive_their_assignments_unchanged(broke
 
 
 def test_group_stabilizes_after_members_join_leave_and_crash(broker: BrokerProcess) -> None:
-    """The members that remain are all in the last generation, each with its own assignment."""
+    """All members that are still running are in the last generation, each with its own assignment."""
 
     async def churn() -> None:
         rng = random.Random(7)
@@ -322,7 +322,7 @@ class Worker:
 
 @asynccontextmanager
 async def running(workers: list[Worker]) -> AsyncIterator[None]:
-    """Run the workers until the block ends; they do not send LeaveGroup."""
+    """Run the workers until the block ends; the workers then stop without sending LeaveGroup."""
     tasks = [asyncio.ensure_future(worker.work()) for worker in workers]
     try:
         yield
@@ -348,7 +348,7 @@ async def await_stable(workers: list[Worker]) -> None:
         }
 
     async with asyncio.timeout(30):
-        while not is_stable():  # noqa: ASYNC110  the tasks of the workers change it
+        while not is_stable():  # noqa: ASYNC110  the asyncio tasks of the workers change the state
             await asyncio.sleep(0.02)
 
 
@@ -366,7 +366,7 @@ def join_request(group: str, member_id: str, metadata: bytes) -> JoinGroupReques
     )
 
 
-def test_lost_connection_does_not_end_the_membership(broker: BrokerProcess) -> None:
+def test_member_stays_in_its_group_after_losing_its_connection(broker: BrokerProcess) -> None:
     async def reconnect() -> None:
         connection = await BrokerConnection.open(broker.host, broker.port)
         await connection.request(FindCoordinatorRequest(coordinator_keys=["lonely"]))

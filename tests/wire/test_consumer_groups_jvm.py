@@ -1,4 +1,4 @@
-"""Kafka's own tools on our groups: describing and changing them, and decoding `__consumer_offsets`."""
+"""Kafka's own tools describe and change groups of headrace's broker, and decode its `__consumer_offsets` topic."""
 
 from __future__ import annotations
 

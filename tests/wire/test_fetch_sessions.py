@@ -1,4 +1,4 @@
-"""Incremental fetch sessions over the wire (KIP-227): records that do not fit in a response are in a later response."""
+"""Tests of incremental fetch sessions over TCP (KIP-227)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProces
 
 
 def test_number_of_partitions_in_a_session_is_limited(broker: BrokerProcess) -> None:
-    """Each request of a session checks all of its partitions, which blocks other requests: limit their number."""
+    """The number of partitions is limited because each request of a session checks all partitions of the session, and
+    other requests wait during that time.
+    """
     with RawClient(broker.address) as client:
         session_id = fetch(client, bytes(16), {}, (0, 0)).session_id
         codes = [

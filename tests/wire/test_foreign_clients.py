@@ -1,6 +1,6 @@
-"""Real Kafka clients against a real broker: each creates a topic, produces with every codec, and reads the records.
+"""Tests of real Kafka clients with a real broker: each creates a topic, produces with every codec, and reads records.
 
-Every record is compared in full (key, value, headers, order), and every client also reads the others' records.
+Every client also reads the records of the other clients. The tests compare keys, values, headers and order of records.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def aiokafka_consume(address: str, topic: str) -> list[Record]:
 
 @contextmanager
 def leaking_sockets() -> Iterator[None]:
-    """Ignore kafka-python's unclosed sockets; the garbage collector's warning would fail some later test."""
+    """Ignore kafka-python's unclosed sockets; otherwise the garbage collector's warning would fail a later test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         # kafka-python's schema loader causes this warning.
@@ -202,7 +202,7 @@ def kcat_create(address: str, topic: str) -> None:
 
 
 def kcat_produce(address: str, topic: str, codec: str) -> None:
-    """Run kcat once for each run of records with the same headers, because kcat sets headers per call."""
+    """Run kcat once for each sequence of records with equal headers, because kcat has one set of headers per call."""
     command = ["kcat", "-b", address, "-P", "-t", topic, "-p", "0", "-z", codec, "-Z", "-K", "\t"]
     start = 0
     while start < len(RECORDS):

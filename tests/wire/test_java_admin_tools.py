@@ -1,4 +1,4 @@
-"""Kafka's own tools against our broker, and on its metadata log."""
+"""Tests Kafka's own administration tools with headrace's broker and its metadata log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own tools on a cluster of three nodes: quorum, reassignments, elections, broker configurations."""
+"""Tests Kafka's own tools with a headrace cluster: quorum, reassignments, elections, broker configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each command-line tool against a real broker: its output and its exit code."""
+"""Tests the output and the exit status of each command-line tool with a real broker."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_deprecated_options_work_with_a_warning(broker: BrokerProcess, tmp_path:
     assert consume(broker, "console-old", 1, "--from-beginning", "--property", "print.key=true") == ["k\tv"]
 
 
-def test_sync_producer_does_not_wait_for_linger_ms(broker: BrokerProcess) -> None:
+def test_console_producer_with_sync_does_not_wait_for_linger_ms(broker: BrokerProcess) -> None:
     started = time.monotonic()
     produce(broker, "console-sync", "a\nb\nc\n", "--sync")
     assert time.monotonic() - started < 3, "each record waited for linger.ms"
@@ -256,7 +256,7 @@ def test_signal_ends_console_consumer_cleanly(broker: BrokerProcess, number: sig
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_ends_console_producer_after_sending_read_lines(
+def test_signal_ends_console_producer_after_it_has_sent_the_lines_it_read(
     broker: BrokerProcess, number: signal.Signals, status: int
 ) -> None:
     topic = f"producer-signal-{number}"
@@ -378,7 +378,7 @@ def test_formatters_print_consumer_offsets_as_json(broker: BrokerProcess) -> Non
     assert [len(record["value"]["data"]["members"]) for record in mine][-2:] == [1, 0]
 
 
-def test_deserializer_errors_fail_or_skip_records(broker: BrokerProcess) -> None:
+def test_deserializer_error_fails_console_consumer_unless_skip_message_on_error_is_set(broker: BrokerProcess) -> None:
     produce(broker, "console-int", "abcd\nabc\nbbcd\n")
     reading = ("--topic", "console-int", "--from-beginning", "--value-deserializer", "IntegerDeserializer")
     failed = run("console_consumer", broker, *reading, "--timeout-ms", "2000", status=1)
@@ -545,7 +545,7 @@ def test_unreachable_broker_causes_a_one_line_error_within_the_time_limit() -> N
 # -- starting and stopping -------------------------------------------------------------------------------------------
 
 
-def test_server_start_daemon_and_server_stop(tmp_path: Path) -> None:
+def test_server_start_starts_a_daemon_and_server_stop_stops_it(tmp_path: Path) -> None:
     node_id = str(os.getpid())  # unique on this machine, which may run other brokers
     (tmp_path / "server.properties").write_text(
         f"node.id={node_id}\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n"
@@ -602,7 +602,7 @@ def started(tool: str, broker: BrokerProcess, *arguments: str) -> Iterator[subpr
 
 
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
-    """Return the first line of a process's output, read byte by byte so that the remaining output stays in the pipe."""
+    """Read the first line of a process's output byte by byte, so that the remaining output stays in the pipe."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     line = b""

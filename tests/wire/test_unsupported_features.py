@@ -1,6 +1,6 @@
-"""Requests about features that this broker lacks get the responses of an Apache Kafka broker without those features.
+"""To requests about features that it lacks, the broker responds like an Apache Kafka broker that does not use them.
 
-Tools and user interfaces send them at start-up; a closed connection would break them.
+Tools and user interfaces send such requests at start-up, and would fail if the broker closed the connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Protocol rules of connections and single requests that clients depend on, at the byte level."""
+"""Tests of the protocol rules that clients depend on, for connections and for single requests."""
 
 from __future__ import annotations
 
@@ -200,12 +200,12 @@ def test_produce_and_fetch_by_topic_id(client: RawClient) -> None:
     assert client.call(request, 13).responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_next_request_of_a_session_completes_its_waiting_fetch(client: RawClient) -> None:
+def test_next_request_of_a_fetch_session_completes_its_waiting_fetch(client: RawClient) -> None:
     topic_id = create_topic(client, "hastened")
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     request = FetchRequest(session_epoch=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
     request.max_wait_ms = 20_000
-    session_id = client.call(request, 17).session_id  # a full fetch does not wait
+    session_id = client.call(request, 17).session_id  # the full fetch that opens a session does not wait
     assert session_id > 0
     following = FetchRequest(session_id=session_id, min_bytes=1, max_wait_ms=20_000, topics=[])
     sent = []
@@ -219,7 +219,7 @@ def test_next_request_of_a_session_completes_its_waiting_fetch(client: RawClient
     assert [(response.error_code, response.responses) for _, response in responses] == [(0, []), (0, [])]
 
 
-def test_session_can_start_with_more_than_1000_partitions(client: RawClient) -> None:
+def test_fetch_session_can_start_with_more_than_1000_partitions(client: RawClient) -> None:
     topic_id = create_topic(client, "one-of-many")
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(1001)]
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
@@ -331,14 +331,16 @@ def test_max_bytes_limits_the_response_over_all_partitions(client: RawClient) ->
     assert sum(sizes) <= 1500 + sizes[0]
 
 
-def test_offset_out_of_range_response_has_the_high_watermark(client: RawClient, topic: str) -> None:
+def test_offset_out_of_range_response_contains_the_high_watermark(client: RawClient, topic: str) -> None:
     produce(client, topic, batch(b"a"))
     partition = client.call(fetch_request(topic, 2), 12).responses[0].partitions[0]
     assert (partition.error_code, partition.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
     assert fetch(client, topic, 1) == (0, b"")
 
 
-def test_fetch_and_offset_for_leader_epoch_check_leader_epochs(client: RawClient, topic: str) -> None:
+def test_fetch_checks_leader_epoch_and_offset_for_leader_epoch_returns_end_offset(
+    client: RawClient, topic: str
+) -> None:
     produce(client, topic, batch(b"a"))
     request = fetch_request(topic)
     request.topics[0].partitions[0].current_leader_epoch = 5
@@ -435,7 +437,7 @@ def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
 
 
 def test_recreated_topic_has_a_new_id_and_no_old_records(client: RawClient) -> None:
-    """Rule R12 of docs/broker.md; a fetch with the old id fails with UNKNOWN_TOPIC_ID."""
+    """Invariant R12 of docs/broker.md; a fetch with the old topic id fails with UNKNOWN_TOPIC_ID."""
     old_id = create_topic(client, "phoenix")
     produce(client, "phoenix", batch(b"old"))
     removed = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)], timeout_ms=1), 6)
@@ -486,7 +488,9 @@ def test_describe_quorum_supports_every_version(client: RawClient, version: int)
     assert len(response.topics[0].partitions[0].current_voters) == 1
 
 
-def test_find_coordinator_supports_groups_but_not_transactions(client: RawClient, broker: BrokerProcess) -> None:
+def test_find_coordinator_finds_coordinators_of_groups_but_not_of_transactions(
+    client: RawClient, broker: BrokerProcess
+) -> None:
     one = client.call(FindCoordinatorRequest(key="group", key_type=0), 2)
     assert (one.error_code, one.node_id, one.port) == (0, 1, broker.port)
     many = client.call(FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=0), 4).coordinators

@@ -1,4 +1,4 @@
-"""Group membership for protocols other than `consumer`: the coordinator passes on their bytes unchanged."""
+"""Groups with protocol types other than `consumer`: the coordinator passes metadata and assignments on unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member that supports two protocols; as the leader it assigns to each member its reversed metadata."""
+    """A member that supports two protocols. As group leader, it assigns each member that member's reversed metadata."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))
