@@ -91,7 +91,10 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         return block
 
     def _warn_if_file_changed(self, file: str) -> None:
-        """Log a warning once if another process has truncated, deleted or replaced the file. Called at its end."""
+        """Log a warning once if another process has truncated, deleted or replaced the file.
+
+        The task calls this method when it has read the file to the end.
+        """
         assert self._descriptor is not None
         opened = os.fstat(self._descriptor)
         try:

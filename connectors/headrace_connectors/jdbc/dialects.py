@@ -110,7 +110,7 @@ class Dialect(ABC):
         with driver_errors():
             pooled = self.engine.raw_connection()
         connection = pooled.driver_connection
-        pooled.detach()  # otherwise SQLAlchemy closes it when its wrapper is collected
+        pooled.detach()  # otherwise SQLAlchemy closes the connection when `pooled` is garbage-collected
         return connection
 
     def end_transaction(self, connection: Connection) -> None:

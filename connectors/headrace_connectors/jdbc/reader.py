@@ -1,7 +1,8 @@
 """Reads one table or one custom query in batches, starting after its committed offset.
 
 In timestamp mode, a batch may end between rows with equal timestamps. The batch's offset is then the previous, earlier
-timestamp. A restart re-reads all rows with the equal timestamps, and so does not skip those after the batch.
+timestamp. After a restart the reader re-reads all rows with the equal timestamps, so no row that was not in the batch
+is skipped.
 """
 
 from __future__ import annotations

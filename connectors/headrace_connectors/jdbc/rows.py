@@ -60,7 +60,10 @@ def row_converter(table: str, columns: Sequence[JdbcColumn], *, checked: bool) -
 
 
 def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], None] | None:
-    """Return a function that raises ConnectError if a value's type is not its column's, None if no column needs it."""
+    """Return a function that raises ConnectError if a value's type is not that of its column.
+
+    Returns None if no column needs this check.
+    """
     checks = [
         (index, column, frozenset({_PYTHON_TYPES[column.schema.type], _NULL}))
         for index, column in enumerate(columns)
@@ -89,7 +92,7 @@ def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], N
 
 
 def _raise_for_mismatch(table: str, checks: Sequence[tuple[int, JdbcColumn, frozenset[type]]], rows: list[Row]) -> None:
-    """Raise ConnectError for the first value whose type is not expected. Return if all types are."""
+    """Raise ConnectError for the first value whose type is not one of the types expected for its column."""
     for index, column, expected in checks:
         if expected.issuperset({type(row[index]) for row in rows}):
             continue

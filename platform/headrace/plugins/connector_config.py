@@ -186,11 +186,11 @@ def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> Co
     keys = [
         ConfigKey("topic.creation.groups", ConfigType.LIST, [], "Groups of configurations for new topics.", _LOW,
                   TOPIC_CREATION, 1, Width.LONG, "Topic Creation Groups", (_check_unique,)),
-        ConfigKey("exactly.once.support", string, "requested", "requested, or required to reject a configuration "
-                  "without exactly-once support.", _MEDIUM, EXACTLY_ONCE, 2, Width.SHORT, "Exactly once support",
+        ConfigKey("exactly.once.support", string, "requested", "required: reject a configuration without exactly-once "
+                  "support; requested: accept it.", _MEDIUM, EXACTLY_ONCE, 2, Width.SHORT, "Exactly once support",
                   (_one_of_check("requested", "required", fold=True),)),
-        ConfigKey("transaction.boundary", string, "poll", "Who defines where transactions end: poll, interval or "
-                  "connector.",
+        ConfigKey("transaction.boundary", string, "poll", "poll: commit a transaction after each poll; interval: "
+                  "after an interval; connector: when the connector requests it.",
                   _MEDIUM, EXACTLY_ONCE, 3, Width.SHORT, "Transaction Boundary",
                   (_one_of_check("poll", "interval", "connector", fold=True),)),
         ConfigKey("transaction.boundary.interval.ms", ConfigType.LONG, None, "Interval between transaction commits, "

@@ -1,4 +1,4 @@
-"""Creates and configures transforms, predicates, converters and config providers, for every part of the platform."""
+"""Creates and configures transforms, predicates, converters and config providers."""
 
 from __future__ import annotations
 
@@ -34,5 +34,8 @@ def find_converter(name: str, which: str) -> type[Any]:
 
 
 def converter_type_props(plugin_class: Any, which: str) -> dict[str, str]:
-    """Return the key ``converter.type`` for converters that have it; the platform sets it, as Connect does."""
+    """Return ``converter.type`` and its value for a converter that has this key, otherwise an empty dict.
+
+    The platform sets this key itself, as Connect does.
+    """
     return {"converter.type": which} if "converter.type" in config_def(plugin_class.config_model).keys else {}

@@ -86,7 +86,7 @@ class Plugins:
 
 
 def use_plugin_path(worker: Mapping[str, str]) -> None:
-    """Add the directories of the worker's `plugin.path`, and those in them that contain plug-ins, to the plug-in registry and to sys.path."""
+    """Add the directories of the worker's `plugin.path` to the plug-in registry and to sys.path."""
     registry.use_plugin_path(worker.get("plugin.path"))
     for directory in registry.plugin_directories(split_list(worker.get("plugin.path"))):
         if directory not in sys.path:
