@@ -22,8 +22,8 @@ PLUGINS = """
 # plug-ins for the tests of headrace
 import json, time
 from headrace.api import (
-    Config, DataError, RetriableError, SinkConnector, SinkTask, SourceConnector, SourceRecord, SourceTask,
-    Transformation, key,
+    Config, DataError, RecordErrors, RetriableError, SinkConnector, SinkRecord, SinkTask, SourceConnector, SourceRecord,
+    SourceTask, Transformation, key,
 )
 from headrace.data.schema import STRING_SCHEMA
 
@@ -45,6 +45,19 @@ class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
     def close(self, partitions):
         self.note("close", sorted(partitions))
     def put(self, records):
+        if self.config.mode == "empty retry" and not len(records) and self.failures < 2:
+            self.failures += 1
+            self.note("empty retry")
+            raise RetriableError("not yet")
+        if self.config.mode == "record errors" and len(records):
+            errors = {n: DataError(f"{r.value} is odd") for n, r in enumerate(records) if r.value % 2}
+            if self.failures < 2:
+                errors |= {n: RetriableError("not yet") for n, r in enumerate(records) if r.value == 2}
+                self.failures += 1
+            self.note("put", [r.value for n, r in enumerate(records) if n not in errors], [])
+            if errors:
+                raise RecordErrors(errors)
+            return
         for batch in records.batches:
             self.put_batch(batch)
     def put_batch(self, batch):
@@ -57,6 +70,10 @@ class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
             for record in batch.to_records():
                 if record.value % 2:
                     self.context.errant_record_reporter.report(record, DataError(f"{record.value} is odd"))
+        if self.config.mode == "errant copy":
+            for record in batch.to_records():
+                copy = SinkRecord(topic="t", partition=0, offset=record.offset, value="changed")
+                self.context.errant_record_reporter.report(copy, DataError("copied")).result(10)
         if self.config.mode == "slow":
             time.sleep(0.1)
         self.note("put", batch.values, list(batch.offsets))
@@ -232,6 +249,39 @@ def test_errant_records_are_sent_to_the_dead_letter_queue(worker: Worker) -> Non
     assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
         (b'"k1"', b"1"),
         (b'"k3"', b"3"),
+    ]
+
+
+def test_retriable_error_of_an_empty_put_does_not_fail_the_task(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [])
+    sink(worker, "t", "empty retry")
+    wait_for(lambda: len(entries(worker, "empty retry")) == 2, "two retries")
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"7")])
+    wait_for(lambda: [values for values, _ in entries(worker, "put")] == [[7]], "the record after the retries")
+    assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
+
+
+def test_record_errors_of_put_are_sent_to_the_dead_letter_queue_and_retriable_ones_redelivered(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(5)])
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    sink(worker, "t", "record errors", **queue, **{"errors.tolerance": "all"})
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two DLQ records")
+    assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
+        (b'"k1"', b"1"),
+        (b'"k3"', b"3"),
+    ]
+    wait_for(lambda: [values for values, _ in entries(worker, "put")] == [[0, 4], [], [2]], "the redelivered record")
+    wait_for(lambda: committed(worker) == 5, "the commit")
+
+
+def test_reported_record_without_fetched_bytes_is_read_again_from_its_topic(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(2)])
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    sink(worker, "t", "errant copy", **queue, **{"errors.tolerance": "all"})
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two DLQ records")
+    assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
+        (b'"k0"', b"0"),
+        (b'"k1"', b"1"),
     ]
 
 

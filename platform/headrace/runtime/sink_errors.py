@@ -84,8 +84,7 @@ class SinkErrors:
 
     def report(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
-        topic, partition = record.original_topic or "", record.original_partition or 0
-        offset = record.offset if record.original_offset is None else record.original_offset
+        topic, partition, offset = _original_position(record)
         failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
         if not self._policy.tolerate:
             where = _where(topic, partition, offset)
@@ -227,6 +226,14 @@ def _identity(part: Any) -> tuple[str, int, int]:
     raw: RawPart = part if isinstance(part, RawPart) else part.raw
     assert raw.columns.offsets is not None
     return raw.topic, raw.partition, raw.columns.offsets[0]
+
+
+def _original_position(record: SinkRecord) -> tuple[str, int, int]:
+    """Return topic, partition and offset from before the transforms; a record that a task creates may lack these."""
+    topic = record.original_topic or record.topic or ""
+    partition = record.partition if record.original_partition is None else record.original_partition
+    offset = record.offset if record.original_offset is None else record.original_offset
+    return topic, partition or 0, offset
 
 
 def _where(topic: str, partition: int, offset: int) -> str:
