@@ -212,7 +212,8 @@ class ConnectWorker:
                 content = response.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise ConnectWorkerError(f"{method} {path}: {error.code} {_message(error.read())}") from None
+                log = f"\n{self.log}" if error.code >= 500 else ""
+                raise ConnectWorkerError(f"{method} {path}: {error.code} {_message(error.read())}{log}") from None
         return json.loads(content) if content else None
 
     def _status_if_known(self, name: str) -> dict[str, Any] | None:
