@@ -74,10 +74,11 @@ def test_connector_runs_until_it_is_deleted(kafka_broker: KafkaBroker, tmp_path:
         worker.request("PUT", "/connectors/sink/resume")
         worker.wait_for_status("sink", "RUNNING")
         with kafka_broker.fail("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1) as fault:
+            kafka_broker.produce("lines", ['"c"'])
             fault.wait()
         worker.delete("sink")
         assert worker.request("GET", "/connectors") == []
-        assert output.read_text() == "a\nb\n"
+        assert output.read_text() == "a\nb\nc\n"
         url = worker.url
     assert not process.is_running()
     with pytest.raises(OSError, match="refused"):

@@ -150,7 +150,8 @@ def consume_with_kafka_python(address: str, topic: str, count: int) -> list[byte
         values: list[bytes | None] = []
         deadline = time.monotonic() + TIMEOUT_S
         while len(values) < count and time.monotonic() < deadline:
-            for records in consumer.poll(timeout_ms=100).values():
+            # A poll that times out while the consumer joins its group sometimes stops kafka-python for good.
+            for records in consumer.poll(timeout_ms=5000).values():
                 values += [record.value for record in records]
         consumer.commit()
         return values
