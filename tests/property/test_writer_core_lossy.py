@@ -67,7 +67,7 @@ class LogModel:
 class ProducerModel:
     """A WriterCore, a log for each partition, and requests in flight on connections that can fail."""
 
-    def __init__(self, *, idempotent: bool, partitions: int) -> None:
+    def __init__(self, *, idempotent: bool, partitions: int, is_at_least_once: bool = False) -> None:
         self.core = WriterCore(
             idempotent=idempotent,
             expects_responses=True,
@@ -75,6 +75,7 @@ class ProducerModel:
             request_bytes_max=1_000_000,
             retries_max=2**31 - 1,
             backoff_ms=lambda attempts: 10,
+            is_at_least_once=is_at_least_once,
         )
         self.core.set_producer_id(1, 0)
         self.logs = [LogModel() for _ in range(partitions)]
@@ -86,6 +87,7 @@ class ProducerModel:
         self.stalled: deque[tuple[int, bytearray]] = deque()
         self.now_ms = 0.0
         self.data_losses = 0
+        self.rejected: set[bytes] = set()  # with an error that is neither retriable nor about sequences
 
     def send(self, partition: int, count: int, deadline_ms: int = DEADLINE_MS) -> list[bytes]:
         values = [b"%d-%d" % (partition, len(self.sent[partition]) + index) for index in range(count)]
@@ -168,6 +170,7 @@ class ProducerModel:
         if result == "not leader":
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if result == "rejected":
+            self.rejected.update(batch.delivery_parts)
             return ErrorCode.INVALID_RECORD
         if batch.plan is not None and batch.plan.node_id != self.leaders[batch.partition]:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -214,11 +217,17 @@ WITH_LOSSES = st.lists(
 ).map(lambda lists: [event for events in lists for event in events])
 
 
-def run(events: list[tuple[str, int | str, int]], *, idempotent: bool) -> ProducerModel:
-    model = ProducerModel(idempotent=idempotent, partitions=2)
+def run(
+    events: list[tuple[str, int | str, int]],
+    *,
+    idempotent: bool,
+    is_at_least_once: bool = False,
+    deadline_ms: int = DEADLINE_MS,
+) -> ProducerModel:
+    model = ProducerModel(idempotent=idempotent, partitions=2, is_at_least_once=is_at_least_once)
     for kind, first, second in events:
         if kind == "send":
-            model.send(int(first), second)
+            model.send(int(first), second, deadline_ms)
         elif kind == "respond":
             result = (
                 "lost" if first == "stalled" and not idempotent else str(first)
@@ -262,6 +271,22 @@ def test_idempotent_writer_has_no_duplicates_after_the_log_loses_records(
     for log, sent in zip((model := run(events, idempotent=True)).logs, model.sent, strict=True):
         assert len(log.values) == len(set(log.values))
         assert [value for value in sent if value in set(log.values)] == log.values
+
+
+@settings(max_examples=300, deadline=None)
+@given(WITH_LOSSES)
+def test_writer_with_delivery_at_least_once_delivers_all_records_that_brokers_do_not_reject(
+    events: list[tuple[str, int | str, int]],
+) -> None:
+    """No gap in the sequences fails a batch, whatever the broker has forgotten; deadlines are never reached."""
+    model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
+    has_losses = any(kind == "lose" for kind, _, _ in events)
+    for sent, log in zip(model.sent, model.logs, strict=True):
+        for value in sent:
+            assert value in model.rejected or model.outcome[value] is Verdict.DONE
+            assert value in model.rejected or has_losses or value in log.values
+        first_seen = list(dict.fromkeys(value for value in log.values if value is not None))
+        assert has_losses or first_seen == [value for value in sent if value in set(first_seen)]
 
 
 @settings(max_examples=200, deadline=None)

@@ -14,6 +14,7 @@ class RecordMetadata:
 
     `base_offset` is the first record's offset, -1 if the broker returned none. If the records were sent to several
     partitions, partition and base offset are -1. If they are in several batches, `parts` has one entry per batch.
+    `log_append_time_ms` is the timestamp that the broker gave the records; -1 if they keep their own timestamps.
     """
 
     topic: str
@@ -21,6 +22,7 @@ class RecordMetadata:
     base_offset: int
     count: int
     parts: tuple[RecordMetadata, ...] = ()
+    log_append_time_ms: int = -1
 
 
 Completion = Callable[[RecordMetadata | None, ClientError | None], None]
@@ -56,9 +58,9 @@ class Delivery:
         """Add one pending part."""
         self._pending += 1
 
-    def complete_part(self, partition: int, base_offset: int, count: int) -> None:
+    def complete_part(self, partition: int, base_offset: int, count: int, log_append_time_ms: int = -1) -> None:
         """Mark one part as acknowledged."""
-        self._parts.append(RecordMetadata(self.topic, partition, base_offset, count))
+        self._parts.append(RecordMetadata(self.topic, partition, base_offset, count, (), log_append_time_ms))
         self._finish_part()
 
     def fail_part(self, error: ClientError) -> None:
@@ -101,11 +103,11 @@ class DeliveryPart:
     count: int
 
 
-def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int) -> None:
+def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log_append_time_ms: int = -1) -> None:
     """Complete every delivery part of a batch that starts at `base_offset` (-1 = unknown)."""
     offset = base_offset
     for part in parts:
-        part.delivery.complete_part(partition, offset, part.count)
+        part.delivery.complete_part(partition, offset, part.count, log_append_time_ms)
         if base_offset >= 0:
             offset += part.count
 

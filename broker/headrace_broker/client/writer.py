@@ -56,7 +56,9 @@ _PRODUCE_VERSION_MAX = 12
 class Writer:
     """A Kafka producer; open it with `open`, close it with `close`."""
 
-    def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool, is_at_least_once: bool = False
+    ) -> None:
         self.cluster = cluster
         self._config = config
         self._owns_cluster = owns_cluster
@@ -69,6 +71,7 @@ class Writer:
             request_bytes_max=config.max_request_size,
             retries_max=config.retries,
             backoff_ms=cluster.retry_backoff_ms,
+            is_at_least_once=is_at_least_once,
         )
         self._batcher = Batcher(cluster, config, self._wake)
         self._queued_sends: dict[str, list[tuple[int | None, RecordColumns, Delivery]]] = {}
@@ -82,10 +85,15 @@ class Writer:
         cluster.listeners.append(self._on_metadata)
 
     @classmethod
-    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Writer:
-        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
-        owns = cluster is None
-        return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
+    async def open(
+        cls, config: ClientConfig, *, cluster: Cluster | None = None, is_at_least_once: bool = False
+    ) -> Writer:
+        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds.
+
+        `is_at_least_once` is a parameter of `WriterCore`.
+        """
+        opened = cluster or await Cluster.open(config)
+        return cls(opened, config, owns_cluster=cluster is None, is_at_least_once=is_at_least_once)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -138,6 +146,10 @@ class Writer:
     async def ready(self) -> None:
         """Wait until fewer than buffer.memory bytes are unacknowledged."""
         await self._batcher.ready()
+
+    async def prepare_topic(self, topic: str) -> None:
+        """Get the topic's metadata, so that a send to it does not block. Raises BrokerError, TimedOutError."""
+        await self.cluster.topic(topic, self._config.max_block_ms)
 
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send all accumulated records, and wait until every earlier send is acknowledged or has failed.
@@ -200,6 +212,11 @@ class Writer:
     def buffered_bytes(self) -> int:
         """The number of unacknowledged bytes."""
         return self._batcher.buffered_bytes
+
+    @property
+    def is_buffer_full(self) -> bool:
+        """Whether buffer.memory or more bytes are unacknowledged, so that a send would block."""
+        return self._batcher.buffered_bytes >= self._config.buffer_memory
 
     def _create_delivery(self, topic: str, on_done: Completion) -> Delivery:
         delivery = Delivery(topic, on_done)
@@ -342,7 +359,8 @@ class Writer:
             self._apply_verdict(batch, self._core.handle_disconnect(batch, now_ms), -1, error)
             return
         if response.error_code == ErrorCode.NONE:
-            self._apply_verdict(batch, self._core.acknowledge(batch), response.base_offset, None)
+            verdict = self._core.acknowledge(batch)
+            self._apply_verdict(batch, verdict, response.base_offset, None, response.log_append_time_ms)
             return
         error = BrokerError(response.error_code, subject, response.error_message)
         batch.last_error = str(error)
@@ -354,10 +372,17 @@ class Writer:
             logger.error("%s: acknowledged records are lost (unclean leader election?); continuing", error)
         self._apply_verdict(batch, verdict, -1, error)
 
-    def _apply_verdict(self, batch: ReadyBatch, verdict: Verdict, base_offset: int, error: ClientError | None) -> None:
+    def _apply_verdict(
+        self,
+        batch: ReadyBatch,
+        verdict: Verdict,
+        base_offset: int,
+        error: ClientError | None,
+        log_append_time_ms: int = -1,
+    ) -> None:
         if verdict is Verdict.DONE:
             self._batcher.release(batch.reserved_bytes)
-            deliveries.acknowledge(batch.delivery_parts, batch.partition, base_offset)
+            deliveries.acknowledge(batch.delivery_parts, batch.partition, base_offset, log_append_time_ms)
         elif verdict is Verdict.SPLIT:
             self._split(batch)
         elif verdict is Verdict.FAILED:

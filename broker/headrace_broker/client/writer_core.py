@@ -11,7 +11,8 @@ Guarantees:
   a batch that no attempt can have written to the log. If an attempt may have written it, the batch fails instead:
   brokers remember only a few batches (Apache Kafka one, after a restart), so the reported gap may mean that the broker
   has forgotten the batch, and a retry with a new epoch would write it twice. The Java producer bumps the epoch in this
-  case, too. As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
+  case, too, and so does a writer with `is_at_least_once`: it never fails because of a gap, but may write batches twice.
+  As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
 - A failed batch does not affect other partitions.
 
 Only the `Writer` that created a `WriterCore` uses it, so there are no locks. A batch is in exactly one of three states:
@@ -115,8 +116,10 @@ class WriterCore:
         request_bytes_max: int,
         retries_max: int,
         backoff_ms: Callable[[int], float],
+        is_at_least_once: bool = False,
     ) -> None:
         self._idempotent = idempotent
+        self._is_at_least_once = is_at_least_once
         self._in_flight_max = in_flight_requests_max
         self._in_flight_per_partition = in_flight_requests_max if idempotent or not expects_responses else 1
         self._request_bytes_max = request_bytes_max
@@ -283,10 +286,11 @@ class WriterCore:
     def _handle_sequence_error(self, state: _Partition, batch: ReadyBatch, code: ErrorCode, now_ms: float) -> Verdict:
         if _has_earlier(state, batch):
             return self._retry_or_fail(state, batch, now_ms)
-        if batch.outcome_unknown:
+        if batch.outcome_unknown and not self._is_at_least_once:
             return self._reject(state, batch, Verdict.FAILED)
         state.needs_new_epoch = True
-        is_loss = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not state.may_have_gap
+        has_gap = state.may_have_gap or batch.outcome_unknown
+        is_loss = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not has_gap
         verdict = self._retry_or_fail(state, batch, now_ms)
         return Verdict.RETRY_AFTER_DATA_LOSS if is_loss and verdict is Verdict.RETRY else verdict
 

@@ -13,7 +13,12 @@ TOPIC = "t"
 
 
 def make_core(
-    *, idempotent: bool = True, in_flight: int = 5, retries: int = 2**31 - 1, acks: bool = True
+    *,
+    idempotent: bool = True,
+    in_flight: int = 5,
+    retries: int = 2**31 - 1,
+    acks: bool = True,
+    is_at_least_once: bool = False,
 ) -> WriterCore:
     core = WriterCore(
         idempotent=idempotent,
@@ -22,14 +27,15 @@ def make_core(
         request_bytes_max=1_000_000,
         retries_max=retries,
         backoff_ms=lambda attempts: 100,
+        is_at_least_once=is_at_least_once,
     )
     core.set_producer_id(7, 0)
     return core
 
 
-def known_core() -> WriterCore:
+def known_core(*, is_at_least_once: bool = False) -> WriterCore:
     """Return a core whose producer is known to the broker: the batch with sequence 0 is acknowledged."""
-    core = make_core()
+    core = make_core(is_at_least_once=is_at_least_once)
     core.add(make_batch(1))
     (batch,) = batches_of(drain(core))
     core.request_done(1)
@@ -166,6 +172,26 @@ def test_batch_with_unknown_outcome_is_not_sent_in_another_epoch() -> None:
     assert core.handle_error(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 200) is Verdict.FAILED
     (behind,) = batches_of(drain(core, 400))
     assert (behind.producer_epoch, behind.base_sequence) == (0, 3)
+
+
+def test_batch_with_unknown_outcome_is_sent_in_another_epoch_if_delivery_is_at_least_once() -> None:
+    core = known_core(is_at_least_once=True)
+    core.add(make_batch(2))
+    core.add(make_batch(2))
+    first, second = batches_of(drain(core))
+    for batch in (first, second):
+        core.request_done(1)
+        core.handle_disconnect(batch, 0)
+    (again,) = batches_of(drain(core, 200))
+    core.request_done(1)
+    assert core.handle_error(again, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 200) is Verdict.RETRY
+    (again,) = batches_of(drain(core, 400))
+    assert again is first
+    assert (again.producer_epoch, again.base_sequence) == (1, 0)
+    core.request_done(1)
+    core.acknowledge(again)
+    (behind,) = batches_of(drain(core, 400))
+    assert (behind.producer_epoch, behind.base_sequence) == (1, 2)
 
 
 def test_batch_with_unknown_outcome_is_not_split() -> None:
