@@ -7,13 +7,19 @@ overridden by the connector's `*.override.*` keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+from headrace_broker.client.config import ClientConfig
 
 Properties = dict[str, str]
 
-# Ordered and free of duplicates by producer id, so that more than one request may be under way.
+_IN_FLIGHT = "max.in.flight.requests.per.connection"
+_IN_FLIGHT_MAX = 5
+
+# Kafka Connect's producers send one request at a time, without idempotence. Ours are idempotent (the client's default),
+# so that five requests in flight keep the order.
 _PRODUCER = {
     "acks": "all",
-    "enable.idempotence": "true",
     "max.in.flight.requests.per.connection": "5",
     "delivery.timeout.ms": "2147483647",
     "max.block.ms": "9223372036854775807",
@@ -23,6 +29,20 @@ _PRODUCER = {
 def producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], client_id: str) -> Properties:
     """Return the producer configuration of a source task or of a dead letter queue."""
     return _common(worker, client_id) | _PRODUCER | _layers(worker, connector, "producer.")
+
+
+def parse_producer(properties: Mapping[str, str]) -> ClientConfig:
+    """Parse a producer configuration. Raises ClientConfigError.
+
+    Settings that exclude idempotence disable it with a warning, also more than five requests in flight, which a client
+    of its own refuses. They are an error if enable.idempotence=true is set.
+    """
+    in_flight = properties.get(_IN_FLIGHT, "5").strip()
+    if "enable.idempotence" in properties or not in_flight.isdecimal() or int(in_flight) <= _IN_FLIGHT_MAX:
+        return ClientConfig.from_properties(properties, kind="producer")
+    config = ClientConfig.from_properties({**properties, "enable.idempotence": "false"}, kind="producer")
+    warning = f"enable.idempotence: disabled; for idempotence, {_IN_FLIGHT} must be at most {_IN_FLIGHT_MAX}"
+    return replace(config, warnings=(warning, *config.warnings))
 
 
 def source_producer_properties(worker: Mapping[str, str], connector: Mapping[str, str], task: str) -> Properties:

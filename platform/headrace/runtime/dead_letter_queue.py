@@ -46,7 +46,7 @@ class DeadLetterQueue:
         replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
         await _ensure_topic(plugins, spec, topic, replication)
         properties = client_configs.dead_letter_producer_properties(plugins.worker, config, spec.name)
-        writer = await Writer.open(ClientConfig.from_properties(properties, kind="producer"))
+        writer = await Writer.open(client_configs.parse_producer(properties))
         with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
         return cls(topic, spec, writer, with_context=with_context)
 

@@ -1,37 +1,38 @@
-"""A source task: poll, transform, convert, send; source offsets are committed after acknowledgements.
+"""Runs a source task: poll, transform, convert, send; source offsets are committed after acknowledgements.
 
-An offset is written to the worker's offset store only after the brokers have acknowledged every record up to it (or the
-record was intentionally dropped). A crash may therefore duplicate records but never loses any.
+`SourceTaskCore` decides; this module carries out its effects. The task's thread runs plug-in code, including transforms
+and converters. The event loop has the producer: it handles acknowledgements and commits offsets, also while `poll`
+blocks. A crash may duplicate records but never loses any.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, cast
 
-from headrace.api.errors import ConnectError, RetriableError
-from headrace.api.task import SourceTask
+from headrace.api.errors import DataError
+from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch, from_records
+from headrace.data.records import SourceRecord
+from headrace.metrics import logs
 from headrace.runtime import client_configs
+from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
-from headrace.runtime.offsets_tracker import Offsets, OffsetsTracker, Submission
 from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
-from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import RecordMetadata, Writer
+from headrace_broker.client.delivery import RecordMetadata as SendMetadata
+from headrace_broker.client.errors import ClosedError
+from headrace_broker.client.writer import Writer
 
 log = logging.getLogger(__name__)
-
-RETRY_BACKOFF_S = 0.1
-IDLE_WAIT_S = 0.05
 
 
 class WorkerSourceTask(WorkerTask):
@@ -39,129 +40,161 @@ class WorkerSourceTask(WorkerTask):
 
     task: SourceTask
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._policy = ErrorPolicy.from_config(self.plugins.connector_config)
+        self.core = core.SourceTaskCore(
+            self.spec.name,
+            is_paused=self.paused,
+            tolerates_errors=self._policy.tolerate,
+            commits_records=type(self.task).commit_record is not SourceTask.commit_record,
+        )
+        self._lock = threading.Lock()  # around every call of the core
+        self._has_news = threading.Event()  # the event loop has called the core
+        self._commit_lock = asyncio.Lock()
+        self._writer: Writer | None = None
+        self._topic_creator: TopicCreator | None = None
+        self._preparation: asyncio.Task[None] | None = None
+
+    # The task's thread
+
     def work(self) -> None:
-        """Poll until the task is stopped."""
+        """Poll and send until the task is stopped."""
         self._open()
         self.task.context = _Context(self)
         self.plugins.start_task(self.task)
-        self.report_running()
         self.later(self.commit_in_background(self._commit))
-        resting = self.paused
-        while not self.stopping.is_set():
-            if self.paused is not resting:
-                resting = self.paused
-                self.report_running()
-            if resting:
-                self._wake.wait_for_change()
-                continue
-            self._step()
+        has_stopped = False
+        while not has_stopped:
+            has_stopped = self._step()
 
     def finish(self) -> None:
-        """Wait for pending acknowledgements, commit the acknowledged offsets, and close the clients."""
+        """Wait for acknowledgements, commit the acknowledged offsets, and close the clients."""
         writer = self._writer
         if writer is None:
             return
-        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
         try:
-            self.from_loop(self._settle(writer, timeout_ms))
+            self.from_loop(self._flush(writer))
+            self._carry_out(self._call_core(self.core.flushed))
+            self._carry_out(self._call_core(self.core.close))
         finally:
             self._chain.close()
             self._converters.close()
             self.from_loop(self._close_clients(writer))
 
-    def wake(self) -> None:
-        """Interrupt a wait."""
-        self._wake.notify()
-
-    # the task's thread
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._wake = _Wake()
-        self._writer: Writer | None = None
-        self._tracker = OffsetsTracker()
-        self._uncommitted: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        self._send_error: BaseException | None = None
-        self._acknowledged: deque[SourceBatch] = deque()
-        self._commit_due = False
-        self._topics_used: set[str] = set()
-
     def _open(self) -> None:
         plugins, spec = self.plugins, self.spec
-        self._policy = ErrorPolicy.from_config(plugins.connector_config)
-        stages = RetryWithToleranceOperator(
+        operator = RetryWithToleranceOperator(
             self._policy,
             report=self._report_failure,
             describe=_describe,
             now_ms=_now_ms,
-            wait_ms=lambda delay_ms: not self.stopping.wait(delay_ms / 1000),
+            wait_ms=self._wait_before_retry,
             rng=Random(),
         )
         self._converters = plugins.make_converters()
-        self._to_bytes = ToBytes(self._converters, stages)
-        self._chain = TransformChain(plugins.make_steps(), stages)
-        self._hears_acknowledgements = type(self.task).commit_record is not SourceTask.commit_record
+        self._to_bytes = ToBytes(self._converters, operator)
+        self._chain = TransformChain(plugins.make_steps(), operator)
         self._topic_creator = TopicCreator.from_plugins(plugins)
         properties = client_configs.source_producer_properties(plugins.worker, plugins.connector_config, spec.name)
-        config = ClientConfig.from_properties(properties, kind="producer")
+        config = client_configs.parse_producer(properties)
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._writer = self.open_client(lambda: Writer.open(config))
+        self._writer = self.open_client(lambda: Writer.open(config, is_at_least_once=True))
 
-    def _step(self) -> None:
-        """One poll and what comes of it."""
-        if self._send_error is not None:
-            raise ConnectError(f"Failed to write a record to its topic: {self._send_error}") from self._send_error
-        try:
-            polled = self.task.poll()
-        except RetriableError as error:
-            log.warning("Task %s: poll failed with a retriable error, retrying: %s", self.spec.name, error)
-            self.stopping.wait(RETRY_BACKOFF_S)
-            polled = None
-        for batch in _as_batches(polled):
-            self._send(batch)
-        self._call_back()
-
-    def _send(self, batch: SourceBatch) -> None:
-        now_ms = _now_ms()
-        outgoing = [
-            (result.topic, result.partition, columns)
-            for result in self._chain.apply(batch)
-            for columns in self._to_bytes.convert(result, now_ms)
-        ]
-        submission = self._tracker.submit(batch.source_partition, batch.source_offset, len(outgoing))
-        counters = self.counters
-        counters.batches += 1
-        notify = _Acknowledgement(self, submission, batch)
-        if not outgoing and self._hears_acknowledgements:
-            self._acknowledged.append(batch)
+    def _step(self) -> bool:
+        """Carry out the core's next step; return whether the task has stopped."""
         writer = self._writer
         assert writer is not None
-        for topic, partition, columns in outgoing:
-            if topic not in self._topics_used:
-                self._first_use(topic)
-            writer.send_with_callback(topic, partition, columns, partial(notify, len(columns)))
-            counters.records += len(columns)
+        self._has_news.clear()
+        with self._lock:
+            effects = self.core.next_step(_monotonic_ms(), is_buffer_full=writer.is_buffer_full)
+        self._carry_out(effects)
+        return core.Stop() in effects
 
-    def _first_use(self, topic: str) -> None:
-        if self._topic_creator is not None:
-            self.from_loop(self._topic_creator.ensure(topic))
-        self._topics_used.add(topic)
-        self.use_topic(topic)
+    def _carry_out(self, effects: list[core.Effect]) -> None:
+        for effect in effects:
+            self._carry_out_one(effect)
 
-    def _call_back(self) -> None:
-        while self._acknowledged:
-            for record in self._acknowledged.popleft().to_records():
-                self._quietly(self.task.commit_record, record, None)
-        if self._commit_due:
-            self._commit_due = False
-            self._quietly(self.task.commit)
+    def _carry_out_one(self, effect: core.Effect) -> None:
+        match effect:
+            case core.Send():
+                self._send(effect)
+            case core.Convert(polled, by_record):
+                outgoing = self._convert_by_record(polled.batch) if by_record else self._convert(polled.batch)
+                self.counters.batches += 1
+                self._call_core(self.core.converted, polled, outgoing)
+            case core.Poll():
+                self._poll()
+            case core.Wait(until_ms):
+                self._has_news.wait(None if until_ms is None else max(0, until_ms - _monotonic_ms()) / 1000)
+            case core.PrepareTopic(topic):
+                self.later(self._start_preparation(topic))
+            case core.Skip(send, error):
+                self._on_acknowledged(send, None, error)
+            case core.CommitRecords(batch, results):
+                for record, metadata in zip(batch.to_records(), results, strict=True):
+                    self._call_back(self.task.commit_record, record, metadata)
+            case core.CommitTask():
+                self._call_back(self.task.commit)
+            case core.CommitOffsets():
+                self.from_loop(self._commit_offsets(effect))
+            case core.ReportState():
+                self.report_running()
+            case core.ReportTopic(topic):
+                self.use_topic(topic)
+            case core.Fail(error):
+                raise error
+            case core.Stop():
+                return
 
-    def _quietly(self, callback: Any, *arguments: Any) -> None:
+    def _poll(self) -> None:
+        try:
+            batches = _as_batches(self.task.poll(), type(self.task).display_class())
+        except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            with self._lock:
+                effects = self.core.poll_failed(error, now_ms=_monotonic_ms())
+            self._carry_out(effects)
+        else:
+            self._call_core(self.core.polled, batches)
+
+    def _convert(self, batch: SourceBatch, index: int | None = None) -> list[core.OutgoingRecords]:
+        now_ms = _now_ms()
+        outgoing: list[core.OutgoingRecords] = []
+        for result in self._chain.apply(batch):
+            if not isinstance(result.topic, str) or not result.topic:
+                raise DataError(f"{_describe(result)} has no topic: set a topic in poll or in a transform")
+            outgoing += [
+                core.OutgoingRecords(result.topic, result.partition, columns, index)
+                for columns in self._to_bytes.convert(result, now_ms)
+            ]
+        return outgoing
+
+    def _convert_by_record(self, batch: SourceBatch) -> list[core.OutgoingRecords]:
+        """Apply each record alone, so that every acknowledgement belongs to one record."""
+        return [each for index in range(len(batch)) for each in self._convert(batch.take([index]), index)]
+
+    def _send(self, send: core.Send) -> None:
+        writer, records = self._writer, send.records
+        assert writer is not None
+        if records.topic not in writer.cluster.view.topics:
+            self._call_core(self.core.topic_unknown, send)
+            return
+        on_done = partial(self._on_acknowledged, send)
+        writer.send_with_callback(records.topic, records.partition, records.columns, on_done)
+        self.counters.records += len(records.columns)
+
+    def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             callback(*arguments)
         except Exception:
             log.exception("Task %s: %s failed; the task continues", self.spec.name, callback.__name__)
+
+    def _wait_before_retry(self, delay_ms: int) -> bool:
+        """Wait. Raises ClosedError if the task is to stop: the record is polled again after a restart."""
+        if self.stopping.wait(delay_ms / 1000):
+            raise ClosedError("the task is being stopped")
+        return True
 
     def _report_failure(self, failure: Failure, part: Any) -> None:
         self.counters.errors += 1
@@ -178,90 +211,115 @@ class WorkerSourceTask(WorkerTask):
                 exc_info=failure.error,
             )
 
-    # the event loop
+    # Any thread
 
-    def acknowledged(
-        self, submission: Submission, batch: SourceBatch, sent: int, written: int, error: BaseException | None
-    ) -> None:
-        """Handle the result of sending part of a batch: `written` of its `sent` records were written."""
+    def _call_core(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> list[core.Effect]:
+        with self._lock:
+            return method(*arguments)
+
+    # The event loop
+
+    def wake(self) -> None:
+        """Report the user's calls to the core."""
+        if self.stopping.is_set():
+            self._report_event(self.core.on_stop)
+        self._report_event(self.core.on_pause if self.paused else self.core.on_resume)
+
+    def _report_event(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> None:
+        """Call the core, and end the wait of the task's thread."""
+        effects = self._call_core(method, *arguments)
+        self._has_news.set()
+        self._carry_out(effects)
+
+    def _on_acknowledged(self, send: core.Send, sent: SendMetadata | None, error: Exception | None) -> None:
+        records = send.records
         if error is not None:
-            self.counters.errors += sent - written
-            if not self._policy.tolerate:
-                self._send_error = error
-                return
-            self.counters.skipped += sent - written
-            log.error(
-                "Task %s: skipping %d of %d records that could not be written to topic %s: %s",
-                self.spec.name,
-                sent - written,
-                sent,
-                batch.topic,
-                error,
-            )
-        submission.acknowledge()
-        if self._hears_acknowledgements and submission.parts <= 0:
-            self._acknowledged.append(batch)
+            self._count_unwritten(records, 0 if sent is None else sent.count, error)
+        metadata = None
+        if records.index is not None and sent is not None:
+            metadata = _record_metadata(sent, records.columns.timestamps)
+        self._report_event(self.core.acknowledged, send, metadata, error)
+
+    def _count_unwritten(self, records: core.OutgoingRecords, written: int, error: Exception) -> None:
+        count = len(records.columns) - written
+        self.counters.errors += count
+        if not self._policy.tolerate:
+            return
+        self.counters.skipped += count
+        log.error(
+            "Task %s: skipping %d of %d records that could not be written to topic %s: %s",
+            self.spec.name,
+            count,
+            len(records.columns),
+            records.topic,
+            error,
+        )
+
+    async def _start_preparation(self, topic: str) -> None:
+        self._preparation = asyncio.ensure_future(self._prepare_topic(topic))
+
+    async def _prepare_topic(self, topic: str) -> None:
+        logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
+        writer = self._writer
+        assert writer is not None
+        try:
+            if self._topic_creator is not None:
+                await self._topic_creator.ensure(topic)
+            await writer.prepare_topic(topic)
+        except Exception as error:  # noqa: BLE001 - the core decides what an error means
+            self._report_event(self.core.topic_failed, topic, error)
+        else:
+            self._report_event(self.core.topic_ready, topic)
 
     async def _commit(self) -> None:
-        """Hand the committable offsets to the worker; what fails is taken up by the next round."""
-        offsets = self._committable()
-        if not offsets:
-            return
-        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+        with self._lock:
+            effects = self.core.on_commit_due()
+        for effect in effects:
+            assert isinstance(effect, core.CommitOffsets)
+            await self._commit_offsets(effect)
+
+    async def _commit_offsets(self, commit: core.CommitOffsets) -> None:
+        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
         try:
-            await asyncio.wait_for(self.ask_worker("commit_offsets", offsets), timeout_s)
-        except Exception as error:  # noqa: BLE001 - no offsets are lost: they stay in _uncommitted
-            log.error("Task %s: failed to commit offsets, retrying at the next commit: %s", self.spec.name, error)
-            return
-        self._uncommitted.clear()
-        self._commit_due = True
+            async with asyncio.timeout(timeout_ms / 1000), self._commit_lock:
+                await self.ask_worker("commit_offsets", commit.offsets)
+        except TimeoutError:
+            error = TimeoutError(f"no response within offset.flush.timeout.ms={timeout_ms}")
+            self._report_event(self.core.commit_failed, error)
+        except Exception as error:  # noqa: BLE001 - no offsets are lost: the core commits them again
+            self._report_event(self.core.commit_failed, error)
+        else:
+            self._report_event(self.core.commit_succeeded, commit.offsets)
 
-    def _committable(self) -> Offsets:
-        for partition, offset in self._tracker.committable():
-            self._uncommitted[repr(sorted(partition.items()))] = (partition, offset)
-        return list(self._uncommitted.values())
-
-    async def _settle(self, writer: Writer, timeout_ms: int) -> None:
+    async def _flush(self, writer: Writer) -> None:
+        if self._preparation is not None:
+            self._preparation.cancel()
+        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
         try:
             await asyncio.wait_for(writer.flush(), timeout_ms / 1000)
         except TimeoutError:
+            with self._lock:
+                count = self.core.unacknowledged
             log.warning(
                 "Task %s: %d batches were not acknowledged within offset.flush.timeout.ms=%d; "
                 "after a restart they are read again",
                 self.spec.name,
-                self._tracker.unacknowledged(),
+                count,
                 timeout_ms,
             )
-        await asyncio.sleep(0)  # the futures' callbacks run first
-        await self._commit()
 
     async def _close_clients(self, writer: Writer) -> None:
         if self._topic_creator is not None:
             await self._topic_creator.close()
-        await writer.close()
-
-
-class _Acknowledgement:
-    """What the writer tells of one batch."""
-
-    __slots__ = ("_batch", "_submission", "_unit")
-
-    def __init__(self, unit: WorkerSourceTask, submission: Submission, batch: SourceBatch) -> None:
-        self._unit = unit
-        self._submission = submission
-        self._batch = batch
-
-    def __call__(self, sent: int, result: RecordMetadata | None, error: BaseException | None) -> None:
-        written = 0 if result is None else result.count
-        self._unit.acknowledged(self._submission, self._batch, sent, written, error)
+        await writer.close(timeout_ms=0)
 
 
 class _Context(TaskContext):
     """The platform's interface for a source task."""
 
-    def __init__(self, unit: WorkerSourceTask) -> None:
-        super().__init__(unit)
-        self._unit = unit
+    def __init__(self, worker_task: WorkerSourceTask) -> None:
+        super().__init__(worker_task)
+        self._worker_task = worker_task
         self.offsets = self
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -271,41 +329,46 @@ class _Context(TaskContext):
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
         """Return the last committed offsets of source partitions."""
         wanted = [dict(partition) for partition in partitions]
-        found = self._unit.from_loop(self._unit.ask_worker("read_offsets", wanted))
+        found = self._worker_task.from_loop(self._worker_task.ask_worker("read_offsets", wanted))
         return cast("list[dict[str, Any] | None]", found)
 
 
-class _Wake:
-    """A wait that a change of the task's state interrupts."""
-
-    def __init__(self) -> None:
-        import threading
-
-        self._event = threading.Event()
-
-    def wait_for_change(self) -> None:
-        self._event.wait()
-        self._event.clear()
-
-    def notify(self) -> None:
-        self._event.set()
-
-
-def _as_batches(polled: Any) -> Sequence[SourceBatch]:
+def _as_batches(polled: Any, task_class: str) -> list[SourceBatch]:
+    """Return what `poll` returned as batches. Raises TypeError if it contains anything else than records."""
     if polled is None:
-        return ()
+        return []
     if isinstance(polled, SourceBatch):
-        return (polled,) if len(polled) else ()
-    items = list(polled)
-    if not items or isinstance(items[0], SourceBatch):
-        return [batch for batch in items if len(batch)]
-    return cast("list[SourceBatch]", from_records(items))
+        return [polled]
+    items: list[Any] = list(polled)
+    if not items:
+        return []
+    expected = SourceBatch if isinstance(items[0], SourceBatch) else SourceRecord
+    for item in items:
+        if not isinstance(item, expected):
+            raise TypeError(
+                f"poll of {task_class} returned an object of type {type(item).__name__}: it must return SourceRecord "
+                "objects, SourceBatch objects or None"
+            )
+    return items if expected is SourceBatch else cast("list[SourceBatch]", from_records(items))
+
+
+def _record_metadata(sent: SendMetadata, timestamps: Any) -> RecordMetadata:
+    """Return the metadata of a record that was sent alone, with the broker's timestamp if it sets one."""
+    timestamp = timestamps[0] if isinstance(timestamps, list) else timestamps
+    if sent.log_append_time_ms >= 0:
+        timestamp = sent.log_append_time_ms
+    return RecordMetadata(sent.topic, sent.partition, sent.base_offset, timestamp)
 
 
 def _describe(part: Any) -> str:
     offset = part.source_offsets[0] if part.source_offsets else part.source_offset
-    return f"a record for topic {part.topic} from source partition {part.source_partition} at offset {offset}"
+    topic = f" for topic {part.topic}" if part.topic else ""
+    return f"a record{topic} from source partition {part.source_partition} at offset {offset}"
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.runtime import client_configs
+from headrace_broker.client.errors import ClientConfigError
 
 WORKER = {
     "bootstrap.servers": "h:1",
@@ -22,6 +25,32 @@ def test_source_producer_properties_combine_worker_and_connector_keys() -> None:
     assert properties["acks"] == "1"
     assert properties["linger.ms"] == "50"
     assert properties["delivery.timeout.ms"] == "2147483647"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("acks", "1", "acks must be all"),
+        ("retries", "0", "retries must not be 0"),
+        ("max.in.flight.requests.per.connection", "6", "max.in.flight.requests.per.connection must be at most 5"),
+    ],
+)
+def test_settings_that_exclude_idempotence_disable_it_unless_it_is_set_explicitly(
+    key: str, value: str, rule: str
+) -> None:
+    worker = {"bootstrap.servers": "h:1"}
+    connector = {"name": "c", f"producer.override.{key}": value}
+    for properties in (
+        client_configs.source_producer_properties(worker, connector, "c-0"),
+        client_configs.source_producer_properties(worker | {f"producer.{key}": value}, {"name": "c"}, "c-0"),
+    ):
+        config = client_configs.parse_producer(properties)
+        assert not config.enable_idempotence
+        assert config.warnings == (f"enable.idempotence: disabled; for idempotence, {rule}",)
+    connector["producer.override.enable.idempotence"] = "true"
+    properties = client_configs.source_producer_properties(worker, connector, "c-0")
+    with pytest.raises(ClientConfigError, match=f"enable.idempotence=true: {rule}"):
+        client_configs.parse_producer(properties)
 
 
 def test_sink_consumer_properties_combine_worker_and_connector_keys() -> None:

@@ -16,7 +16,7 @@ def test_only_offsets_up_to_first_unacknowledged_batch_are_committable() -> None
     first.acknowledge()
     assert tracker.committable() == [(A, {"n": 3})]
     assert tracker.committable() == []
-    assert tracker.pending() == 0
+    assert tracker.unacknowledged() == 0
 
 
 def test_source_partitions_are_committable_independently() -> None:

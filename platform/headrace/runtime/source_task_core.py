@@ -1,0 +1,392 @@
+"""The decisions of a source task: events in, effects out. No thread, queue, clock or socket.
+
+The owner calls a method for each event, and carries out the returned effects in order. Two threads share a core, with a
+lock around each call. The task's thread runs plug-in code: it carries out the effects of `next_step` and reports their
+results. The event loop reports acknowledgements, commits, and the calls of the user, also while `poll` blocks; after
+each of them, the owner ends the wait of the task's thread.
+
+Guarantees:
+- An offset is committed only after all records up to it are acknowledged, or were dropped by a transform or an error.
+- A failed commit of offsets is repeated with the next one.
+- While the producer's buffer is full, records are neither polled nor converted nor sent. At most the records of one
+  poll wait to be sent.
+- `commit_record` is called once for each record, in the order of the polls, after the record's acknowledgement.
+- Events after `close` have no effect.
+
+The rules are those of Kafka Connect's AbstractWorkerSourceTask and SubmittedRecords, and KIP-779 for send errors that
+errors.tolerance=all tolerates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.api.errors import ConnectError, RetriableError
+from headrace.api.task import RecordMetadata
+from headrace.data.batch import SourceBatch
+from headrace.runtime.offsets_tracker import Offset, OffsetsTracker, Submission
+from headrace.stores.offset_keys import canonical
+
+log = logging.getLogger(__name__)
+
+RETRY_BACKOFF_MS = 100
+
+
+class PolledBatch:
+    """A batch that the task polled, until its records are acknowledged."""
+
+    __slots__ = ("batch", "results", "submission")
+
+    def __init__(self, batch: SourceBatch, submission: Submission, *, keeps_results: bool) -> None:
+        self.batch = batch
+        self.submission = submission
+        self.results: list[RecordMetadata | None] | None = [None] * len(batch) if keeps_results else None
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecords:
+    """Converted records for one topic; partition None = the producer selects it.
+
+    `index` is the position of the record in its polled batch. It is None if the records are of a task that does not
+    override `commit_record`, so that nobody needs the positions.
+    """
+
+    topic: str
+    partition: int | None
+    columns: Any
+    index: int | None = None
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Call the task's `poll`, then `polled` or `poll_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """Transform and convert a batch, then call `converted`. If `by_record`, apply each record alone."""
+
+    polled: PolledBatch
+    by_record: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTopic:
+    """Create the topic if necessary and get its metadata; call `topic_ready` or `topic_failed` later."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send records; call `acknowledged` later."""
+
+    polled: PolledBatch
+    records: OutgoingRecords
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Call `acknowledged` with the error of records that cannot be sent."""
+
+    send: Send
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTopic:
+    """Report to the worker that the connector uses a topic."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Store offsets, then call `commit_succeeded` or `commit_failed`."""
+
+    offsets: list[Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecords:
+    """Call the task's `commit_record` for each record of a polled batch."""
+
+    batch: SourceBatch
+    results: list[RecordMetadata | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTask:
+    """Call the task's `commit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportState:
+    """Report to the worker that the task is running or paused."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Fail the task."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for an event, at most until that time in ms; None waits without a limit."""
+
+    until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave the task's loop. Wait for acknowledgements, call `flushed`, and at last `close`."""
+
+
+Effect = (
+    Poll
+    | Convert
+    | PrepareTopic
+    | Send
+    | Skip
+    | ReportTopic
+    | CommitOffsets
+    | CommitRecords
+    | CommitTask
+    | ReportState
+    | Fail
+    | Wait
+    | Stop
+)
+
+
+class SourceTaskCore:
+    """The state of one source task."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        is_paused: bool = False,
+        tolerates_errors: bool = False,
+        commits_records: bool = False,
+    ) -> None:
+        self._name = name
+        self._is_paused = is_paused  # the user paused the task
+        self._tolerates_errors = tolerates_errors  # errors.tolerance=all
+        self._commits_records = commits_records  # the task overrides commit_record
+        self._reported_pause: bool | None = None
+        self._is_stopped = False
+        self._is_closed = False
+        self._error: Exception | None = None
+        self._retry_at_ms: int | None = None
+        self._tracker = OffsetsTracker()
+        self._polled: deque[SourceBatch] = deque()  # not converted yet
+        self._outgoing: deque[Send] = deque()
+        self._uncommitted: dict[str, Offset] = {}
+        self._is_committing = False
+        self._calls_commit = False
+        self._unreported: deque[PolledBatch] = deque()  # commit_record was not called yet
+        self._topics: set[str] = set()  # whose metadata is known
+        self._requested_topic: str | None = None
+        self._failed_topic: tuple[str, Exception] | None = None
+        self._used_topics: set[str] = set()
+
+    @property
+    def unacknowledged(self) -> int:
+        """The number of polled batches that were not acknowledged."""
+        return self._tracker.unacknowledged()
+
+    # Events of the user and of the worker
+
+    def on_pause(self) -> list[Effect]:
+        """The user paused the task."""
+        self._is_paused = True
+        return []
+
+    def on_resume(self) -> list[Effect]:
+        """The user resumed the task."""
+        self._is_paused = False
+        return []
+
+    def on_stop(self) -> list[Effect]:
+        """The task is to stop. Records that were polled are still sent, unless the buffer is full."""
+        self._is_stopped = True
+        return []
+
+    def on_commit_due(self) -> list[Effect]:
+        """The commit interval has passed."""
+        return [] if self._is_committing or self._is_closed else self._commit()
+
+    # Events of the producer
+
+    def topic_ready(self, topic: str) -> list[Effect]:
+        """The topic of `PrepareTopic` exists, and its metadata is known."""
+        self._topics.add(topic)
+        self._requested_topic = None
+        return []
+
+    def topic_failed(self, topic: str, error: Exception) -> list[Effect]:
+        """Records cannot be sent to that topic; a ConnectError fails the task, whatever errors.tolerance is."""
+        self._requested_topic = None
+        if isinstance(error, ConnectError):
+            self._error = self._error or error
+        else:
+            self._failed_topic = topic, error
+        return []
+
+    def topic_unknown(self, send: Send) -> list[Effect]:
+        """The producer no longer knows the topic of these records, which it has not sent: prepare the topic again."""
+        self._topics.discard(send.records.topic)
+        self._outgoing.appendleft(send)
+        return []
+
+    def acknowledged(self, send: Send, metadata: RecordMetadata | None, error: Exception | None) -> list[Effect]:
+        """The producer has written records, or failed with an error. `metadata` is that of the last record."""
+        if self._is_closed:
+            return []
+        if error is not None and not self._tolerates_errors:
+            self._error = self._error or _send_error(error)
+            return []
+        polled, records = send.polled, send.records
+        polled.submission.acknowledge()
+        if polled.results is not None and records.index is not None and error is None:
+            polled.results[records.index] = metadata
+        if error is not None or records.topic in self._used_topics:
+            return []
+        self._used_topics.add(records.topic)
+        return [ReportTopic(records.topic)]
+
+    # Results of effects
+
+    def polled(self, batches: Sequence[SourceBatch]) -> list[Effect]:
+        """`poll` returned these batches. One without records commits its offset."""
+        self._retry_at_ms = None
+        self._polled.extend(batches)
+        return []
+
+    def poll_failed(self, error: Exception, *, now_ms: int) -> list[Effect]:
+        """`poll` raised an exception."""
+        if not isinstance(error, RetriableError):
+            return [Fail(error)]
+        log.warning("Task %s: poll failed with a retriable error, retrying: %s", self._name, error)
+        self._retry_at_ms = now_ms + RETRY_BACKOFF_MS
+        return []
+
+    def converted(self, polled: PolledBatch, outgoing: Sequence[OutgoingRecords]) -> list[Effect]:
+        """The records of `Convert` are ready to be sent; there may be fewer of them, or none."""
+        polled.submission.parts = len(outgoing)
+        self._outgoing.extend(Send(polled, records) for records in outgoing)
+        return []
+
+    def commit_succeeded(self, offsets: Sequence[Offset]) -> list[Effect]:
+        """Offsets were stored."""
+        self._is_committing = False
+        self._calls_commit = True
+        for offset in offsets:
+            key = canonical(offset[0])
+            if self._uncommitted.get(key) is offset:
+                del self._uncommitted[key]
+        return []
+
+    def commit_failed(self, error: Exception) -> list[Effect]:
+        """Offsets were not stored; they are part of the next commit."""
+        self._is_committing = False
+        log.error(
+            "Task %s: failed to commit offsets, retrying at the next commit: %s", self._name, error or repr(error)
+        )
+        return []
+
+    def flushed(self) -> list[Effect]:
+        """The wait for acknowledgements at the end of the task is over: commit what is acknowledged."""
+        return [*self._records_to_commit(), *self._commit()]
+
+    def close(self) -> list[Effect]:
+        """The last commit is done. Later events have no effect."""
+        self._is_closed = True
+        return [*self._records_to_commit(), *self._commit_call()]
+
+    # Time
+
+    def next_step(self, now_ms: int, *, is_buffer_full: bool = False) -> list[Effect]:
+        """Return what the task's thread does next."""
+        if self._error is not None:
+            return [Fail(self._error)]
+        if effects := [*self._records_to_commit(), *self._commit_call()]:
+            return effects
+        if not is_buffer_full and (effects := self._next_send()):
+            return effects
+        if self._is_stopped:
+            return [Stop()]
+        if self._reported_pause is not self._is_paused:
+            self._reported_pause = self._is_paused
+            return [ReportState(self._is_paused)]
+        if self._is_paused or is_buffer_full or self._outgoing or self._polled:
+            return [Wait(None)]
+        if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
+            return [Wait(self._retry_at_ms)]
+        return [Poll()]
+
+    def _next_send(self) -> list[Effect]:
+        """Send or convert records that were polled; return nothing if there are none, or while a topic is prepared."""
+        while not self._outgoing and self._polled:
+            batch = self._polled.popleft()
+            if len(batch):
+                return [Convert(self._submit(batch), self._commits_records)]
+            self._tracker.submit(batch.source_partition, batch.source_offset, 0)
+        if not self._outgoing:
+            return []
+        topic = self._outgoing[0].records.topic
+        if topic in self._topics:
+            return [self._outgoing.popleft()]
+        if self._failed_topic is not None and self._failed_topic[0] == topic:
+            error, self._failed_topic = self._failed_topic[1], None  # the next record of the topic tries again
+            return [Skip(self._outgoing.popleft(), error)]
+        if self._requested_topic is not None:
+            return []
+        self._requested_topic = topic
+        return [PrepareTopic(topic)]
+
+    def _submit(self, batch: SourceBatch) -> PolledBatch:
+        # One part until `converted` says how many there are, so that the offset is not committed before.
+        submission = self._tracker.submit(batch.source_partition, batch.source_offset, 1)
+        polled = PolledBatch(batch, submission, keeps_results=self._commits_records)
+        if self._commits_records:
+            self._unreported.append(polled)
+        return polled
+
+    def _commit(self) -> list[Effect]:
+        for offset in self._tracker.committable():
+            self._uncommitted[canonical(offset[0])] = offset
+        if not self._uncommitted:
+            return []
+        self._is_committing = True
+        return [CommitOffsets(list(self._uncommitted.values()))]
+
+    def _records_to_commit(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._unreported and self._unreported[0].submission.is_acknowledged:
+            polled = self._unreported.popleft()
+            assert polled.results is not None
+            effects.append(CommitRecords(polled.batch, polled.results))
+        return effects
+
+    def _commit_call(self) -> list[Effect]:
+        calls, self._calls_commit = self._calls_commit, False
+        return [CommitTask()] if calls else []
+
+
+def _send_error(error: Exception) -> ConnectError:
+    failure = ConnectError(f"Failed to write a record to its topic: {error}")
+    failure.__cause__ = error
+    return failure
