@@ -224,7 +224,7 @@ def test_group_offsets_survive_compaction_and_restarts(tmp_path: Path) -> None:
         assert len(records) < end_offset(broker.address, "__consumer_offsets") / 2
 
 
-class Writer(threading.Thread):
+class TableProducer(threading.Thread):
     """Writes random keys with an idempotent producer until `finish`; `table` has the newest value of each key."""
 
     def __init__(self, address: str, topic: str, seed: int) -> None:
@@ -293,8 +293,8 @@ def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, durat
     print(f"seed {seed}")
     with running_broker(tmp_path, **FAST_CLEANING) as broker:
         create(broker.address, "table", segment_ms="500", delete_retention_ms="3000", segment_bytes="1048576")
-        writer = Writer(broker.address, "table", seed)
-        writer.start()
+        producer = TableProducer(broker.address, "table", seed)
+        producer.start()
         deadline = time.monotonic() + duration_s
         kills = 0
         while (remaining_s := deadline - time.monotonic()) > 0:
@@ -305,13 +305,13 @@ def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, durat
                 broker.kill()
                 kills += 1
                 broker.start()
-        writer.finish()
+        producer.finish()
         records = read_all(broker.address, "table")
-        assert table_of(records) == writer.table
-        assert len(records) < writer.count / 2
+        assert table_of(records) == producer.table
+        assert len(records) < producer.count / 2
         assert kills >= duration_s / 25 - 1  # 20 s and up to 5 s for the restart
         broker.restart()
-        assert table_of(read_all(broker.address, "table")) == writer.table
+        assert table_of(read_all(broker.address, "table")) == producer.table
         assert "ERROR" not in broker.log
 
 
@@ -321,8 +321,8 @@ def test_every_replica_compacts_its_log_and_leadership_moves(tmp_path: Path) -> 
         # Tombstones are retained longer than a node is down: as in Kafka, a replica that misses them keeps their keys.
         settings = {"segment_ms": "500", "delete_retention_ms": "60000", "min_insync_replicas": "2"}
         create(cluster.bootstrap_servers, "table", replicas=3, **settings)
-        writer = Writer(cluster.bootstrap_servers, "table", 1)
-        writer.start()
+        producer = TableProducer(cluster.bootstrap_servers, "table", 1)
+        producer.start()
 
         def await_compaction(*nodes: int) -> None:
             seen = {node: cluster.log(node).count("Log table-0: cleaned") for node in nodes}
@@ -339,13 +339,13 @@ def test_every_replica_compacts_its_log_and_leadership_moves(tmp_path: Path) -> 
             await_compaction(*({1, 2, 3} - {leader}))
             cluster.start_node(leader)
             await_compaction(1, 2, 3)
-        writer.finish()
-        assert table_of(read_all(cluster.bootstrap_servers, "table")) == writer.table
+        producer.finish()
+        assert table_of(read_all(cluster.bootstrap_servers, "table")) == producer.table
         assert cluster.stop() == 0
         for node in (1, 2, 3):
             assert "cannot be compacted" not in cluster.log(node)
             (directory,) = cluster.directory.glob(f"node-{node}/**/table-0")
-            assert table_of(records_on_disk(directory)) == writer.table, f"node {node}"
+            assert table_of(records_on_disk(directory)) == producer.table, f"node {node}"
 
 
 def leader_of(address: str, topic: str) -> int:

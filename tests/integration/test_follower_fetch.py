@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.reader import Reader
+from headrace_broker.client.consumer import Consumer as HeadraceConsumer
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import PartitionData
 from support import apache
@@ -120,20 +120,20 @@ def assert_equal(actual: object, expected: object) -> None:
     assert actual == expected
 
 
-def test_headrace_reader_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+def test_headrace_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "own", 500)
     check_served_by_follower(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
 
 
 async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
     properties = {"bootstrap.servers": cluster.bootstrap_servers, "client.rack": RACK}
-    reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
-    reader.assign([(topic, 0)])
-    reader.seek((topic, 0), 0)
+    client = await HeadraceConsumer.open(ClientConfig.from_properties(properties, "consumer"))
+    client.assign([(topic, 0)])
+    client.seek((topic, 0), 0)
     found = 0
     while found < count:
-        found += sum(len(batch.columns.values) for batch in await reader.poll(5000))
-    await reader.close()
+        found += sum(len(batch.columns.values) for batch in await client.poll(5000))
+    await client.close()
     return found
 
 
@@ -310,7 +310,7 @@ def test_consumer_continues_when_its_follower_is_killed(cluster: ClusterProcess,
     topic = f"killed-{kind}"
     create_led_topic(cluster, topic, 300)
     if kind == "own":
-        asyncio.run(own_reader_survives(cluster, topic))
+        asyncio.run(own_consumer_survives(cluster, topic))
     else:
         consumer = consumer_at(cluster, topic)
         assert read(consumer, 300) == list(range(300))
@@ -322,17 +322,17 @@ def test_consumer_continues_when_its_follower_is_killed(cluster: ClusterProcess,
     await_in_sync(cluster.bootstrap_servers, topic, 3)
 
 
-async def own_reader_survives(cluster: ClusterProcess, topic: str) -> None:
+async def own_consumer_survives(cluster: ClusterProcess, topic: str) -> None:
     properties = {"bootstrap.servers": cluster.bootstrap_servers, "client.rack": RACK}
-    reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
-    reader.assign([(topic, 0)])
-    reader.seek((topic, 0), 0)
+    client = await HeadraceConsumer.open(ClientConfig.from_properties(properties, "consumer"))
+    client.assign([(topic, 0)])
+    client.seek((topic, 0), 0)
     numbers: list[int] = []
 
     async def read_up_to(count: int) -> None:
         async with asyncio.timeout(30):
             while len(numbers) < count:
-                for batch in await reader.poll(1000):
+                for batch in await client.poll(1000):
                     numbers.extend(int(bytes(value or b"").split()[0]) for value in batch.columns.values)
 
     await read_up_to(300)
@@ -340,4 +340,4 @@ async def own_reader_survives(cluster: ClusterProcess, topic: str) -> None:
     await asyncio.to_thread(produce, cluster, topic, 300, 300)
     await read_up_to(600)
     assert numbers == list(range(600))
-    await reader.close()
+    await client.close()

@@ -17,11 +17,11 @@ from headrace_broker.client.admin import SET, Admin, NewTopic
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.connection import BrokerConnection
+from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.delivery import RecordMetadata
 from headrace_broker.client.errors import BrokerError, ClientError
 from headrace_broker.client.offsets import OffsetAndMetadata, commit_offsets, fetch_offsets
-from headrace_broker.client.reader import Reader
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.metadata.image import TOPIC_RESOURCE
 from headrace_broker.protocol.errors import ErrorCode
@@ -464,17 +464,17 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
         properties = {"bootstrap.servers": "n5:9092", "acks": "all", "linger.ms": "0", "request.timeout.ms": "30000"}
-        writer = await Writer.open(ClientConfig.from_properties(properties, "producer"))
+        producer = await Producer.open(ClientConfig.from_properties(properties, "producer"))
         properties = {"bootstrap.servers": "n5:9092", "auto.offset.reset": "earliest"}
-        reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
-        reader.assign([(TOPIC, 0)])
+        consumer = await Consumer.open(ClientConfig.from_properties(properties, "consumer"))
+        consumer.assign([(TOPIC, 0)])
 
         def send(value: bytes) -> asyncio.Future[RecordMetadata]:
             now_ms = asyncio.get_running_loop().wall_ms()  # type: ignore[attr-defined]
-            return writer.send(TOPIC, 0, RecordColumns(values=[value], timestamps=now_ms))
+            return producer.send(TOPIC, 0, RecordColumns(values=[value], timestamps=now_ms))
 
         async def read() -> list[bytes | None]:
-            return [value for batch in await reader.poll(20_000) for value in batch.columns.values]
+            return [value for batch in await consumer.poll(20_000) for value in batch.columns.values]
 
         await send(b"0")
         assert await read() == [b"0"]
@@ -494,8 +494,8 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
         await wait_for_leader(world, 5, in_sync=2)
         await asyncio.sleep(1.0)
         assert [log_of(world.machines[replica]).log_end_offset for replica in (4, 5)] == [4, 4]
-        await writer.close()
-        await reader.close()
+        await producer.close()
+        await consumer.close()
 
     run_scenario(scenario)
 

@@ -17,6 +17,7 @@ from headrace_broker.client import admin as admin_module
 from headrace_broker.client.admin import Admin, NewTopic, values_or_raise
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer, FetchedBatch
 from headrace_broker.client.errors import (
     BrokerError,
     ClientError,
@@ -27,8 +28,7 @@ from headrace_broker.client.errors import (
 )
 from headrace_broker.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
 from headrace_broker.client.partitioner import partition_for_key
-from headrace_broker.client.reader import FetchedBatch, Reader
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.columns import RecordColumns
 from support.broker import BrokerProcess, running_broker
@@ -71,12 +71,12 @@ async def create_topic(address: str, name: str, partitions: int = 1, **configs: 
     await admin.close()
 
 
-async def read_all(reader: Reader, count: int, timeout_s: float = 20) -> list[FetchedBatch]:
+async def read_all(consumer: Consumer, count: int, timeout_s: float = 20) -> list[FetchedBatch]:
     batches: list[FetchedBatch] = []
     deadline = time.monotonic() + timeout_s
     while sum(map(len, batches)) < count:
         assert time.monotonic() < deadline, f"{sum(map(len, batches))} of {count} records received"
-        batches += await reader.poll(500)
+        batches += await consumer.poll(500)
     return batches
 
 
@@ -119,22 +119,22 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_kafka_reads_records_of_our_writer(broker: BrokerProcess, codec: str) -> None:
+def test_confluent_kafka_reads_records_of_our_producer(broker: BrokerProcess, codec: str) -> None:
     topic = f"ours-{codec}"
 
     async def write() -> None:
-        writer = await Writer.open(producer_config(broker.address, compression_type=codec))
+        producer = await Producer.open(producer_config(broker.address, compression_type=codec))
         columns = RecordColumns(
             values=[value for _, value, _ in RECORDS],
             keys=[key for key, _, _ in RECORDS],
             headers=[headers for _, _, headers in RECORDS],
             timestamps=list(range(1_700_000_000_000, 1_700_000_000_000 + len(RECORDS))),
         )
-        metadata = await writer.send(topic, 0, columns)
+        metadata = await producer.send(topic, 0, columns)
         assert (metadata.topic, metadata.partition, metadata.base_offset, metadata.count) == (topic, 0, 0, len(RECORDS))
         values: list[bytes | None] = [b"%d" % index for index in range(5000)]
-        assert (await writer.send(topic, None, RecordColumns(values))).base_offset == len(RECORDS)
-        await writer.close()
+        assert (await producer.send(topic, None, RecordColumns(values))).base_offset == len(RECORDS)
+        await producer.close()
 
     asyncio.run(write())
     messages = consume_with_confluent(broker.address, topic, len(RECORDS) + 5000)
@@ -164,12 +164,12 @@ def test_our_reader_reads_records_of_confluent_kafka(broker: BrokerProcess, code
     assert producer.flush(20) == 0
 
     async def read() -> list[FetchedBatch]:
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([(topic, 0)])
-        batches = await read_all(reader, len(RECORDS))
-        assert await reader.position((topic, 0)) == len(RECORDS)
-        assert reader.high_watermark((topic, 0)) == len(RECORDS)
-        await reader.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([(topic, 0)])
+        batches = await read_all(consumer, len(RECORDS))
+        assert await consumer.position((topic, 0)) == len(RECORDS)
+        assert consumer.high_watermark((topic, 0)) == len(RECORDS)
+        await consumer.close()
         return batches
 
     batches = asyncio.run(read())
@@ -184,9 +184,9 @@ def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: B
     async def write() -> None:
         await create_topic(broker.address, "murmur-ours", 7)
         await create_topic(broker.address, "murmur-theirs", 7)
-        writer = await Writer.open(producer_config(broker.address))
-        await writer.send("murmur-ours", None, RecordColumns(list(keys), keys=list(keys)))
-        await writer.close()
+        producer = await Producer.open(producer_config(broker.address))
+        await producer.send("murmur-ours", None, RecordColumns(list(keys), keys=list(keys)))
+        await producer.close()
 
     asyncio.run(write())
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "partitioner": "murmur2"})
@@ -195,12 +195,12 @@ def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: B
     assert producer.flush(20) == 0
 
     async def keys_by_partition(topic: str) -> dict[int, list[bytes | None]]:
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([(topic, partition) for partition in range(7)])
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([(topic, partition) for partition in range(7)])
         found: dict[int, list[bytes | None]] = {}
-        for batch in await read_all(reader, len(keys)):
+        for batch in await read_all(consumer, len(keys)):
             found.setdefault(batch.partition, []).extend(batch.columns.keys or [])
-        await reader.close()
+        await consumer.close()
         return found
 
     ours, theirs = asyncio.run(keys_by_partition("murmur-ours")), asyncio.run(keys_by_partition("murmur-theirs"))
@@ -211,9 +211,9 @@ def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: B
 def test_keyless_records_are_spread_over_all_partitions(broker: BrokerProcess) -> None:
     async def run() -> set[int]:
         await create_topic(broker.address, "spread", 3)
-        writer = await Writer.open(producer_config(broker.address))
-        results = [await writer.send("spread", None, RecordColumns([b"x" * 1000] * 40)) for _ in range(20)]
-        await writer.close()
+        producer = await Producer.open(producer_config(broker.address))
+        results = [await producer.send("spread", None, RecordColumns([b"x" * 1000] * 40)) for _ in range(20)]
+        await producer.close()
         return {result.partition for result in results}
 
     assert asyncio.run(run()) == {0, 1, 2}
@@ -221,16 +221,16 @@ def test_keyless_records_are_spread_over_all_partitions(broker: BrokerProcess) -
 
 def test_small_sends_share_batches_and_receive_their_own_offsets(broker: BrokerProcess) -> None:
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address))
-        await writer.send("small", 0, RecordColumns([b"first"]))
-        sends = [writer.send("small", 0, RecordColumns([b"%d" % index])) for index in range(500)]
+        producer = await Producer.open(producer_config(broker.address))
+        await producer.send("small", 0, RecordColumns([b"first"]))
+        sends = [producer.send("small", 0, RecordColumns([b"%d" % index])) for index in range(500)]
         results = await asyncio.gather(*sends)
         assert [result.base_offset for result in results] == list(range(1, 501))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("small", 0)])
-        assert values_of(await read_all(reader, 501))[1:] == [b"%d" % index for index in range(500)]
-        await reader.close()
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("small", 0)])
+        assert values_of(await read_all(consumer, 501))[1:] == [b"%d" % index for index in range(500)]
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -238,14 +238,14 @@ def test_small_sends_share_batches_and_receive_their_own_offsets(broker: BrokerP
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_send_succeeds_with_every_acks_setting(broker: BrokerProcess, acks: str) -> None:
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address, acks=acks))
-        results = [await writer.send(f"acks-{acks}", 0, RecordColumns([b"x"] * 10)) for _ in range(5)]
-        await writer.close()
+        producer = await Producer.open(producer_config(broker.address, acks=acks))
+        results = [await producer.send(f"acks-{acks}", 0, RecordColumns([b"x"] * 10)) for _ in range(5)]
+        await producer.close()
         assert [result.base_offset for result in results] == ([-1] * 5 if acks == "0" else [0, 10, 20, 30, 40])
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([(f"acks-{acks}", 0)])
-        assert len(values_of(await read_all(reader, 50))) == 50
-        await reader.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([(f"acks-{acks}", 0)])
+        assert len(values_of(await read_all(consumer, 50))) == 50
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -256,16 +256,18 @@ def test_send_succeeds_with_every_acks_setting(broker: BrokerProcess, acks: str)
 def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "behind", 1, max_message_bytes="40000")
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         values: list[bytes | None] = [b"%04d" % index + b"x" * 600 for index in range(290)]
-        sends = [writer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB at once
-        sends += [writer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)]  # 18 KB each
+        sends = [producer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB at once
+        sends += [
+            producer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)
+        ]  # 18 KB each
         await asyncio.gather(*sends)
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("behind", 0)])
-        assert values_of(await read_all(reader, 290)) == values
-        await reader.close()
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("behind", 0)])
+        assert values_of(await read_all(consumer, 290)) == values
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -273,52 +275,52 @@ def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -
 def test_too_large_batches_are_split_and_too_large_records_rejected(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "tight", 1, max_message_bytes="10000")
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         values: list[bytes | None] = [b"%04d" % index + b"x" * 500 for index in range(200)]
-        result = await writer.send("tight", 0, RecordColumns(list(values)))
+        result = await producer.send("tight", 0, RecordColumns(list(values)))
         assert result.count == 200
         with pytest.raises(RecordTooLargeError, match="tight-0"):
-            await writer.send("tight", 0, RecordColumns([b"y" * 20_000]))
-        assert (await writer.send("tight", 0, RecordColumns([b"after"]))).base_offset == 200
+            await producer.send("tight", 0, RecordColumns([b"y" * 20_000]))
+        assert (await producer.send("tight", 0, RecordColumns([b"after"]))).base_offset == 200
         with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
-            await writer.send("tight", 0, RecordColumns([b"y" * 2_000_000]))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("tight", 0)])
-        assert values_of(await read_all(reader, 201)) == [*values, b"after"]
-        await reader.close()
+            await producer.send("tight", 0, RecordColumns([b"y" * 2_000_000]))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("tight", 0)])
+        assert values_of(await read_all(consumer, 201)) == [*values, b"after"]
+        await consumer.close()
 
     asyncio.run(run())
 
 
 def test_values_that_are_not_bytes_fail_only_their_own_send(broker: BrokerProcess) -> None:
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address, linger_ms="20"))
-        await writer.send("mixed", 0, RecordColumns([b"start"]))
-        good = writer.send("mixed", 0, RecordColumns([b"good"]))
-        bad = writer.send("mixed", 0, RecordColumns(["text"]))  # type: ignore[list-item]
-        worse = writer.send("mixed", 0, RecordColumns([12]))  # type: ignore[list-item]
-        also_good = writer.send("mixed", 0, RecordColumns([b"also good"]))
+        producer = await Producer.open(producer_config(broker.address, linger_ms="20"))
+        await producer.send("mixed", 0, RecordColumns([b"start"]))
+        good = producer.send("mixed", 0, RecordColumns([b"good"]))
+        bad = producer.send("mixed", 0, RecordColumns(["text"]))  # type: ignore[list-item]
+        worse = producer.send("mixed", 0, RecordColumns([12]))  # type: ignore[list-item]
+        also_good = producer.send("mixed", 0, RecordColumns([b"also good"]))
         assert (await good).base_offset == 1
         assert (await also_good).base_offset == 2
         for future in (bad, worse):
             with pytest.raises(ClientError, match="mixed"):
                 await future
-        await writer.close()
-        assert writer.buffered_bytes == 0
+        await producer.close()
+        assert producer.buffered_bytes == 0
 
     asyncio.run(run())
 
 
 def test_error_contains_the_name_of_the_invalid_topic_or_partition(broker: BrokerProcess) -> None:
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         with pytest.raises(BrokerError, match="no/such: INVALID_TOPIC_EXCEPTION"):
-            await writer.send("no/such", None, RecordColumns([b"x"]))
-        await writer.send("few", 0, RecordColumns([b"x"]))
+            await producer.send("no/such", None, RecordColumns([b"x"]))
+        await producer.send("few", 0, RecordColumns([b"x"]))
         with pytest.raises(BrokerError, match="few-99"):
-            await writer.send("few", 99, RecordColumns([b"x"]))
-        await writer.close()
+            await producer.send("few", 99, RecordColumns([b"x"]))
+        await producer.close()
 
     asyncio.run(run())
 
@@ -327,10 +329,10 @@ def test_send_to_missing_topic_without_auto_creation_times_out(tmp_path: Path) -
     with running_broker(tmp_path, auto_create_topics_enable="false") as strict:
 
         async def run() -> None:
-            writer = await Writer.open(producer_config(strict.address, max_block_ms="700"))
+            producer = await Producer.open(producer_config(strict.address, max_block_ms="700"))
             with pytest.raises(TimedOutError, match="topic nowhere"):
-                await writer.send("nowhere", None, RecordColumns([b"x"]))
-            await writer.close()
+                await producer.send("nowhere", None, RecordColumns([b"x"]))
+            await producer.close()
 
         asyncio.run(run())
 
@@ -349,28 +351,28 @@ def test_error_of_unreachable_bootstrap_server_contains_the_address() -> None:
 def test_seek_pause_and_poll_limits_take_effect(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "seek", 2)
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         for partition in (0, 1):
-            await writer.send("seek", partition, RecordColumns([b"%d" % index for index in range(100)]))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("seek", 0), ("seek", 1)])
-        reader.pause([("seek", 1)])
-        first = await reader.poll(5000, max_records=30)
+            await producer.send("seek", partition, RecordColumns([b"%d" % index for index in range(100)]))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("seek", 0), ("seek", 1)])
+        consumer.pause([("seek", 1)])
+        first = await consumer.poll(5000, max_records=30)
         assert [(batch.partition, len(batch), batch.next_offset) for batch in first] == [(0, 30, 30)]
-        assert await reader.position(("seek", 0)) == 30
-        second = await reader.poll(5000, max_records=30)
+        assert await consumer.position(("seek", 0)) == 30
+        second = await consumer.poll(5000, max_records=30)
         assert values_of(second) == [b"%d" % index for index in range(30, 60)]
-        reader.seek(("seek", 0), 95)
-        assert values_of(await reader.poll(5000)) == [b"%d" % index for index in range(95, 100)]
-        assert await reader.poll(50) == []
-        reader.resume([("seek", 1)])
-        assert {batch.partition for batch in await read_all(reader, 100)} == {1}
-        await reader.seek_to_end()
-        assert [await reader.position(("seek", partition)) for partition in (0, 1)] == [100, 100]
-        listed = await reader.list_offsets({("seek", 0): EARLIEST, ("seek", 1): LATEST})
+        consumer.seek(("seek", 0), 95)
+        assert values_of(await consumer.poll(5000)) == [b"%d" % index for index in range(95, 100)]
+        assert await consumer.poll(50) == []
+        consumer.resume([("seek", 1)])
+        assert {batch.partition for batch in await read_all(consumer, 100)} == {1}
+        await consumer.seek_to_end()
+        assert [await consumer.position(("seek", partition)) for partition in (0, 1)] == [100, 100]
+        listed = await consumer.list_offsets({("seek", 0): EARLIEST, ("seek", 1): LATEST})
         assert (listed["seek", 0].offset, listed["seek", 1].offset) == (0, 100)
-        await reader.close()
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -379,25 +381,25 @@ def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerPr
     async def run() -> None:
         await create_topic(broker.address, "limit")
         expected: list[bytes | None] = [b"%d" % index for index in range(3000)]
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         for start in range(0, 3000, 600):
-            await writer.send("limit", 0, RecordColumns(expected[start : start + 600]))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("limit", 0)])
+            await producer.send("limit", 0, RecordColumns(expected[start : start + 600]))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("limit", 0)])
         values: list[bytes | None] = []
         while len(values) < 3000:
-            batches = await reader.poll(5000, max_records=700)
+            batches = await consumer.poll(5000, max_records=700)
             assert 0 < sum(map(len, batches)) <= 700
             values += values_of(batches)
-            assert await reader.position(("limit", 0)) == len(values)
+            assert await consumer.position(("limit", 0)) == len(values)
         assert values == expected
-        assert await reader.poll(50, max_records=700) == []
-        reader.seek(("limit", 0), 0)
-        chunks = await reader.poll_chunks(5000)
+        assert await consumer.poll(50, max_records=700) == []
+        consumer.seek(("limit", 0), 0)
+        chunks = await consumer.poll_chunks(5000)
         assert [chunk.position for chunk in chunks] == [0]
         assert values_of(list(iter(chunks[0].next_batch, None))) == expected
-        await reader.close()
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -405,18 +407,18 @@ def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerPr
 def test_position_outside_the_log_is_reset_or_raises_an_error(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "range")
-        writer = await Writer.open(producer_config(broker.address))
-        await writer.send("range", 0, RecordColumns([b"%d" % index for index in range(100)]))
-        await writer.close()
+        producer = await Producer.open(producer_config(broker.address))
+        await producer.send("range", 0, RecordColumns([b"%d" % index for index in range(100)]))
+        await producer.close()
         admin = await Admin.open(admin_config(broker.address))
         assert await admin.delete_records({("range", 0): 40}) == {("range", 0): 40}
         await admin.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("range", 0)])
-        reader.seek(("range", 0), 10)
-        assert values_of(await read_all(reader, 60))[0] == b"40"
-        await reader.close()
-        strict = await Reader.open(consumer_config(broker.address, auto_offset_reset="none"))
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("range", 0)])
+        consumer.seek(("range", 0), 10)
+        assert values_of(await read_all(consumer, 60))[0] == b"40"
+        await consumer.close()
+        strict = await Consumer.open(consumer_config(broker.address, auto_offset_reset="none"))
         strict.assign([("range", 0)])
         strict.seek(("range", 0), 10)
         with pytest.raises(OffsetOutOfRangeError, match="range-0"):
@@ -430,14 +432,14 @@ def test_position_outside_the_log_is_reset_or_raises_an_error(broker: BrokerProc
 
 def test_batch_larger_than_max_partition_fetch_bytes_is_returned(broker: BrokerProcess) -> None:
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address))
-        await writer.send("large", 0, RecordColumns([b"x" * 200_000]))
-        await writer.send("large", 0, RecordColumns([b"y" * 200_000]))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address, max_partition_fetch_bytes="1000"))
-        reader.assign([("large", 0)])
-        assert [len(value or b"") for value in values_of(await read_all(reader, 2))] == [200_000, 200_000]
-        await reader.close()
+        producer = await Producer.open(producer_config(broker.address))
+        await producer.send("large", 0, RecordColumns([b"x" * 200_000]))
+        await producer.send("large", 0, RecordColumns([b"y" * 200_000]))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address, max_partition_fetch_bytes="1000"))
+        consumer.assign([("large", 0)])
+        assert [len(value or b"") for value in values_of(await read_all(consumer, 2))] == [200_000, 200_000]
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -449,30 +451,30 @@ def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess
     total = 200_000
 
     async def run() -> None:
-        writer = await Writer.open(producer_config(broker.address, buffer_memory="1000000"))
+        producer = await Producer.open(producer_config(broker.address, buffer_memory="1000000"))
 
         def write() -> int:
             futures = []
             for start in range(0, total, 1000):
                 values: list[bytes | None] = [b"%08d" % index for index in range(start, start + 1000)]
-                futures.append(writer.send_blocking("threads", 0, RecordColumns(values)))
-            writer.flush_blocking(20_000)
+                futures.append(producer.send_blocking("threads", 0, RecordColumns(values)))
+            producer.flush_blocking(20_000)
             return sum(future.result(0).count for future in futures)
 
         assert await asyncio.to_thread(write) == total
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address))
-        reader.assign([("threads", 0)])
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address))
+        consumer.assign([("threads", 0)])
 
         def read() -> list[bytes | None]:
             values: list[bytes | None] = []
             while len(values) < total:
-                values += values_of(reader.poll_blocking(5000))
+                values += values_of(consumer.poll_blocking(5000))
             return values
 
         values = await asyncio.to_thread(read)
         assert values == [b"%08d" % index for index in range(total)]
-        await reader.close()
+        await consumer.close()
 
     asyncio.run(run())
 
@@ -496,7 +498,7 @@ async def write_through_losses(
     await loop.run_in_executor(None, broker.start)
     broker.properties["listeners"] = listener  # a restart must not replace it with the advertised address
     try:
-        writer = await Writer.open(
+        producer = await Producer.open(
             producer_config(f"127.0.0.1:{port}", request_timeout_ms="1000", linger_ms="1", **properties)
         )
         futures = []
@@ -504,21 +506,21 @@ async def write_through_losses(
             for part in range(4):
                 first = (number * 4 + part) * 10
                 futures.append(
-                    writer.send("losses", 0, RecordColumns([b"%d" % (first + index) for index in range(10)]))
+                    producer.send("losses", 0, RecordColumns([b"%d" % (first + index) for index in range(10)]))
                 )
                 await asyncio.sleep(0.002)
             result = disturb(proxy, broker, number)
             if result is not None:
                 await result
-        await writer.flush(60_000)
+        await producer.flush(60_000)
         assert all(future.exception() is None for future in futures)
-        await writer.close()
-        reader = await Reader.open(consumer_config(f"127.0.0.1:{port}"))
-        reader.assign([("losses", 0)])
-        values = values_of(await read_all(reader, 1200))
-        values += values_of(await reader.poll(300))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(f"127.0.0.1:{port}"))
+        consumer.assign([("losses", 0)])
+        values = values_of(await read_all(consumer, 1200))
+        values += values_of(await consumer.poll(300))
         assert values == [b"%d" % index for index in range(1200)]
-        await reader.close()
+        await consumer.close()
         assert proxy.accepted_connections > 3
     finally:
         await proxy.close()
@@ -559,17 +561,17 @@ def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None
 
 
 class PolledReader:
-    """A group member that uses headrace's `Reader`; a separate asyncio task polls the reader."""
+    """A group member that uses headrace's `Consumer`; a separate asyncio task polls the consumer."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
         self.values: list[bytes | None] = []
         self.owned: set[tuple[str, int]] = set()
         self.events: list[tuple[str, int]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, topics: list[str] | None = None, **options: Any) -> None:
-        await self.reader.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, **options)
+        await self.consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, **options)
         self._task = asyncio.create_task(self._poll())
 
     def _assigned(self, partitions: list[tuple[str, int]]) -> None:
@@ -577,20 +579,20 @@ class PolledReader:
         self.events.append(("assigned", len(partitions)))
 
     async def _revoked(self, partitions: list[tuple[str, int]]) -> None:
-        await self.reader.commit()
+        await self.consumer.commit()
         self.owned -= set(partitions)
         self.events.append(("revoked", len(partitions)))
 
     async def _poll(self) -> None:
         while True:
-            self.values += values_of(await self.reader.poll(100))
+            self.values += values_of(await self.consumer.poll(100))
 
     async def stop(self, *, leave_group: bool = True) -> None:
         assert self._task is not None
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        await self.reader.close(leave_group=leave_group)
+        await self.consumer.close(leave_group=leave_group)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
@@ -610,7 +612,7 @@ def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: 
     async def run() -> None:
         await create_topic(broker.address, topic, 6)
         config = consumer_config(broker.address, group_id=group, partition_assignment_strategy=strategy, **GROUP)
-        ours = [PolledReader(await Reader.open(config)) for _ in range(2)]
+        ours = [PolledReader(await Consumer.open(config)) for _ in range(2)]
         await ours[0].start([topic])
         await until(lambda: len(ours[0].owned) == 6)
         await ours[1].start([topic])
@@ -644,21 +646,21 @@ def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: 
             return all(len(each) == 2 for each in owned) and len(set().union(*owned)) == 6
 
         await until(is_shared)
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         for partition in range(6):
-            await writer.send(topic, partition, RecordColumns([b"%d-%d" % (partition, index) for index in range(50)]))
+            await producer.send(topic, partition, RecordColumns([b"%d-%d" % (partition, index) for index in range(50)]))
         await until(lambda: len(ours[0].values) + len(ours[1].values) + len(their_values) == 300)
         assert len({*ours[0].values, *ours[1].values, *their_values}) == 300
-        await ours[0].reader.commit()
-        await ours[1].reader.commit()
+        await ours[0].consumer.commit()
+        await ours[1].consumer.commit()
         await loop.run_in_executor(None, lambda: theirs.commit(asynchronous=False))
 
         await ours[1].stop()  # the other members receive its partitions and continue at the committed offsets
         await until(lambda: len(ours[0].owned) == 3 and len(ours[0].owned | their_partitions()) == 6)
         for partition in range(6):
-            await writer.send(topic, partition, RecordColumns([b"more-%d" % partition]))
+            await producer.send(topic, partition, RecordColumns([b"more-%d" % partition]))
         await until(lambda: sum(map(len, (ours[0].values, ours[1].values, their_values))) == 306)
-        await writer.close()
+        await producer.close()
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
         await loop.run_in_executor(None, theirs.close)
@@ -674,7 +676,7 @@ def test_partitions_of_dead_member_are_reassigned_after_session_timeout(broker: 
     async def run() -> None:
         await create_topic(broker.address, "dying", 4)
         config = consumer_config(broker.address, group_id="dying", **GROUP)
-        members = [PolledReader(await Reader.open(config)) for _ in range(3)]
+        members = [PolledReader(await Consumer.open(config)) for _ in range(3)]
         for member in members:
             await member.start(["dying"])
         await until(lambda: sorted(len(member.owned) for member in members) == [1, 1, 2])
@@ -693,13 +695,13 @@ def test_restarted_static_member_keeps_its_partitions_without_rebalance(broker: 
             consumer_config(broker.address, group_id="static", group_instance_id=f"i{index}", **GROUP)
             for index in range(2)
         ]
-        first, second = [PolledReader(await Reader.open(config)) for config in configs]
+        first, second = [PolledReader(await Consumer.open(config)) for config in configs]
         await first.start(["static"])
         await second.start(["static"])
         await until(lambda: len(first.owned) == 2 and len(second.owned) == 2)
         owned, events = set(second.owned), list(first.events)
         await second.stop()
-        second = PolledReader(await Reader.open(configs[1]))
+        second = PolledReader(await Consumer.open(configs[1]))
         await second.start(["static"])
         await until(lambda: second.owned == owned)
         assert first.events == events
@@ -714,7 +716,7 @@ def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerPr
         await create_topic(broker.address, "lazy", 2)
         config = consumer_config(broker.address, group_id="lazy", max_poll_interval_ms="1500", **GROUP)
         events: list[str] = []
-        lazy = await Reader.open(config)
+        lazy = await Consumer.open(config)
         await lazy.subscribe(
             ["lazy"],
             on_assigned=lambda partitions: events.append("assigned"),
@@ -722,7 +724,7 @@ def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerPr
         )
         while not lazy.assignment:
             await lazy.poll(100)
-        other = PolledReader(await Reader.open(config))
+        other = PolledReader(await Consumer.open(config))
         await other.start(["lazy"])
         await until(lambda: len(other.owned) == 2)
         deadline = time.monotonic() + 10
@@ -740,19 +742,19 @@ def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerPr
 def test_pattern_subscription_discovers_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
     async def run() -> None:
         config = consumer_config(broker.address, group_id="pattern", **GROUP)
-        member = PolledReader(await Reader.open(config))
+        member = PolledReader(await Consumer.open(config))
         await member.start(pattern=lambda name: name.startswith("found-"), discovery_interval_ms=1000)
         await until(lambda: member.events != [])
-        writer = await Writer.open(producer_config(broker.address))
+        producer = await Producer.open(producer_config(broker.address))
         started = time.monotonic()
-        await writer.send("found-1", None, RecordColumns([b"hello"]))
+        await producer.send("found-1", None, RecordColumns([b"hello"]))
         await until(lambda: member.values == [b"hello"], 5)
         assert time.monotonic() - started < 5
         await create_topic(broker.address, "lost-1")
-        await writer.send("found-2", None, RecordColumns([b"again"]))
+        await producer.send("found-2", None, RecordColumns([b"again"]))
         await until(lambda: member.values == [b"hello", b"again"], 5)
         assert {topic for topic, _ in member.owned} == {"found-1", "found-2"}
-        await writer.close()
+        await producer.close()
         await member.stop()
 
     asyncio.run(run())
@@ -761,14 +763,14 @@ def test_pattern_subscription_discovers_new_topic_within_five_seconds(broker: Br
 def test_commits_with_metadata_are_visible_to_confluent(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "commits")
-        reader = await Reader.open(consumer_config(broker.address, group_id="commits", enable_auto_commit="false"))
-        reader.assign([("commits", 0)])
-        await reader.commit({("commits", 0): OffsetAndMetadata(7, metadata="why")})
-        assert await reader.committed([("commits", 0), ("commits", 1)]) == {
+        consumer = await Consumer.open(consumer_config(broker.address, group_id="commits", enable_auto_commit="false"))
+        consumer.assign([("commits", 0)])
+        await consumer.commit({("commits", 0): OffsetAndMetadata(7, metadata="why")})
+        assert await consumer.committed([("commits", 0), ("commits", 1)]) == {
             ("commits", 0): OffsetAndMetadata(7, metadata="why"),
             ("commits", 1): None,
         }
-        await reader.close()
+        await consumer.close()
 
     asyncio.run(run())
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.address, "group.id": "commits"})
@@ -780,31 +782,31 @@ def test_commits_with_metadata_are_visible_to_confluent(broker: BrokerProcess) -
 def test_poll_blocking_runs_callbacks_in_the_calling_thread(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "blocking", 2)
-        writer = await Writer.open(producer_config(broker.address))
-        await writer.send("blocking", 0, RecordColumns([b"x"] * 10))
-        await writer.close()
-        reader = await Reader.open(consumer_config(broker.address, group_id="blocking", **GROUP))
+        producer = await Producer.open(producer_config(broker.address))
+        await producer.send("blocking", 0, RecordColumns([b"x"] * 10))
+        await producer.close()
+        consumer = await Consumer.open(consumer_config(broker.address, group_id="blocking", **GROUP))
         threads: list[int] = []
 
         def assigned(partitions: list[tuple[str, int]]) -> None:
             threads.append(threading.get_ident())
             for topic_partition in partitions:
-                reader.call(reader.seek, topic_partition, 5 if topic_partition[1] == 0 else 0)
+                consumer.call(consumer.seek, topic_partition, 5 if topic_partition[1] == 0 else 0)
 
-        await reader.subscribe(["blocking"], on_assigned=assigned)
+        await consumer.subscribe(["blocking"], on_assigned=assigned)
 
         def work() -> tuple[int, list[bytes | None]]:
             values: list[bytes | None] = []
             while len(values) < 5:
-                values += values_of(reader.poll_blocking(5000))
-            reader.call(reader.commit)
+                values += values_of(consumer.poll_blocking(5000))
+            consumer.call(consumer.commit)
             return threading.get_ident(), values
 
         thread, values = await asyncio.to_thread(work)
         assert threads == [thread]
         assert values == [b"x"] * 5
-        assert (await reader.committed([("blocking", 0)]))["blocking", 0] == OffsetAndMetadata(10, leader_epoch=0)
-        await reader.close()
+        assert (await consumer.committed([("blocking", 0)]))["blocking", 0] == OffsetAndMetadata(10, leader_epoch=0)
+        await consumer.close()
 
     asyncio.run(run())
 

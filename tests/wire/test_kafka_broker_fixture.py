@@ -19,9 +19,9 @@ import pytest
 
 from headrace.testing import KafkaBroker
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer as HeadraceConsumer
 from headrace_broker.client.errors import ClientError, OffsetOutOfRangeError
-from headrace_broker.client.reader import Reader
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer as HeadraceProducer
 from headrace_broker.records.columns import RecordColumns
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
@@ -63,11 +63,11 @@ def confluent_producer(address: str, topic: str, values: Sequence[bytes], config
 def produce_with_headrace(address: str, topic: str, values: Sequence[bytes]) -> None:
     async def send() -> None:
         properties = {"bootstrap.servers": address, "enable.idempotence": "true", "linger.ms": "0", "batch.size": "1"}
-        writer = await Writer.open(ClientConfig.from_properties(properties, "producer"))
+        producer = await HeadraceProducer.open(ClientConfig.from_properties(properties, "producer"))
         try:
-            await asyncio.gather(*(writer.send(topic, 0, RecordColumns([value])) for value in values))
+            await asyncio.gather(*(producer.send(topic, 0, RecordColumns([value])) for value in values))
         finally:
-            await writer.close()
+            await producer.close()
 
     asyncio.run(send())
 
@@ -122,18 +122,18 @@ def consume_with_confluent(address: str, topic: str, count: int) -> list[bytes |
 def consume_with_headrace(address: str, topic: str, count: int) -> list[bytes | None]:
     async def read() -> list[bytes | None]:
         properties = {"bootstrap.servers": address, "group.id": "headrace", "auto.offset.reset": "earliest"}
-        reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
+        consumer = await HeadraceConsumer.open(ClientConfig.from_properties(properties, "consumer"))
         try:
-            await reader.subscribe([topic])
+            await consumer.subscribe([topic])
             values: list[bytes | None] = []
             deadline = time.monotonic() + TIMEOUT_S
             while len(values) < count and time.monotonic() < deadline:
-                for batch in await reader.poll(100):
+                for batch in await consumer.poll(100):
                     values += batch.columns.values
-            await reader.commit()
+            await consumer.commit()
             return values
         finally:
-            await reader.close()
+            await consumer.close()
 
     return asyncio.run(read())
 
@@ -423,21 +423,21 @@ def test_fetch_error_reaches_a_consumer_within_its_fetch_session(kafka_broker: K
 
     async def read() -> None:
         properties = {"bootstrap.servers": kafka_broker.bootstrap_servers, "auto.offset.reset": "none"}
-        reader = await Reader.open(ClientConfig.from_properties(properties, "consumer"))
+        consumer = await HeadraceConsumer.open(ClientConfig.from_properties(properties, "consumer"))
         try:
-            reader.assign([("topic", 0)])
-            reader.seek(("topic", 0), 0)
-            while sum(map(len, await reader.poll(100))) < len(VALUES):
+            consumer.assign([("topic", 0)])
+            consumer.seek(("topic", 0), 0)
+            while sum(map(len, await consumer.poll(100))) < len(VALUES):
                 pass
             fault = kafka_broker.fail("Fetch", error="OFFSET_OUT_OF_RANGE", times=1)
             while not errors:
                 try:
-                    await reader.poll(100)
+                    await consumer.poll(100)
                 except OffsetOutOfRangeError as error:
                     errors.append(error)
             assert fault.applied == 1
         finally:
-            await reader.close()
+            await consumer.close()
 
     asyncio.run(asyncio.wait_for(read(), TIMEOUT_S))
     assert len(errors) == 1

@@ -29,7 +29,7 @@ from headrace_broker.client.errors import (
     RecordTooLargeError,
 )
 from headrace_broker.client.partitioner import StickyPartitioner, split_by_key
-from headrace_broker.client.writer_core import ReadyBatch
+from headrace_broker.client.producer_core import ReadyBatch
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.batch import HEADER_SIZE
 from headrace_broker.records.builder import build_batch
@@ -39,7 +39,7 @@ _BATCH_BYTES_DEFAULT = 256 * 1024
 
 
 class Batcher:
-    """Builds a writer's batches; `on_built` is called in the sending thread when batches may be ready."""
+    """Builds a producer's batches; `on_built` is called in the sending thread when batches may be ready."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, on_built: Callable[[], None]) -> None:
         self.buffered_bytes = 0
@@ -73,7 +73,7 @@ class Batcher:
         with self._send_lock:
             try:
                 if self._closed:
-                    raise ClosedError("the writer is closed")
+                    raise ClosedError("the producer is closed")
                 for number, part in self._partition_records(topic, partition, columns).items():
                     self._append(topic, number, part, delivery)
             except Exception as error:  # noqa: BLE001  (keys and values that are not bytes raise various errors)
@@ -102,10 +102,10 @@ class Batcher:
             finally:
                 self._threads_waiting -= 1
         if self._closed:
-            raise ClosedError("the writer was closed")
+            raise ClosedError("the producer was closed")
         if not has_memory:
             raise BufferExhaustedError(
-                f"the writer's buffer is full: {self.buffered_bytes} bytes are not acknowledged "
+                f"the producer's buffer is full: {self.buffered_bytes} bytes are not acknowledged "
                 f"(buffer.memory={self._config.buffer_memory}), and no memory was released within {timeout_ms:.0f} ms"
             )
 
@@ -181,7 +181,7 @@ class Batcher:
             columns,
             compression=self._config.compression,
             compression_level=self._config.compression_level,
-            checksum=not self._config.enable_idempotence,  # `WriterCore` writes sequence numbers and the checksum
+            checksum=not self._config.enable_idempotence,  # `ProducerCore` writes sequence numbers and the checksum
         )
         topic, partition = accumulator.topic, accumulator.partition
         if len(data) > self._config.max_request_size and len(columns) == 1:

@@ -1,6 +1,6 @@
 """Connections to a cluster's brokers, and its metadata: bootstrap, leaders, coordinators, retries.
 
-A Cluster belongs to one event loop; a writer, a reader and an admin client can share it. Connections are opened on
+A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. A failed connection is
 retried after reconnect.backoff.ms, which grows exponentially. The metadata of tracked topics is refreshed on request,
 every metadata.max.age.ms, and while a broker has not responded for a long time, because that broker may hang and its

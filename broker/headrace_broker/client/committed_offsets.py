@@ -1,7 +1,7 @@
-"""Commits and looks up the offsets of a reader's group; commits are manual or automatic.
+"""Commits and looks up the offsets of a consumer's group; commits are manual or automatic.
 
-Runs on the reader's event loop. A group member commits with its generation, so that the coordinator rejects commits of
-removed members. The coordinator accepts a commit without a generation while the group is empty.
+Runs on the consumer's event loop. A group member commits with its generation, so that the coordinator rejects commits
+of removed members. The coordinator accepts a commit without a generation while the group is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEMBER_ERRORS = frozenset(
 
 
 class CommittedOffsets:
-    """The committed offsets of group.id; `membership` is set while the reader is subscribed."""
+    """The committed offsets of group.id; `membership` is set while the consumer is subscribed."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig) -> None:
         self.membership: GroupMembership | None = None
@@ -62,7 +62,7 @@ class CommittedOffsets:
         if self.membership is not None:
             generation = self.membership.generation
             if generation.generation_id < 0:
-                raise CommitFailedError(f"group {group_id}: this reader is not a member of the group now")
+                raise CommitFailedError(f"group {group_id}: this consumer is not a member of the group now")
 
         async def attempt() -> None:
             if not is_wanted():
@@ -81,14 +81,14 @@ class CommittedOffsets:
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
 
     def _with_epoch(self, topic_partition: TopicPartition, offset: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Return the offset with the current leader epoch (KIP-320), so that the next reader avoids stale leaders."""
+        """Return the offset with the current leader epoch (KIP-320), so that the next consumer avoids stale leaders."""
         leader = self._cluster.view.leader(*topic_partition)
         return (
             offset if leader is None or offset.leader_epoch >= 0 else replace(offset, leader_epoch=leader.leader_epoch)
         )
 
     async def auto_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the positions of a reader automatically; log a failure.
+        """Commit the positions of a consumer automatically; log a failure.
 
         The commit is not retried after a later commit has started: the retry would move the committed offsets back.
         """

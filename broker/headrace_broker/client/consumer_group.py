@@ -1,9 +1,9 @@
-"""A reader's membership of a consumer group: its subscription, its owned partitions, and its rebalances.
+"""A consumer's membership of a consumer group: its subscription, its owned partitions, and its rebalances.
 
-Connects `membership` (protocol type `consumer`) with a reader. Each assignment change becomes a `Rebalance` that the
-reader performs inside poll, as Java's consumer does, so that no partition is revoked while its records are still being
-processed; the next JoinGroup waits for it. If all configured assignors are cooperative, retained partitions are not
-revoked in a rebalance (KIP-429); otherwise all partitions are revoked first.
+Connects `membership` (protocol type `consumer`) with a consumer. Each assignment change becomes a `Rebalance` that the
+consumer performs inside poll, as Java's consumer does, so that no partition is revoked while its records are still
+being processed; the next JoinGroup waits for it. If all configured assignors are cooperative, retained partitions are
+not revoked in a rebalance (KIP-429); otherwise all partitions are revoked first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """An assignment change that the reader's poll has to perform; poll then completes `done`."""
+    """An assignment change that the consumer's poll has to perform; poll then completes `done`."""
 
     change: Change
     partitions: list[TopicPartition]
@@ -53,7 +53,7 @@ class Rebalance:
 
 
 class ConsumerGroup:
-    """Subscription and membership of one reader."""
+    """Subscription and membership of one consumer."""
 
     def __init__(
         self,

@@ -53,10 +53,10 @@ class FetchAction(Enum):
     """The caller's next action after one partition's entry of a Fetch response."""
 
     NONE = "nothing: there are no records, or the response is outdated"
-    RECORDS = "notify the reader: a chunk was buffered"
+    RECORDS = "notify the consumer: a chunk was buffered"
     REFRESH_METADATA = "refresh the metadata: the leader has changed"
     RESET_POSITION = "reset the position, which is outside the log, or raise if auto.offset.reset is none"
-    RAISE_ERROR = "raise the error in the reader's poll"
+    RAISE_ERROR = "raise the error in the consumer's poll"
 
 
 @dataclass(slots=True, eq=False)
@@ -418,7 +418,7 @@ class FetchCore:
         return None
 
     def advance_position(self, topic: str, partition: int, next_offset: int) -> None:
-        """Set the position to `next_offset`, after the reader has received the records before it."""
+        """Set the position to `next_offset`, after the consumer has received the records before it."""
         state = self._states.get((topic, partition))
         if state is not None:
             state.position = next_offset

@@ -1,4 +1,4 @@
-"""The results of a reader's poll: chunks of fetched bytes, and the records in them.
+"""The results of a consumer's poll: chunks of fetched bytes, and the records in them.
 
 A `FetchedChunk` is parsed span by span, in the thread that reads it. This limits memory use, and records before a
 corrupt batch are still returned. Only one thread may use a chunk at a time.

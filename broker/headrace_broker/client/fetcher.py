@@ -1,4 +1,4 @@
-"""The reader's fetcher: sends Fetch requests, buffers the responses in `core`, and looks up missing positions.
+"""The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up offsets of unknown positions.
 
 It runs `fetch_core` in the loop's thread. It keeps one fetch in flight for each broker that it reads from, over a
 separate connection. A partition without a position starts at its committed offset, or else at the offset that
@@ -48,7 +48,7 @@ _FETCH_VERSION_MAX = 16
 
 
 class Fetcher:
-    """Prefetches records for one reader; `on_update` is called when records have arrived or an error occurred."""
+    """Prefetches records for one consumer; `on_update` is called when records have arrived or an error occurred."""
 
     def __init__(
         self, cluster: Cluster, config: ClientConfig, committed: FetchCommitted, on_update: Callable[[], None]
@@ -103,7 +103,7 @@ class Fetcher:
             await asyncio.wait([self._position_lookup])
 
     async def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Return offsets for timestamps, for the reader's isolation level."""
+        """Return offsets for timestamps, for the consumer's isolation level."""
         read_committed = self._config.isolation_level == "read_committed"
         return await offset_api.list_offsets(self._cluster, timestamps, read_committed=read_committed)
 

@@ -85,13 +85,15 @@ class History:
                         f"{value!r} was read at {format_offset(partition, offset)}, "
                         f"where the log has {actual!r} at the end"
                     )
-        for (writer, partition), items in self.sent.items():
-            self._check_writer(writer, partition, items, final[partition])
+        for (producer, partition), items in self.sent.items():
+            self._check_producer(producer, partition, items, final[partition])
             if partition[0] == COMPACTED:
                 _check_latest(items, final[partition])
 
-    def _check_writer(self, writer: str, partition: TopicPartition, items: list[SentRecord], final: FinalLog) -> None:
-        prefix = f"{writer} ".encode()
+    def _check_producer(
+        self, producer: str, partition: TopicPartition, items: list[SentRecord], final: FinalLog
+    ) -> None:
+        prefix = f"{producer} ".encode()
         for item in items:
             if item.offset is None or item.offset < 0:
                 continue
@@ -110,7 +112,7 @@ class History:
             if item.value is not None and (item.value in found or not self._may_be_removed(partition, item.offset or 0))
         ]
         if written != expected:
-            raise Violation(f"{writer}, {partition[0]}-{partition[1]}: {_describe_difference(written, expected)}")
+            raise Violation(f"{producer}, {partition[0]}-{partition[1]}: {_describe_difference(written, expected)}")
 
 
 def _check_latest(items: list[SentRecord], final: FinalLog) -> None:

@@ -224,7 +224,7 @@ async def move_controller(nemesis: Nemesis) -> None:
 async def partition(nemesis: Nemesis) -> None:
     """One machine, perhaps with some clients, is partitioned from the others, in both directions or in one."""
     world, rng = nemesis.world, nemesis.rng
-    clients = ["writer-1", "writer-2", "reader", "member-1", "member-2", "admin", "visitor"]
+    clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2", "admin", "visitor"]
     side = {nemesis.choose_machine().name, *rng.sample(clients, rng.randint(0, 3))}
     others = {*nemesis.machine_names(), *clients} - side
     if rng.random() < 0.3:
@@ -264,7 +264,7 @@ async def _heal_later(nemesis: Nemesis) -> None:
 
 async def reset(nemesis: Nemesis) -> None:
     """All connections between two nodes are reset, and in-flight data is lost."""
-    clients = ["writer-1", "writer-2", "reader", "member-1", "member-2"]
+    clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2"]
     first, second = nemesis.choose_machine().name, nemesis.rng.choice(nemesis.machine_names() + clients)
     nemesis.world.network.reset_connections(first, second)
     nemesis.world.network.reset_connections(second, first)
@@ -272,7 +272,7 @@ async def reset(nemesis: Nemesis) -> None:
 
 async def late_delivery(nemesis: Nemesis) -> None:
     """In-flight data between two nodes is delayed, and arrives long after they have reconnected."""
-    clients = ["writer-1", "writer-2", "member-1", "member-2", "admin", "visitor"]
+    clients = ["producer-1", "producer-2", "member-1", "member-2", "admin", "visitor"]
     first, second = nemesis.choose_machine().name, nemesis.rng.choice(nemesis.machine_names() + clients)
     nemesis.world.log_event(f"delay in-flight data from {second} to {first}")
     nemesis.world.network.stall(second, first, nemesis.rng.randint(1_000_000, 3_500_000))

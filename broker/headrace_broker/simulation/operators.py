@@ -43,7 +43,7 @@ async def reassign(nemesis: Nemesis) -> None:
 
 
 async def change_min_insync(nemesis: Nemesis) -> None:
-    """Set min.insync.replicas of the writers' topic to 1 or 2."""
+    """Set min.insync.replicas of the topic that the producers write to 1 or 2."""
     value = nemesis.rng.choice(("1", "2"))
     resources = [(TOPIC_RESOURCE, _TOPIC, {_MIN_INSYNC_REPLICAS: value})]
     _request_change(

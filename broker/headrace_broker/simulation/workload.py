@@ -1,7 +1,7 @@
 """Runs clients against the simulated cluster and stores their operations in a `History`.
 
-The writers are idempotent producers with acks=all that retry until the end of the run: every record must then be
-acknowledged, and be in the log once, in order, at the acknowledged offset.  A reader reads all committed records; two
+The producers are idempotent producers with acks=all that retry until the end of the run: every record must then be
+acknowledged, and be in the log once, in order, at the acknowledged offset.  A consumer reads all committed records; two
 members of a consumer group read and commit offsets; an admin creates, deletes and recreates topics, deletes records and
 requests leader elections; the client `visitor` writes to topics that the admin deletes, and to the topic with unclean
 leader election.  At the end `History.check` compares the history with the logs.
@@ -17,10 +17,10 @@ from typing import Any
 from headrace_broker.client.admin import Admin, NewTopic, values_or_raise
 from headrace_broker.client.admin_replicas import PREFERRED, UNCLEAN
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import ClientError, CommitFailedError
 from headrace_broker.client.offsets import LATEST, OffsetAndMetadata
-from headrace_broker.client.reader import Reader
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.columns import RecordColumns
@@ -48,17 +48,17 @@ class Workload:
     """The clients of one run."""
 
     def __init__(
-        self, world: World, invariants: Invariants, *, writers: int = 2, only_topics: tuple[str, ...] = ()
+        self, world: World, invariants: Invariants, *, producers: int = 2, only_topics: tuple[str, ...] = ()
     ) -> None:
         self.world = world
         self.history = History(invariants.log_start)
         self._invariants = invariants
         self._topics = topics.choose_topics(Random(f"{world.seed} topics"), only_topics)
         self.partitions = PARTITIONS + [(name, 0) for name in (COMPACTED, RETAINED) if name in self._topics]
-        """The partitions that the writers write and the reader reads."""
+        """The partitions that the producers write and the consumer reads."""
         self._is_stopping = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._writers = [f"writer-{number}" for number in range(1, writers + 1)]
+        self._producers = [f"producer-{number}" for number in range(1, producers + 1)]
         self.final: dict[TopicPartition, FinalLog] = {}
 
     def _config(self, kind: Any, name: str, **more: str) -> ClientConfig:
@@ -75,9 +75,9 @@ class Workload:
         """Create the topics, then start all clients."""
         self.start_client("creator", self._create)
         await self.wait_for_clients(["creator"], 10.0)
-        for name in self._writers:
+        for name in self._producers:
             self.start_client(name, self._write)
-        self.start_client("reader", self._read)
+        self.start_client("consumer", self._read)
         for name in ("member-1", "member-2"):
             self.start_client(name, self._consume)
         self.start_client("admin", self._administer)
@@ -86,11 +86,11 @@ class Workload:
     async def stop_and_check(self, timeout_s: float) -> None:
         """Stop writing; wait until all records are acknowledged, read and committed by the group; check the history."""
         self._is_stopping = True
-        await self.wait_for_clients([*self._writers, "admin", "visitor"], timeout_s)
+        await self.wait_for_clients([*self._producers, "admin", "visitor"], timeout_s)
         self.start_client("auditor", self._audit)
         await self.wait_for_clients(["auditor"], timeout_s)
         await self.world.wait_until(self._is_all_read, timeout_s, self._describe_progress)
-        await self.wait_for_clients(["reader", "member-1", "member-2"], timeout_s)
+        await self.wait_for_clients(["consumer", "member-1", "member-2"], timeout_s)
         self.history.check(self.final)
 
     async def wait_for_clients(self, names: list[str], timeout_s: float) -> None:
@@ -122,7 +122,7 @@ class Workload:
 
     async def _write(self, name: str) -> None:
         rng = Random(f"{self.world.seed} {name}")
-        writer = await self._open(Writer, self._config("producer", name, acks="all", linger_ms="1"))
+        producer = await self._open(Producer, self._config("producer", name, acks="all", linger_ms="1"))
         unacknowledged: set[asyncio.Future[Any]] = set()
         number = 0
         while not self._is_stopping:
@@ -133,7 +133,7 @@ class Workload:
                 sent.value = sent.value if rng.random() < 0.8 else None
             number += 1
             self.history.sent.setdefault((name, partition), []).append(sent)
-            future = self._send(writer, partition, sent)
+            future = self._send(producer, partition, sent)
             unacknowledged.add(future)
             future.add_done_callback(unacknowledged.discard)
             await asyncio.sleep(rng.choice((0.0, 0.01, 0.03, 0.06)))
@@ -141,11 +141,11 @@ class Workload:
                 await asyncio.sleep(0.01)
         while unacknowledged:
             await asyncio.sleep(0.01)
-        await writer.close()
+        await producer.close()
 
-    def _send(self, writer: Writer, partition: TopicPartition, sent: SentRecord) -> asyncio.Future[Any]:
+    def _send(self, producer: Producer, partition: TopicPartition, sent: SentRecord) -> asyncio.Future[Any]:
         columns = RecordColumns(values=[sent.value], keys=[sent.key], timestamps=self.world.loop.wall_ms())
-        future = writer.send(*partition, columns)
+        future = producer.send(*partition, columns)
 
         def acknowledged(done: asyncio.Future[Any]) -> None:
             error = done.exception()
@@ -168,20 +168,20 @@ class Workload:
 
     async def _read(self, name: str) -> None:
         """Read every partition from its beginning; check that no record is missing or has changed."""
-        reader = await self._open(Reader, self._reader_config(name))
-        reader.assign(self.partitions)
+        consumer = await self._open(Consumer, self._consumer_config(name))
+        consumer.assign(self.partitions)
         positions = dict.fromkeys(self.partitions, 0)
         while not self._has_read_all(positions):
-            for batch in await self._poll(reader):
+            for batch in await self._poll(consumer):
                 partition = (batch.topic, batch.partition)
                 for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):
                     self.history.check_next(name, partition, offset, positions[partition])
                     positions[partition] = offset + 1
                     self.history.record_read(name, partition, offset, value)
                 positions[partition] = batch.next_offset
-        await reader.close()
+        await consumer.close()
 
-    def _reader_config(self, name: str, **more: str) -> ClientConfig:
+    def _consumer_config(self, name: str, **more: str) -> ClientConfig:
         """Return a consumer's config; some set client.rack and fetch from the in-sync replica in that rack."""
         rack = Random(f"{self.world.seed} rack of {name}").choice(("", "rack-1", "rack-2", "rack-3"))
         settings = {
@@ -193,9 +193,9 @@ class Workload:
         }
         return self._config("consumer", name, **settings | more)
 
-    async def _poll(self, reader: Reader) -> list[Any]:
+    async def _poll(self, consumer: Consumer) -> list[Any]:
         try:
-            return await reader.poll(250)
+            return await consumer.poll(250)
         except ClientError as error:
             if not error.retriable:
                 raise
@@ -221,28 +221,28 @@ class Workload:
                 await asyncio.sleep(0.1)
 
     async def _be_member(self, name: str, end_s: float) -> None:
-        config = self._reader_config(
+        config = self._consumer_config(
             name, group_id=GROUP, session_timeout_ms="1000", heartbeat_interval_ms="250", max_poll_interval_ms="30000"
         )
-        reader = await self._open(Reader, config)
+        consumer = await self._open(Consumer, config)
         floors: dict[TopicPartition, int] = {}
 
         def assigned(partitions: list[TopicPartition]) -> None:
             floors.update({item: self._commits(item).acknowledged for item in partitions})
 
         try:
-            await reader.subscribe([topics.TOPIC], on_assigned=assigned)
+            await consumer.subscribe([topics.TOPIC], on_assigned=assigned)
             while self.world.now_s < end_s and not self._is_all_committed():
                 positions: dict[TopicPartition, int] = {}
-                for batch in await self._poll(reader):
+                for batch in await self._poll(consumer):
                     self._check_group_batch(name, batch, floors)
                     positions[batch.topic, batch.partition] = batch.next_offset
                 if positions:
-                    await self._commit(reader, positions)
+                    await self._commit(consumer, positions)
         except ClientError:
-            await reader.close(timeout_ms=1000)
+            await consumer.close(timeout_ms=1000)
             raise
-        await reader.close(timeout_ms=1000)
+        await consumer.close(timeout_ms=1000)
 
     def _commits(self, partition: TopicPartition) -> GroupCommits:
         return self.history.commits.setdefault(partition, GroupCommits())
@@ -259,11 +259,11 @@ class Workload:
         for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):
             self.history.record_read(name, partition, offset, value)
 
-    async def _commit(self, reader: Reader, positions: dict[TopicPartition, int]) -> None:
+    async def _commit(self, consumer: Consumer, positions: dict[TopicPartition, int]) -> None:
         for partition, offset in positions.items():
             self._commits(partition).attempted.add(offset)
             self._commits(partition).ever_attempted.add(offset)
-        await reader.commit({partition: OffsetAndMetadata(offset) for partition, offset in positions.items()})
+        await consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in positions.items()})
         for partition, offset in positions.items():
             commits = self._commits(partition)
             commits.acknowledged = max(commits.acknowledged, offset)
@@ -314,7 +314,7 @@ class Workload:
     async def _write_unreliably(self, name: str) -> None:
         """Write to topics that may be deleted or lose records; a failed write is not retried."""
         rng = Random(f"{self.world.seed} {name}")
-        writer = await self._open(Writer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
+        producer = await self._open(Producer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
         written: set[asyncio.Future[Any]] = set()
         while not self._is_stopping:
             await asyncio.sleep(rng.uniform(0.05, 0.3))
@@ -322,11 +322,11 @@ class Workload:
             if names:
                 partition = rng.choice(names), 0
                 columns = RecordColumns(values=[b"visit"], timestamps=self.world.loop.wall_ms())
-                future = writer.send(*partition, columns)
+                future = producer.send(*partition, columns)
                 future.add_done_callback(lambda done, partition=partition: self._on_unreliable_write(partition, done))
                 written.add(future)
                 future.add_done_callback(written.discard)
-        await writer.close(timeout_ms=1000)
+        await producer.close(timeout_ms=1000)
 
     def _on_unreliable_write(self, partition: TopicPartition, done: asyncio.Future[Any]) -> None:
         error = done.exception()
@@ -349,23 +349,23 @@ class Workload:
 
     async def _audit(self, name: str) -> None:
         """Read every partition from start to end with a new client."""
-        reader = await self._open(Reader, self._reader_config(name, client_rack=""))
-        reader.assign(self.partitions)
-        ends = await self._log_end_offsets(reader)
+        consumer = await self._open(Consumer, self._consumer_config(name, client_rack=""))
+        consumer.assign(self.partitions)
+        ends = await self._log_end_offsets(consumer)
         found = {partition: FinalLog(ends[partition]) for partition in self.partitions}
         positions = dict.fromkeys(self.partitions, 0)
         idle_s = self.world.now_s + 2.0
         while self.world.now_s < idle_s and any(positions[item] < ends[item] for item in self.partitions):
-            if self._collect(name, await self._poll(reader), positions, found):
+            if self._collect(name, await self._poll(consumer), positions, found):
                 idle_s = self.world.now_s + 2.0
-        self._collect(name, await self._poll(reader), positions, found)  # also find records beyond the end offset
-        await reader.close()
+        self._collect(name, await self._poll(consumer), positions, found)  # also find records beyond the end offset
+        await consumer.close()
         self.final = found
 
-    async def _log_end_offsets(self, reader: Reader) -> dict[TopicPartition, int]:
+    async def _log_end_offsets(self, consumer: Consumer) -> dict[TopicPartition, int]:
         while True:
             try:
-                listed = await reader.list_offsets(dict.fromkeys(self.partitions, LATEST))
+                listed = await consumer.list_offsets(dict.fromkeys(self.partitions, LATEST))
                 return {partition: listed[partition].offset for partition in self.partitions}
             except ClientError as error:
                 if not error.retriable:
@@ -387,12 +387,13 @@ class Workload:
 
     def _is_all_read(self) -> bool:
         return (
-            all(self._tasks[name].done() for name in ("reader", "member-1", "member-2")) and self._raise_client_errors()
+            all(self._tasks[name].done() for name in ("consumer", "member-1", "member-2"))
+            and self._raise_client_errors()
         )
 
     def _describe_progress(self) -> str:
         return (
-            f"reader and group reach the end offsets "
+            f"consumer and group reach the end offsets "
             f"{ ({item: final.end_offset for item, final in self.final.items()}) }: "
             f"read { ({item: max(read) + 1 for item, read in self.history.read.items()}) }, committed "
             f"{ ({item: commits.acknowledged for item, commits in self.history.commits.items()}) }"

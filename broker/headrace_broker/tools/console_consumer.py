@@ -32,7 +32,7 @@ from headrace_broker.tools.command_line import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.client.reader import FetchedBatch, Reader
+    from headrace_broker.client.consumer import Consumer, FetchedBatch
     from headrace_broker.records.columns import RecordColumns
 
 _DEPRECATED = {
@@ -169,7 +169,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
 
 
 async def _consume(parser: Parser, options: argparse.Namespace) -> int:
-    from headrace_broker.client.reader import Reader
+    from headrace_broker.client.consumer import Consumer
     from headrace_broker.tools.console_subscription import start_reading
 
     output = _Output(
@@ -177,18 +177,20 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
     )
     config = client_config(consumer_properties(parser, options), "consumer")
     cluster = await open_cluster(config)
-    reader = await Reader.open(config, cluster=cluster)
+    consumer = await Consumer.open(config, cluster=cluster)
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     _stop_on_signals(stopped)
     timeout_ms = options.timeout_ms if options.timeout_ms is not None and options.timeout_ms >= 0 else None
     try:
-        if await _run_until_stopped(start_reading(reader, options, config.group_id), stopped, lambda: None):
+        if await _run_until_stopped(start_reading(consumer, options, config.group_id), stopped, lambda: None):
             await _run_until_stopped(
-                run_in_thread(partial(output.write_records, reader, timeout_ms)), stopped, partial(output.stop, reader)
+                run_in_thread(partial(output.write_records, consumer, timeout_ms)),
+                stopped,
+                partial(output.stop, consumer),
             )
     finally:
-        output.seek_to_unwritten(reader)
-        await reader.close()
+        output.seek_to_unwritten(consumer)
+        await consumer.close()
         await cluster.close()
         print(f"Processed a total of {output.count} messages", file=sys.stderr)
         if options.enable_systest_events:
@@ -225,7 +227,7 @@ def _stop_on_signals(stopped: asyncio.Future[int]) -> None:
 
 
 class _Output:
-    """Writes the reader's records to standard output; `write_records` runs in a separate thread."""
+    """Writes the consumer's records to standard output; `write_records` runs in a separate thread."""
 
     def __init__(
         self, format_batch: Callable[[int, RecordColumns], bytes], *, skips_errors: bool, max_messages: int | None
@@ -237,15 +239,15 @@ class _Output:
         self._unwritten: Sequence[FetchedBatch] = []
         self.count = 0
 
-    def stop(self, reader: Reader) -> None:
+    def stop(self, consumer: Consumer) -> None:
         """Make `write_records` return soon."""
         self._stopping.set()
-        reader.wake_up()
+        consumer.wake_up()
 
-    def write_records(self, reader: Reader, timeout_ms: int | None) -> None:
+    def write_records(self, consumer: Consumer, timeout_ms: int | None) -> None:
         """Write records until `max_messages` or the timeout is reached, or the output pipe is closed."""
         while not self._stopping.is_set() and self._left != 0:
-            batches = reader.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
+            batches = consumer.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
             if not batches and timeout_ms is not None:
                 return
             for index, batch in enumerate(batches):
@@ -258,12 +260,12 @@ class _Output:
                     return
             self._unwritten = []
 
-    def seek_to_unwritten(self, reader: Reader) -> None:
+    def seek_to_unwritten(self, consumer: Consumer) -> None:
         """Seek back to the first unwritten records, so that closing does not commit them. Call it in the event loop."""
-        assigned = set(reader.assignment)
+        assigned = set(consumer.assignment)
         for batch in reversed(self._unwritten):
             if batch.columns.offsets and (batch.topic, batch.partition) in assigned:
-                reader.seek((batch.topic, batch.partition), batch.columns.offsets[0])
+                consumer.seek((batch.topic, batch.partition), batch.columns.offsets[0])
 
     def _write(self, batch: FetchedBatch) -> None:
         try:

@@ -31,7 +31,7 @@ from headrace_broker.tools.command_line import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.client.writer import RecordMetadata, Writer
+    from headrace_broker.client.producer import Producer, RecordMetadata
     from headrace_broker.records.columns import RecordColumns
     from headrace_broker.tools.line_reader import LineReader
 
@@ -147,14 +147,14 @@ def _line_reader(options: argparse.Namespace) -> LineReader:
 
 
 async def _produce(options: argparse.Namespace) -> int:
-    from headrace_broker.client.writer import Writer
+    from headrace_broker.client.producer import Producer
 
     reader = _line_reader(options)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     config = client_config(producer_properties(options, interactive=interactive), "producer")
     cluster = await open_cluster(config)
-    writer = await Writer.open(config, cluster=cluster)
-    sender = _InputSender(writer, reader, options.topic, sync=options.sync, prompts=interactive)
+    producer = await Producer.open(config, cluster=cluster)
+    sender = _InputSender(producer, reader, options.topic, sync=options.sync, prompts=interactive)
     flush_timeout_ms = config.delivery_timeout_ms
     try:
         await wait_for_topic(cluster, options.topic, config.max_block_ms)
@@ -164,7 +164,7 @@ async def _produce(options: argparse.Namespace) -> int:
         raise
     finally:
         try:
-            await writer.close(flush_timeout_ms)
+            await producer.close(flush_timeout_ms)
         finally:
             await cluster.close()
     return 1 if sender.failures else 0
@@ -173,8 +173,8 @@ async def _produce(options: argparse.Namespace) -> int:
 class _InputSender:
     """Reads standard input to its end and sends its lines; runs in a separate thread."""
 
-    def __init__(self, writer: Writer, reader: LineReader, topic: str, *, sync: bool, prompts: bool) -> None:
-        self._writer = writer
+    def __init__(self, producer: Producer, reader: LineReader, topic: str, *, sync: bool, prompts: bool) -> None:
+        self._producer = producer
         self._reader = reader
         self._topic = topic
         self._sync = sync
@@ -204,12 +204,12 @@ class _InputSender:
     def _send(self, columns: RecordColumns, first_line: int) -> None:
         if self._sync:
             for index in range(len(columns)):
-                sent = self._writer.send_blocking(self._topic, None, columns.slice(index, index + 1))
-                self._writer.flush_blocking()
+                sent = self._producer.send_blocking(self._topic, None, columns.slice(index, index + 1))
+                self._producer.flush_blocking()
                 sent.result()
             return
         lines = f"line {first_line}" if len(columns) == 1 else f"lines {first_line}-{first_line + len(columns) - 1}"
-        sent = self._writer.send_blocking(self._topic, None, columns)
+        sent = self._producer.send_blocking(self._topic, None, columns)
         sent.add_done_callback(partial(self._on_sent, lines))
 
     def _on_sent(self, lines: str, sent: Future[RecordMetadata]) -> None:

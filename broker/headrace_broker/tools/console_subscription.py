@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 
 from headrace_broker.client.cluster_view import ClusterView
+from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import BrokerError
-from headrace_broker.client.reader import Reader
 from headrace_broker.tools.command_line import ToolError, wait_for_topic
 from headrace_broker.tools.topic_filter import TopicFilter, topic_filter
 
@@ -16,40 +16,40 @@ _FOREVER_MS = 24 * 3600 * 1000
 _DISCOVERY_INTERVAL_MS = 1_000
 
 
-async def start_reading(reader: Reader, options: argparse.Namespace, group_id: str | None) -> None:
-    """Assign or subscribe the reader according to the options. Raises ClientError, ToolError."""
+async def start_reading(consumer: Consumer, options: argparse.Namespace, group_id: str | None) -> None:
+    """Assign or subscribe the consumer according to the options. Raises ClientError, ToolError."""
     if options.partition is not None:
-        await _assign_partition(reader, options)
+        await _assign_partition(consumer, options)
     elif group_id is None:
-        await _TopicAssignment(reader, options).start()
+        await _TopicAssignment(consumer, options).start()
     elif options.topic is not None:
-        await reader.subscribe([options.topic], discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
+        await consumer.subscribe([options.topic], discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
     else:
-        await reader.subscribe(pattern=topic_filter(options.include), discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
+        await consumer.subscribe(pattern=topic_filter(options.include), discovery_interval_ms=_DISCOVERY_INTERVAL_MS)
 
 
-async def _assign_partition(reader: Reader, options: argparse.Namespace) -> None:
-    topic = await wait_for_topic(reader.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
+async def _assign_partition(consumer: Consumer, options: argparse.Namespace) -> None:
+    topic = await wait_for_topic(consumer.cluster, options.topic, options.timeout_ms or _FOREVER_MS)
     if not 0 <= options.partition < len(topic.partitions):
         raise ToolError(
             f"topic {topic.name} has no partition {options.partition}, its partition count is {len(topic.partitions)}"
         )
     partition = (topic.name, options.partition)
-    reader.assign([partition])
+    consumer.assign([partition])
     offset = (options.offset or ("earliest" if options.from_beginning else "latest")).lower()
     if offset == "earliest":
-        await reader.seek_to_beginning([partition])
+        await consumer.seek_to_beginning([partition])
     elif offset == "latest":
-        await reader.seek_to_end([partition])
+        await consumer.seek_to_end([partition])
     else:
-        reader.seek(partition, int(offset))
+        consumer.seek(partition, int(offset))
 
 
 class _TopicAssignment:
     """Assigns all partitions of the selected topics, including those that are created later."""
 
-    def __init__(self, reader: Reader, options: argparse.Namespace) -> None:
-        self._reader = reader
+    def __init__(self, consumer: Consumer, options: argparse.Namespace) -> None:
+        self._consumer = consumer
         self._topic: str | None = options.topic
         matches = topic_filter(options.include) if self._topic is None else None
         self._is_selected: TopicFilter = matches or (lambda name: name == self._topic)
@@ -57,7 +57,7 @@ class _TopicAssignment:
 
     async def start(self) -> None:
         """Assign the existing partitions. Raises BrokerError if the topic has a permanent error."""
-        cluster = self._reader.cluster
+        cluster = self._consumer.cluster
         cluster.refresh_at_least_every(_DISCOVERY_INTERVAL_MS)
         if self._topic is not None:
             cluster.track([self._topic])
@@ -65,7 +65,7 @@ class _TopicAssignment:
             cluster.track_all(on=True)
         view = await cluster.wait_for_refresh()
         self._assigned.update(self._selected_partitions(view))
-        self._reader.assign(sorted(self._assigned))
+        self._consumer.assign(sorted(self._assigned))
         self._check_topic_error(view.errors)
         cluster.listeners.append(self._on_metadata)
 
@@ -89,6 +89,6 @@ class _TopicAssignment:
         if not new:
             return
         self._assigned.update(new)
-        self._reader.assign(sorted(self._assigned))
+        self._consumer.assign(sorted(self._assigned))
         for item in new:
-            self._reader.seek(item, 0)
+            self._consumer.seek(item, 0)

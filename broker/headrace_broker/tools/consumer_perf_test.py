@@ -24,8 +24,8 @@ from headrace_broker.tools.command_line import (
 from headrace_broker.tools.topic_filter import topic_filter
 
 if TYPE_CHECKING:
+    from headrace_broker.client.consumer import Consumer
     from headrace_broker.client.fetched import FetchedBatch
-    from headrace_broker.client.reader import Reader
 
 _MB = 1024 * 1024
 _POLL_MS = 100
@@ -111,7 +111,7 @@ class _ConsumeCounts:
 
 
 async def _consume(options: argparse.Namespace) -> int:
-    from headrace_broker.client.reader import Reader
+    from headrace_broker.client.consumer import Consumer
 
     properties = {
         "client.id": "perf-consumer-client",
@@ -129,14 +129,14 @@ async def _consume(options: argparse.Namespace) -> int:
         print(_header(options), flush=True)
     cluster = await open_cluster(config)
     try:
-        reader = await Reader.open(config, cluster=cluster)
+        consumer = await Consumer.open(config, cluster=cluster)
         count = _ConsumeCounts()
         start_ms = _now_ms()
-        await _subscribe(reader, options, count)
+        await _subscribe(consumer, options, count)
         try:
-            await _read(reader, options, count)
+            await _read(consumer, options, count)
         finally:
-            await reader.close()
+            await consumer.close()
         if not options.show_detailed_stats:
             print(_total(options, count, start_ms, _now_ms()))
     finally:
@@ -149,22 +149,22 @@ def _header(options: argparse.Namespace) -> str:
     return f"{first}, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec{_EXTRA_HEADER}"
 
 
-async def _subscribe(reader: Reader, options: argparse.Namespace, count: _ConsumeCounts) -> None:
+async def _subscribe(consumer: Consumer, options: argparse.Namespace, count: _ConsumeCounts) -> None:
     if options.topic is not None:
-        await reader.subscribe([options.topic], on_assigned=count.on_assigned, on_revoked=count.on_revoked)
+        await consumer.subscribe([options.topic], on_assigned=count.on_assigned, on_revoked=count.on_revoked)
         return
     matches = topic_filter(options.include)
     if matches is None:
         raise ToolError(f"--include {options.include}: not a regular expression")
-    await reader.subscribe(pattern=matches, on_assigned=count.on_assigned, on_revoked=count.on_revoked)
+    await consumer.subscribe(pattern=matches, on_assigned=count.on_assigned, on_revoked=count.on_revoked)
 
 
-async def _read(reader: Reader, options: argparse.Namespace, count: _ConsumeCounts) -> None:
+async def _read(consumer: Consumer, options: argparse.Namespace, count: _ConsumeCounts) -> None:
     reported_ms = consumed_ms = now_ms = _now_ms()
     reported = (0, 0)
     while count.records < options.num_records and now_ms - consumed_ms <= options.timeout:
         remaining = options.num_records - count.records
-        batches = await reader.poll(_POLL_MS, min(remaining, reader.records_max or remaining))
+        batches = await consumer.poll(_POLL_MS, min(remaining, consumer.records_max or remaining))
         now_ms = _now_ms()
         for batch in batches:
             count.add(batch)

@@ -29,7 +29,7 @@ from headrace_broker.tools.command_line import (
 from headrace_broker.tools.produce_stats import FailureCounts, ProduceStats
 
 if TYPE_CHECKING:
-    from headrace_broker.client.writer import RecordMetadata, Writer
+    from headrace_broker.client.producer import Producer, RecordMetadata
 
 _BATCH_RECORDS_MAX = 500
 _BATCH_BYTES_MAX = 256 * 1024
@@ -148,9 +148,9 @@ def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int
 class _ProducerTest:
     """Sends the records of one test and collects its statistics."""
 
-    def __init__(self, options: argparse.Namespace, writer: Writer) -> None:
+    def __init__(self, options: argparse.Namespace, producer: Producer) -> None:
         self._options = options
-        self._writer = writer
+        self._producer = producer
         self._rng = random.Random(options.random_seed)
         self._values = payloads(options, self._rng)
         now_ms = _now_ms()
@@ -163,12 +163,12 @@ class _ProducerTest:
         sent = 0
         for count in self._batch_sizes():
             await self._wait_until_due(start_s, sent)
-            await self._writer.ready()
+            await self._producer.ready()
             self._start_steady_state(sent)
             self._send(sent, count)
             sent += count
             await asyncio.sleep(0)
-        await self._writer.flush()
+        await self._producer.flush()
 
     def _batch_sizes(self) -> Iterator[int]:
         """Yield the numbers of records to send: all that are due within 2 ms, up to a limit in records and bytes."""
@@ -219,11 +219,11 @@ class _ProducerTest:
                     for line in stats.add_acknowledged(count, size_bytes, int(now_ms - sent_ms), now_ms):
                         print(line, flush=True)
 
-        self._writer.send(self._options.topic, None, columns).add_done_callback(done)
+        self._producer.send(self._options.topic, None, columns).add_done_callback(done)
 
 
 async def _produce(options: argparse.Namespace) -> int:
-    from headrace_broker.client.writer import Writer
+    from headrace_broker.client.producer import Producer
 
     properties = {
         "client.id": "perf-producer-client",
@@ -241,7 +241,7 @@ async def _produce(options: argparse.Namespace) -> int:
                 f"Warmup first {options.warmup_records} records. Steady state results will print after the complete "
                 "test summary."
             )
-        test = _ProducerTest(options, await Writer.open(config, cluster=cluster))
+        test = _ProducerTest(options, await Producer.open(config, cluster=cluster))
         await test.send_all()
         print(test.stats.total_line(_now_ms()))
         if test.steady is not None:

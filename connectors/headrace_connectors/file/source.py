@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +33,6 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
     """Reads one file, or standard input."""
 
     def __init__(self) -> None:
-        self._stopping = threading.Event()
         self._descriptor: int | None = None
 
     def start(self, config: FileStreamSourceConfig) -> None:
@@ -60,10 +58,6 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             source_offset={"position": splitter.position},
         )
 
-    def wake_up(self) -> None:
-        """Interrupt a wait in `poll`."""
-        self._stopping.set()
-
     def stop(self) -> None:
         """Close the file."""
         if self._descriptor not in (None, _STDIN):
@@ -78,7 +72,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             self._splitter.feed(block)
         elif self.config.file:
             self._warn_if_file_changed(self.config.file)
-            self._stopping.wait(WAIT_S)
+            self.context.wait(WAIT_S)
         return self._splitter.has_lines
 
     def _read_block(self) -> bytes:
@@ -87,7 +81,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             return b""
         block = os.read(self._descriptor, BLOCK_BYTES)
         if not block and self._descriptor == _STDIN:
-            self._stopping.wait(WAIT_S)
+            self.context.wait(WAIT_S)
         return block
 
     def _warn_if_file_changed(self, file: str) -> None:
@@ -123,7 +117,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
             if not self._warned_missing:
                 self._warned_missing = True
                 log.warning("Couldn't find file %s, waiting for it to be created", file)
-            self._stopping.wait(MISSING_FILE_WAIT_S)
+            self.context.wait(MISSING_FILE_WAIT_S)
             return False
         except OSError as error:
             raise ConnectError(f"Cannot read file {file}: {error.strerror}") from error

@@ -17,7 +17,7 @@ from headrace.runtime.tolerance import Failure
 from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import RecordColumns
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
@@ -27,10 +27,10 @@ REENCODED_HEADER = "__headrace.errors.reencoded"
 class DeadLetterQueue:
     """The producer of one dead letter queue; `open` comes first."""
 
-    def __init__(self, topic: str, spec: TaskSpec, writer: Writer, *, with_context: bool) -> None:
+    def __init__(self, topic: str, spec: TaskSpec, producer: Producer, *, with_context: bool) -> None:
         self.topic = topic
         self._spec = spec
-        self._writer = writer
+        self._producer = producer
         self._with_context = with_context
 
     @classmethod
@@ -46,23 +46,25 @@ class DeadLetterQueue:
         replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
         await _ensure_topic(plugins, spec, topic, replication)
         properties = client_configs.dead_letter_producer_properties(plugins.worker, config, spec.name)
-        writer = await Writer.open(client_configs.parse_producer(properties))
+        producer = await Producer.open(client_configs.parse_producer(properties))
         with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
-        return cls(topic, spec, writer, with_context=with_context)
+        return cls(topic, spec, producer, with_context=with_context)
 
     def send(self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns) -> Future[Any]:
         """Send one failed record; return a future of its acknowledgement. Not callable on the event loop."""
-        return self._writer.send_blocking(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
+        return self._producer.send_blocking(
+            self.topic, 0, self._with_headers(failure, topic, partition, offset, record)
+        )
 
     async def send_on_loop(
         self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns
     ) -> None:
         """Send one failed record and wait for its acknowledgement. Raises ClientError."""
-        await self._writer.send(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
+        await self._producer.send(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
 
     async def close(self) -> None:
         """Close the producer."""
-        await self._writer.close()
+        await self._producer.close()
 
     def _with_headers(
         self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns

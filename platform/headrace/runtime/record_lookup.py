@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.reader import Reader
+from headrace_broker.client.consumer import Consumer
 from headrace_broker.records.columns import RecordColumns
 
 LOOKUP_TIMEOUT_MS = 30_000
@@ -20,20 +20,20 @@ async def read_record(properties: Mapping[str, str], topic: str, partition: int,
     own = {key: value for key, value in properties.items() if key not in _GROUP_KEYS}
     # With `earliest`, the position moves to the first offset of the log if the record was deleted by retention.
     config = ClientConfig.from_properties({**own, "auto.offset.reset": "earliest"}, kind="consumer")
-    reader = await Reader.open(config)
+    consumer = await Consumer.open(config)
     try:
-        reader.assign([(topic, partition)])
-        reader.seek((topic, partition), offset)
-        deadline_ms = reader.cluster.now_ms() + LOOKUP_TIMEOUT_MS
-        while reader.cluster.now_ms() < deadline_ms:
-            for batch in await reader.poll(1000):
+        consumer.assign([(topic, partition)])
+        consumer.seek((topic, partition), offset)
+        deadline_ms = consumer.cluster.now_ms() + LOOKUP_TIMEOUT_MS
+        while consumer.cluster.now_ms() < deadline_ms:
+            for batch in await consumer.poll(1000):
                 columns = batch.columns
                 assert columns.offsets is not None
                 for index, found in enumerate(columns.offsets):
                     if found >= offset:
                         return columns.slice(index, index + 1) if found == offset else None
-            if await reader.position((topic, partition)) > offset:
+            if await consumer.position((topic, partition)) > offset:
                 return None
         raise TimeoutError(f"record {topic}-{partition} at offset {offset} could not be read again")
     finally:
-        await reader.close()
+        await consumer.close()

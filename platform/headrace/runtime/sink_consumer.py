@@ -18,8 +18,8 @@ from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.task_plugins import split_list
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer, FetchedChunk, OffsetAndMetadata
 from headrace_broker.client.errors import ClientError
-from headrace_broker.client.reader import FetchedChunk, OffsetAndMetadata, Reader
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
@@ -82,13 +82,13 @@ class SinkConsumer:
         self._last_keep_alive_s = 0.0
         self._closing = False
         self._cluster: Cluster | None = None
-        self._reader: Reader | None = None
+        self._consumer: Consumer | None = None
 
     async def open(self) -> None:
         """Connect and start to consume. Raises ClientError; the call can then be retried."""
         self._cluster = await Cluster.open(self._config)
-        self._reader = await Reader.open(self._config, cluster=self._cluster)
-        self._poll_loop = self._loop.create_task(self._poll_forever(self._reader))
+        self._consumer = await Consumer.open(self._config, cluster=self._cluster)
+        self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))
 
     def allow_polls(self, count: int) -> None:
         """Allow more polls, because the task has put the records of as many; callable from any thread."""
@@ -129,27 +129,27 @@ class SinkConsumer:
 
     async def close(self) -> None:
         """Leave the group and close the connections."""
-        if self._reader is not None:
-            await self._reader.close()
+        if self._consumer is not None:
+            await self._consumer.close()
             await self._remove_static_member()
         if self._cluster is not None:
             await self._cluster.close()
 
     @property
-    def _opened(self) -> Reader:
-        assert self._reader is not None
-        return self._reader
+    def _opened(self) -> Consumer:
+        assert self._consumer is not None
+        return self._consumer
 
     def _subscription(self) -> dict[str, object]:
         if self._connector.get("topics.regex"):
             return {"pattern": JavaPattern(self._connector["topics.regex"]).matches}
         return {"topics": split_list(self._connector.get("topics"))}
 
-    async def _poll_forever(self, reader: Reader) -> None:
+    async def _poll_forever(self, consumer: Consumer) -> None:
         logs.connector_context.set(logs.context(self._connector["name"], f"task-{self._task}"))
         try:
-            await self._log_missing_topics(reader.cluster)
-            await reader.subscribe(
+            await self._log_missing_topics(consumer.cluster)
+            await consumer.subscribe(
                 **self._subscription(),  # type: ignore[arg-type]
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
@@ -157,8 +157,8 @@ class SinkConsumer:
                 discovery_interval_ms=DISCOVERY_INTERVAL_MS,
             )
             while True:
-                chunks = await self._poll(reader)
-                epoch = self.epoch  # a seek during the poll has made the reader forget what was fetched before
+                chunks = await self._poll(consumer)
+                epoch = self.epoch  # a seek during the poll has made the consumer forget what was fetched before
                 await self._polls.acquire()
                 self._send_event(Polled(epoch, chunks), None)
         except asyncio.CancelledError:
@@ -206,9 +206,9 @@ class SinkConsumer:
                 how,
             )
 
-    async def _poll(self, reader: Reader) -> list[FetchedChunk]:
+    async def _poll(self, consumer: Consumer) -> list[FetchedChunk]:
         try:
-            return await reader.poll_chunks(POLL_TIMEOUT_MS)
+            return await consumer.poll_chunks(POLL_TIMEOUT_MS)
         except ClientError as error:
             if not error.retriable:
                 raise

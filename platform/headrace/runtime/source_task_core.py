@@ -23,11 +23,12 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from headrace.api.errors import ConnectError, RetriableError
+from headrace.api.errors import ConnectError, DataError, RetriableError
 from headrace.api.task import RecordMetadata
-from headrace.data.batch import SourceBatch
+from headrace.data.batch import SourceBatch, from_records
+from headrace.data.records import SourceRecord
 from headrace.runtime.offsets_tracker import Offset, OffsetsTracker, Submission
 from headrace.stores.offset_keys import canonical
 
@@ -384,6 +385,39 @@ class SourceTaskCore:
     def _commit_call(self) -> list[Effect]:
         calls, self._calls_commit = self._calls_commit, False
         return [CommitTask()] if calls else []
+
+
+def polled_batches(polled: Any, task_class: str) -> list[SourceBatch]:
+    """Return what `poll` returned as batches. Raises TypeError if it contains anything else than records."""
+    if polled is None:
+        return []
+    if isinstance(polled, SourceBatch):
+        return [polled]
+    items: list[Any] = list(polled)
+    if not items:
+        return []
+    expected = SourceBatch if isinstance(items[0], SourceBatch) else SourceRecord
+    for item in items:
+        if not isinstance(item, expected):
+            raise TypeError(
+                f"poll of {task_class} returned an object of type {type(item).__name__}: it must return SourceRecord "
+                "objects, SourceBatch objects or None"
+            )
+    return items if expected is SourceBatch else cast("list[SourceBatch]", from_records(items))
+
+
+def topic_of(batch: Any) -> str:
+    """Return the topic of a transformed batch. Raises DataError if it has none."""
+    if not isinstance(batch.topic, str) or not batch.topic:
+        raise DataError(f"{describe(batch)} has no topic: set a topic in poll or in a transform")
+    return batch.topic
+
+
+def describe(batch: Any) -> str:
+    """Return a description of the first record of a batch, for messages."""
+    offset = batch.source_offsets[0] if batch.source_offsets else batch.source_offset
+    topic = f" for topic {batch.topic}" if batch.topic else ""
+    return f"a record{topic} from source partition {batch.source_partition} at offset {offset}"
 
 
 def _send_error(error: Exception) -> ConnectError:

@@ -16,10 +16,8 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from headrace.api.errors import DataError
 from headrace.api.task import RecordMetadata, SourceTask
-from headrace.data.batch import SourceBatch, from_records
-from headrace.data.records import SourceRecord
+from headrace.data.batch import SourceBatch
 from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
@@ -30,7 +28,7 @@ from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.delivery import RecordMetadata as SendMetadata
 from headrace_broker.client.errors import ClosedError
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class WorkerSourceTask(WorkerTask):
         self._lock = threading.Lock()  # around every call of the core
         self._has_news = threading.Event()  # the event loop has called the core
         self._commit_lock = asyncio.Lock()
-        self._writer: Writer | None = None
+        self._producer: Producer | None = None
         self._topic_creator: TopicCreator | None = None
         self._preparation: asyncio.Task[None] | None = None
 
@@ -70,24 +68,24 @@ class WorkerSourceTask(WorkerTask):
 
     def finish(self) -> None:
         """Wait for acknowledgements, commit the acknowledged offsets, and close the clients."""
-        writer = self._writer
-        if writer is None:
+        producer = self._producer
+        if producer is None:
             return
         try:
-            self.from_loop(self._flush(writer))
+            self.from_loop(self._flush(producer))
             self._carry_out(self._call_core(self.core.flushed))
             self._carry_out(self._call_core(self.core.close))
         finally:
             self._chain.close()
             self._converters.close()
-            self.from_loop(self._close_clients(writer))
+            self.from_loop(self._close_clients(producer))
 
     def _open(self) -> None:
         plugins, spec = self.plugins, self.spec
         operator = RetryWithToleranceOperator(
             self._policy,
             report=self._report_failure,
-            describe=_describe,
+            describe=core.describe,
             now_ms=_now_ms,
             wait_ms=self._wait_before_retry,
             rng=Random(),
@@ -100,15 +98,15 @@ class WorkerSourceTask(WorkerTask):
         config = client_configs.parse_producer(properties)
         for warning in config.warnings:
             log.warning("%s", warning)
-        self._writer = self.open_client(lambda: Writer.open(config, is_at_least_once=True))
+        self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
 
     def _step(self) -> bool:
         """Carry out the core's next step; return whether the task has stopped."""
-        writer = self._writer
-        assert writer is not None
+        producer = self._producer
+        assert producer is not None
         self._has_news.clear()
         with self._lock:
-            effects = self.core.next_step(_monotonic_ms(), is_buffer_full=writer.is_buffer_full)
+            effects = self.core.next_step(_monotonic_ms(), is_buffer_full=producer.is_buffer_full)
         self._carry_out(effects)
         return core.Stop() in effects
 
@@ -150,7 +148,7 @@ class WorkerSourceTask(WorkerTask):
 
     def _poll(self) -> None:
         try:
-            batches = _as_batches(self.task.poll(), type(self.task).display_class())
+            batches = core.polled_batches(self.task.poll(), type(self.task).display_class())
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             with self._lock:
                 effects = self.core.poll_failed(error, now_ms=_monotonic_ms())
@@ -162,10 +160,9 @@ class WorkerSourceTask(WorkerTask):
         now_ms = _now_ms()
         outgoing: list[core.OutgoingRecords] = []
         for result in self._chain.apply(batch):
-            if not isinstance(result.topic, str) or not result.topic:
-                raise DataError(f"{_describe(result)} has no topic: set a topic in poll or in a transform")
+            topic = core.topic_of(result)
             outgoing += [
-                core.OutgoingRecords(result.topic, result.partition, columns, index)
+                core.OutgoingRecords(topic, result.partition, columns, index)
                 for columns in self._to_bytes.convert(result, now_ms)
             ]
         return outgoing
@@ -175,13 +172,13 @@ class WorkerSourceTask(WorkerTask):
         return [each for index in range(len(batch)) for each in self._convert(batch.take([index]), index)]
 
     def _send(self, send: core.Send) -> None:
-        writer, records = self._writer, send.records
-        assert writer is not None
-        if records.topic not in writer.cluster.view.topics:
+        producer, records = self._producer, send.records
+        assert producer is not None
+        if records.topic not in producer.cluster.view.topics:
             self._call_core(self.core.topic_unknown, send)
             return
         on_done = partial(self._on_acknowledged, send)
-        writer.send_with_callback(records.topic, records.partition, records.columns, on_done)
+        producer.send_with_callback(records.topic, records.partition, records.columns, on_done)
         self.counters.records += len(records.columns)
 
     def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
@@ -205,7 +202,7 @@ class WorkerSourceTask(WorkerTask):
                 self.spec.name,
                 failure.stage.value,
                 failure.class_name,
-                _describe(part),
+                core.describe(part),
                 f", record value {part.values[0]!r}" if self._policy.log_messages else "",
                 failure.error,
                 exc_info=failure.error,
@@ -260,12 +257,12 @@ class WorkerSourceTask(WorkerTask):
 
     async def _prepare_topic(self, topic: str) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
-        writer = self._writer
-        assert writer is not None
+        producer = self._producer
+        assert producer is not None
         try:
             if self._topic_creator is not None:
                 await self._topic_creator.ensure(topic)
-            await writer.prepare_topic(topic)
+            await producer.prepare_topic(topic)
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._report_event(self.core.topic_failed, topic, error)
         else:
@@ -291,12 +288,12 @@ class WorkerSourceTask(WorkerTask):
         else:
             self._report_event(self.core.commit_succeeded, commit.offsets)
 
-    async def _flush(self, writer: Writer) -> None:
+    async def _flush(self, producer: Producer) -> None:
         if self._preparation is not None:
             self._preparation.cancel()
         timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
         try:
-            await asyncio.wait_for(writer.flush(), timeout_ms / 1000)
+            await asyncio.wait_for(producer.flush(), timeout_ms / 1000)
         except TimeoutError:
             with self._lock:
                 count = self.core.unacknowledged
@@ -308,10 +305,10 @@ class WorkerSourceTask(WorkerTask):
                 timeout_ms,
             )
 
-    async def _close_clients(self, writer: Writer) -> None:
+    async def _close_clients(self, producer: Producer) -> None:
         if self._topic_creator is not None:
             await self._topic_creator.close()
-        await writer.close(timeout_ms=0)
+        await producer.close(timeout_ms=0)
 
 
 class _Context(TaskContext):
@@ -333,37 +330,12 @@ class _Context(TaskContext):
         return cast("list[dict[str, Any] | None]", found)
 
 
-def _as_batches(polled: Any, task_class: str) -> list[SourceBatch]:
-    """Return what `poll` returned as batches. Raises TypeError if it contains anything else than records."""
-    if polled is None:
-        return []
-    if isinstance(polled, SourceBatch):
-        return [polled]
-    items: list[Any] = list(polled)
-    if not items:
-        return []
-    expected = SourceBatch if isinstance(items[0], SourceBatch) else SourceRecord
-    for item in items:
-        if not isinstance(item, expected):
-            raise TypeError(
-                f"poll of {task_class} returned an object of type {type(item).__name__}: it must return SourceRecord "
-                "objects, SourceBatch objects or None"
-            )
-    return items if expected is SourceBatch else cast("list[SourceBatch]", from_records(items))
-
-
 def _record_metadata(sent: SendMetadata, timestamps: Any) -> RecordMetadata:
     """Return the metadata of a record that was sent alone, with the broker's timestamp if it sets one."""
     timestamp = timestamps[0] if isinstance(timestamps, list) else timestamps
     if sent.log_append_time_ms >= 0:
         timestamp = sent.log_append_time_ms
     return RecordMetadata(sent.topic, sent.partition, sent.base_offset, timestamp)
-
-
-def _describe(part: Any) -> str:
-    offset = part.source_offsets[0] if part.source_offsets else part.source_offset
-    topic = f" for topic {part.topic}" if part.topic else ""
-    return f"a record{topic} from source partition {part.source_partition} at offset {offset}"
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""Testing of code that uses Kafka or Connect: an in-process broker with faults, and a Connect worker.
+"""Testing of code that uses Kafka or Connect: plug-ins in memory, an in-process broker with faults, a Connect worker.
 
 The fixtures `kafka_broker` and `connect_worker` are available in every pytest run without an import. The names below
 are imported on first use, so that a test that needs no broker does not load one.
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from headrace.testing.sink_run import Restart as Restart
     from headrace.testing.sink_run import SinkRun as SinkRun
     from headrace.testing.sink_run import run_sink as run_sink
+    from headrace.testing.source_run import LostAcknowledgement as LostAcknowledgement
+    from headrace.testing.source_run import PauseSource as PauseSource
+    from headrace.testing.source_run import RestartSource as RestartSource
+    from headrace.testing.source_run import SourceRun as SourceRun
+    from headrace.testing.source_run import run_source as run_source
     from headrace.testing.worker import ConnectWorker as ConnectWorker
     from headrace.testing.worker import ConnectWorkerError as ConnectWorkerError
 
@@ -37,6 +42,11 @@ _MODULES = {
     "Restart": "sink_run",
     "SinkRun": "sink_run",
     "run_sink": "sink_run",
+    "LostAcknowledgement": "source_run",
+    "PauseSource": "source_run",
+    "RestartSource": "source_run",
+    "SourceRun": "source_run",
+    "run_source": "source_run",
     "ConsumerRecord": "broker",
     "KafkaBroker": "broker",
     "Fault": "broker_faults",

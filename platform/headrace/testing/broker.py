@@ -27,10 +27,10 @@ from headrace_broker.client import offsets
 from headrace_broker.client.admin import Admin, NewTopic, values_or_raise
 from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import BrokerError, TimedOutError
 from headrace_broker.client.fetched import FetchedBatch
-from headrace_broker.client.reader import Reader
-from headrace_broker.client.writer import Writer
+from headrace_broker.client.producer import Producer
 from headrace_broker.records.columns import Headers, RecordColumns
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.network.socket_server import SocketServer
@@ -187,13 +187,13 @@ class KafkaBroker:
             return
 
         async def send() -> None:
-            writer = await Writer.open(self._client_config("producer"))
+            producer = await Producer.open(self._client_config("producer"))
             try:
-                future = writer.send(topic, partition, columns)
-                await writer.flush()
+                future = producer.send(topic, partition, columns)
+                await producer.flush()
                 await future
             finally:
-                await writer.close()
+                await producer.close()
 
         self._run(send())
 
@@ -207,26 +207,26 @@ class KafkaBroker:
 
     async def _consume(self, topic: str, count: int, timeout_s: float) -> list[ConsumerRecord]:
         deadline = asyncio.get_running_loop().time() + timeout_s
-        reader = await Reader.open(self._client_config("consumer"))
+        consumer = await Consumer.open(self._client_config("consumer"))
         try:
-            partitions = await _partitions(reader.cluster, topic, timeout_s)
-            reader.assign(partitions)
-            await reader.seek_to_beginning()
+            partitions = await _partitions(consumer.cluster, topic, timeout_s)
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning()
             records: list[ConsumerRecord] = []
             while True:
-                ends = await reader.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
-                while any(reader.positions().get(each, -1) < end.offset for each, end in ends.items()):
-                    for batch in await reader.poll(_POLL_MS):
+                ends = await consumer.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
+                while any(consumer.positions().get(each, -1) < end.offset for each, end in ends.items()):
+                    for batch in await consumer.poll(_POLL_MS):
                         records += _records(batch)
                 if len(records) >= count:
                     return sorted(records, key=lambda record: (record.partition, record.offset))
                 remaining_s = deadline - asyncio.get_running_loop().time()
                 if remaining_s <= 0:
                     raise TimeoutError(f"topic {topic} has {len(records)} of {count} records after {timeout_s:g} s")
-                for batch in await reader.poll(min(_POLL_MS, remaining_s * 1000)):
+                for batch in await consumer.poll(min(_POLL_MS, remaining_s * 1000)):
                     records += _records(batch)
         finally:
-            await reader.close()
+            await consumer.close()
 
     def _client_config(self, kind: Any) -> ClientConfig:
         properties = {"bootstrap.servers": self.bootstrap_servers, "client.id": EXEMPT_CLIENT_ID}

@@ -22,7 +22,7 @@ from headrace.runtime.worker_task import Counters
 from headrace_broker.records.columns import RecordColumns
 
 
-class Writer:
+class Producer:
     def __init__(self) -> None:
         self.sent: list[RecordColumns] = []
         self.futures: list[Future[None]] = []
@@ -57,20 +57,20 @@ def run(coroutine: Coroutine[Any, Any, None]) -> Future[None]:
     return future
 
 
-def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[SinkErrors, Writer, Counters]:
+def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[SinkErrors, Producer, Counters]:
     spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
-    writer, counters = Writer(), Counters()
+    producer, counters = Producer(), Counters()
     errors = SinkErrors(
         "c-0",
         "Task",
         ErrorPolicy(tolerate=tolerate),
         Converters(StringConverter(), StringConverter(), StringConverter()),
         counters,
-        queue=DeadLetterQueue("dlq", spec, cast("Any", writer), with_context=True),
+        queue=DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True),
         read_record=read_record,
         run=run,
     )
-    return errors, writer, counters
+    return errors, producer, counters
 
 
 def record(offset: int, value: str = "", raw: RecordColumns | None = FETCHED) -> SinkRecord:
@@ -85,46 +85,46 @@ def fail(errors: SinkErrors, stage: Stage, offset: int) -> None:
     errors.report_failure(Failure(stage, "C", ValueError(stage.value), 1), part)
 
 
-def offsets(writer: Writer) -> list[int]:
-    headers = [dict((columns.headers or [[]])[0]) for columns in writer.sent]
+def offsets(producer: Producer) -> list[int]:
+    headers = [dict((columns.headers or [[]])[0]) for columns in producer.sent]
     return [int(each["__connect.errors.offset"] or b"") for each in headers]
 
 
 def test_dlq_records_of_the_stages_before_put_are_sent_in_offset_order() -> None:
-    errors, writer, counters = make()
+    errors, producer, counters = make()
     for stage, offset in [(Stage.VALUE_CONVERTER, 15), (Stage.VALUE_CONVERTER, 17), (Stage.TRANSFORMATION, 11)]:
         fail(errors, stage, offset)
-    assert writer.sent == []
+    assert producer.sent == []
     errors.send_collected()
-    assert offsets(writer) == [11, 15, 17]
-    assert [columns.values for columns in writer.sent] == [[b"11"], [b"15"], [b"17"]]
+    assert offsets(producer) == [11, 15, 17]
+    assert [columns.values for columns in producer.sent] == [[b"11"], [b"15"], [b"17"]]
     assert counters.skipped == counters.errors == 3
 
 
 def test_wait_for_reports_sends_collected_records_once() -> None:
-    errors, writer, _ = make()
+    errors, producer, _ = make()
     fail(errors, Stage.TRANSFORMATION, 12)
     errors.wait_for_reports()
     errors.wait_for_reports()
-    assert offsets(writer) == [12]
+    assert offsets(producer) == [12]
 
 
 def test_reported_record_is_sent_with_its_fetched_bytes_at_once() -> None:
-    errors, writer, _ = make()
+    errors, producer, _ = make()
     future = errors.report(record(16, "another value"), DataError("no"))
     assert future.done()
-    assert [columns.values for columns in writer.sent] == [[b"16"]]
+    assert [columns.values for columns in producer.sent] == [[b"16"]]
     batch = SinkBatch("t", ["x", "y"], partition=1, offsets=[13, 14], raw=FETCHED)
     errors.report_at(batch, 1, DataError("no"))
-    assert writer.sent[-1].values == [b"14"]
+    assert producer.sent[-1].values == [b"14"]
 
 
 def test_report_future_completes_with_the_acknowledgement() -> None:
-    errors, writer, _ = make()
-    writer.is_acknowledging = False
+    errors, producer, _ = make()
+    producer.is_acknowledging = False
     future = errors.report(record(16), DataError("no"))
     assert not future.done()
-    writer.futures[0].set_result(None)
+    producer.futures[0].set_result(None)
     assert future.result(0) is None
 
 
@@ -133,34 +133,34 @@ def test_report_without_fetched_bytes_reads_the_record_again() -> None:
         assert (topic, partition, offset) == ("t", 1, 16)
         return RecordColumns([b"original"], keys=[b"key"], timestamps=[5], offsets=[16])
 
-    errors, writer, _ = make(read_record=read)
+    errors, producer, _ = make(read_record=read)
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
-    assert [(columns.values, columns.keys, columns.timestamps) for columns in writer.sent] == [
+    assert [(columns.values, columns.keys, columns.timestamps) for columns in producer.sent] == [
         ([b"original"], [b"key"], [5])
     ]
 
 
 def test_report_of_a_deleted_record_converts_it_again_and_marks_it() -> None:
-    errors, writer, _ = make()
+    errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
-    assert writer.sent[0].values == [b"new"]
-    assert (REENCODED_HEADER, b"true") in (writer.sent[0].headers or [[]])[0]
+    assert producer.sent[0].values == [b"new"]
+    assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
 def test_report_raises_if_errors_are_not_tolerated() -> None:
-    errors, writer, _ = make(tolerate=False)
+    errors, producer, _ = make(tolerate=False)
     with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT: no"):
         errors.report(record(16), DataError("no"))
-    assert writer.sent == []
+    assert producer.sent == []
 
 
 def test_commits_wait_for_reports_of_assigned_partitions_only() -> None:
-    errors, writer, _ = make()
-    writer.is_acknowledging = False
+    errors, producer, _ = make()
+    producer.is_acknowledging = False
     errors.report(record(16), DataError("no"))
     errors.release([("t", 1)])
     errors.wait_for_reports()  # does not wait for the report of the revoked partition
     errors.report(record(17), DataError("no"))
-    writer.futures[1].set_exception(ValueError("too large"))
+    producer.futures[1].set_exception(ValueError("too large"))
     with pytest.raises(ConnectError, match="Could not write a record to the dead letter queue dlq: too large"):
         errors.wait_for_reports()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_broker.client.errors import BrokerError
-from headrace_broker.client.writer_core import PRODUCER_EPOCH_MAX, ReadyBatch, RequestPlan, Verdict, WriterCore
+from headrace_broker.client.producer_core import PRODUCER_EPOCH_MAX, ProducerCore, ReadyBatch, RequestPlan, Verdict
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.batch import read_header, verify_crc
 from headrace_broker.records.builder import build_batch
@@ -19,8 +19,8 @@ def make_core(
     retries: int = 2**31 - 1,
     acks: bool = True,
     is_at_least_once: bool = False,
-) -> WriterCore:
-    core = WriterCore(
+) -> ProducerCore:
+    core = ProducerCore(
         idempotent=idempotent,
         expects_responses=acks,
         in_flight_requests_max=in_flight,
@@ -33,7 +33,7 @@ def make_core(
     return core
 
 
-def known_core(*, is_at_least_once: bool = False) -> WriterCore:
+def known_core(*, is_at_least_once: bool = False) -> ProducerCore:
     """Return a core whose producer is known to the broker: the batch with sequence 0 is acknowledged."""
     core = make_core(is_at_least_once=is_at_least_once)
     core.add(make_batch(1))
@@ -48,7 +48,7 @@ def make_batch(count: int = 2, partition: int = 0, deadline_ms: float = 10_000) 
     return ReadyBatch(TOPIC, partition, data, count, deadline_ms)
 
 
-def drain(core: WriterCore, now_ms: float = 0) -> list[RequestPlan]:
+def drain(core: ProducerCore, now_ms: float = 0) -> list[RequestPlan]:
     plans = []
     while more := core.drain(now_ms, lambda topic, partition: 1, lambda node: True):
         plans += more

@@ -1,4 +1,4 @@
-"""WriterCore against a model of brokers that lose requests and responses, change leaders and forget producers."""
+"""ProducerCore against a model of brokers that lose requests and responses, change leaders and forget producers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_broker.client.writer_core import ReadyBatch, RequestPlan, Verdict, WriterCore
+from headrace_broker.client.producer_core import ProducerCore, ReadyBatch, RequestPlan, Verdict
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.records.batch import SEQUENCE_MAX, read_header
 from headrace_broker.records.builder import build_batch
@@ -65,10 +65,10 @@ class LogModel:
 
 
 class ProducerModel:
-    """A WriterCore, a log for each partition, and requests in flight on connections that can fail."""
+    """A ProducerCore, a log for each partition, and requests in flight on connections that can fail."""
 
     def __init__(self, *, idempotent: bool, partitions: int, is_at_least_once: bool = False) -> None:
-        self.core = WriterCore(
+        self.core = ProducerCore(
             idempotent=idempotent,
             expects_responses=True,
             in_flight_requests_max=5,

@@ -27,14 +27,14 @@ from headrace_broker.client.fetcher import Fetcher
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.topic_names import TopicPartition
 
-__all__ = ["FetchedBatch", "FetchedChunk", "OffsetAndMetadata", "Reader"]
+__all__ = ["FetchedBatch", "FetchedChunk", "OffsetAndMetadata", "Consumer"]
 
 logger = logging.getLogger(__name__)
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 
-class Reader:
+class Consumer:
     """A Kafka consumer; open it with `open`, then `assign` or `subscribe`, `poll`, and `close`."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, *, owns_cluster: bool) -> None:
@@ -58,7 +58,7 @@ class Reader:
         self._closed = False
 
     @classmethod
-    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Reader:
+    async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Consumer:
         """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
@@ -68,7 +68,7 @@ class Reader:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group membership."""
         if self._group is not None:
-            raise ClientError("assign: this reader is subscribed; use another reader for a manual assignment")
+            raise ClientError("assign: this consumer is subscribed; use another consumer for a manual assignment")
         wanted = list(partitions)
         self.cluster.track({topic for topic, _ in wanted})
         self._set_assignment(wanted)
@@ -94,7 +94,7 @@ class Reader:
         if (topics is None) == (pattern is None):
             raise ClientError("subscribe: pass either topics or a pattern")
         if self._group is not None or self._core.assignment:
-            raise ClientError("subscribe: this reader already has an assignment or a subscription")
+            raise ClientError("subscribe: this consumer already has an assignment or a subscription")
         self._callbacks = {
             Change.ASSIGNED: on_assigned,
             Change.REVOKED: on_revoked,
@@ -174,7 +174,7 @@ class Reader:
 
     def _check_assigned(self, topic_partition: TopicPartition) -> TopicPartition:
         if topic_partition not in self._core.assignment:
-            raise ClientError(f"{topic_partition[0]}-{topic_partition[1]} is not assigned to this reader")
+            raise ClientError(f"{topic_partition[0]}-{topic_partition[1]} is not assigned to this consumer")
         return topic_partition
 
     async def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
@@ -220,7 +220,7 @@ class Reader:
     async def poll_chunks(self, timeout_ms: float = 0) -> list[FetchedChunk]:
         """Poll as `poll` does, but return unparsed chunks, which another thread can parse.
 
-        The positions of the reader are set to the end of the chunks. Do not mix this with the other poll methods.
+        The positions of the consumer are set to the end of the chunks. Do not mix this with the other poll methods.
         """
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -239,8 +239,8 @@ class Reader:
         return self._config.max_poll_records if "max.poll.records" in self._config.explicit else None
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a method of this reader in its loop's thread, from another thread, and return the result."""
-        assert threading.get_ident() != self._loop_thread, "call would block the reader's event loop"
+        """Run a method of this consumer in its loop's thread, from another thread, and return the result."""
+        assert threading.get_ident() != self._loop_thread, "call would block the consumer's event loop"
 
         async def run() -> Any:
             result = method(*arguments)
@@ -330,14 +330,14 @@ class Reader:
 
     def _raise_error(self) -> None:
         if self._closed:
-            raise ClosedError("the reader is closed")
+            raise ClosedError("the consumer is closed")
         if self._fetcher.errors:
             raise self._fetcher.errors.popleft()
         if self._group is not None and self._group.error is not None:
             raise self._group.error
 
     async def _on_poll(self) -> None:
-        """Restart max.poll.interval.ms, auto-commit if due, and rejoin the group if the reader left it."""
+        """Restart max.poll.interval.ms, auto-commit if due, and rejoin the group if the consumer left it."""
         now_ms = self._last_poll_ms = self.cluster.now_ms()
         if self._leaving is not None and self._group is not None:
             await self._leaving
@@ -443,7 +443,7 @@ class Reader:
                     await self._offsets.auto_commit(self.positions())
             except TimeoutError:
                 logger.warning(
-                    "Group %s: auto-commit did not complete within %.0f ms; closing the reader",
+                    "Group %s: auto-commit did not complete within %.0f ms; closing the consumer",
                     self._config.group_id,
                     timeout_ms,
                 )
@@ -455,7 +455,7 @@ class Reader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._group is not None and leave_group:
-            await self._group.leave("the reader was closed", timeout_ms)
+            await self._group.leave("the consumer was closed", timeout_ms)
         self._update_event.set()
         if self._owns_cluster:
             await self.cluster.close()

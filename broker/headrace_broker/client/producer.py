@@ -1,9 +1,9 @@
 """The producer: sends columns of records as record batches, and reports one acknowledgement for each `send`.
 
-It runs `writer_core` on one event loop. The `batcher` builds batches in the sending thread, so that the loop only does
-I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`; all other methods must be
-called in the loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait while the
-buffer is full.
+It runs `producer_core` on one event loop. The `batcher` builds batches in the sending thread, so that the loop only
+does I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`; all other methods must
+be called in the loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait while
+the buffer is full.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace_broker.client.errors import (
     RecordTooLargeError,
     TimedOutError,
 )
-from headrace_broker.client.writer_core import ReadyBatch, RequestPlan, Verdict, WriterCore
+from headrace_broker.client.producer_core import ProducerCore, ReadyBatch, RequestPlan, Verdict
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace_broker.protocol.messages.produce import (
@@ -45,7 +45,7 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.reader import read_columns
 
-__all__ = ["RecordMetadata", "Writer"]
+__all__ = ["RecordMetadata", "Producer"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _PRODUCE_VERSION_MAX = 12
 """The last version with topic names; version 13 uses topic ids."""
 
 
-class Writer:
+class Producer:
     """A Kafka producer; open it with `open`, close it with `close`."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Writer:
         self._owns_cluster = owns_cluster
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._core = WriterCore(
+        self._core = ProducerCore(
             idempotent=config.enable_idempotence,
             expects_responses=config.acks != 0,
             in_flight_requests_max=config.max_in_flight,
@@ -87,10 +87,10 @@ class Writer:
     @classmethod
     async def open(
         cls, config: ClientConfig, *, cluster: Cluster | None = None, is_at_least_once: bool = False
-    ) -> Writer:
+    ) -> Producer:
         """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds.
 
-        `is_at_least_once` is a parameter of `WriterCore`.
+        `is_at_least_once` is a parameter of `ProducerCore`.
         """
         opened = cluster or await Cluster.open(config)
         return cls(opened, config, owns_cluster=cluster is None, is_at_least_once=is_at_least_once)
@@ -107,7 +107,7 @@ class Writer:
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         delivery = self._create_delivery(topic, partial(_complete_future, future))
         if self._closed:
-            self._fail_delivery(delivery, ClosedError("the writer is closed"))
+            self._fail_delivery(delivery, ClosedError("the producer is closed"))
         elif topic in self._queued_sends or topic not in self.cluster.view.topics:
             self._queue_until_metadata(topic, partition, columns, delivery)
         else:
@@ -136,7 +136,7 @@ class Writer:
         It blocks while the topic's metadata is missing, and while the buffer is full.
         Raises BufferExhaustedError, TimedOutError, ClosedError.
         """
-        assert threading.get_ident() != self._loop_thread, "send_blocking would block the writer's event loop"
+        assert threading.get_ident() != self._loop_thread, "send_blocking would block the producer's event loop"
         timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms
         if topic not in self.cluster.view.topics:
             asyncio.run_coroutine_threadsafe(self.cluster.topic(topic, timeout), self._loop).result()
@@ -190,14 +190,14 @@ class Writer:
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("Closing the writer: %s", error)
+            logger.warning("Closing the producer: %s", error)
         finally:
             await self._shut_down()
 
     async def _shut_down(self) -> None:
         self._closed = True
         self._batcher.close()
-        self._abort(ClosedError("the writer was closed before the records were acknowledged"))
+        self._abort(ClosedError("the producer was closed before the records were acknowledged"))
         if self._on_metadata in self.cluster.listeners:
             self.cluster.listeners.remove(self._on_metadata)
         if self._timer is not None:

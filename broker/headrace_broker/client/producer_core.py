@@ -1,6 +1,6 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
-Pure: `Writer` does the I/O. It passes in batches, responses and `now_ms`; it receives request plans and verdicts.
+Pure: `Producer` does the I/O. It passes in batches, responses and `now_ms`; it receives request plans and verdicts.
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
   only one batch of a partition is in flight. With idempotence up to five batches are in flight, after the broker has
@@ -11,12 +11,12 @@ Guarantees:
   a batch that no attempt can have written to the log. If an attempt may have written it, the batch fails instead:
   brokers remember only a few batches (Apache Kafka one, after a restart), so the reported gap may mean that the broker
   has forgotten the batch, and a retry with a new epoch would write it twice. The Java producer bumps the epoch in this
-  case, too, and so does a writer with `is_at_least_once`: it never fails because of a gap, but may write batches twice.
+  case, too. So does a producer with `is_at_least_once`: it never fails because of a gap, but may write batches twice.
   As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
 - A failed batch does not affect other partitions.
 
-Only the `Writer` that created a `WriterCore` uses it, so there are no locks. A batch is in exactly one of three states:
-waiting, in flight, or resolved.
+Only the `Producer` that created a `ProducerCore` uses it, so there are no locks. A batch is in exactly one of three
+states: waiting, in flight, or resolved.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True, eq=False)
 class ReadyBatch:
-    """A built record batch to send. `WriterCore` does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
+    """A built record batch to send. `ProducerCore` does not use `delivery_parts`, `reserved_bytes` and `last_error`."""
 
     topic: str
     partition: int
@@ -104,7 +104,7 @@ class _Partition:
     retry_at_ms: float = 0.0
 
 
-class WriterCore:
+class ProducerCore:
     """Holds the batch queues of the partitions and the in-flight counts of the nodes."""
 
     def __init__(
