@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -147,42 +147,55 @@ class _FunctionSourceTask(SourceTask[Config]):
         partitions = self._own_partitions(config)
         offsets = self.context.offsets.read_all(partitions)
         self._readers = [_Reader(each, offset) for each, offset in zip(partitions, offsets, strict=True)]
+        self._error: Exception | None = None  # raised after the records before it were returned
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Advance each generator that is due; return what they yielded, or None after a wait."""
         started_s = self.context.monotonic()
         records: list[SourceRecord] = []
         for reader in self._readers:
-            if reader.due_s <= started_s:
+            if reader.due_s <= started_s and self._error is None:
                 records += self._advance(reader)
+        if self._error is not None and not records:
+            error, self._error = self._error, None
+            raise error
         if not records:
             due_s = min((reader.due_s for reader in self._readers), default=started_s + 1)
             self.context.wait(min(max(due_s - self.context.monotonic(), 0.0), 1.0))
         return records or None
 
     def stop(self) -> None:
-        """Close the generators."""
-        for reader in getattr(self, "_readers", ()):
-            if reader.generator is not None:
-                reader.generator.close()
+        """Close all generators, also if one of them raises an error."""
+        with ExitStack() as generators:
+            for reader in getattr(self, "_readers", ()):
+                if reader.generator is not None:
+                    generators.callback(reader.generator.close)
 
     def _advance(self, reader: _Reader) -> list[SourceRecord]:
+        """Return the next records of a generator; an error ends the generator and is kept in `_error`."""
         records: list[SourceRecord] = []
         deadline_s = self.context.monotonic() + _POLL_SECONDS_MAX
+        try:
+            while len(records) < _POLL_RECORDS_MAX and (not records or self.context.monotonic() < deadline_s):
+                item = self._next(reader)
+                if isinstance(item, Wait):
+                    reader.due_s = self.context.monotonic() + item.seconds
+                    break
+                records.append(self._record(reader, item))
+        except Exception as error:  # noqa: BLE001 - poll raises it
+            reader.generator = None
+            self._error = error
+        return records
+
+    def _next(self, reader: _Reader) -> object:
+        """Return what the generator yields next; at its end, a wait until the next call of the function."""
         if reader.generator is None:
             reader.generator = self._call(reader)
-        while len(records) < _POLL_RECORDS_MAX and (not records or self.context.monotonic() < deadline_s):
-            try:
-                item = next(reader.generator)
-            except StopIteration:
-                reader.generator = None
-                reader.due_s = self.context.monotonic() + self._interval_s
-                break
-            if isinstance(item, Wait):
-                reader.due_s = self.context.monotonic() + item.seconds
-                break
-            records.append(self._record(reader, item))
-        return records
+        try:
+            return next(reader.generator)
+        except StopIteration:
+            reader.generator = None
+            return Wait(self._interval_s)
 
     def _call(self, reader: _Reader) -> Any:
         function = type(self).function

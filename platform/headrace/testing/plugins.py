@@ -12,9 +12,10 @@ from headrace.data.records import ConnectRecord
 from headrace.data.schema import Schema
 from headrace.plugins.creation import create, create_converter
 from headrace.runtime.chain import Step, TransformChain
+from headrace.runtime.error_policy import ErrorPolicy, ToleranceExceeded
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
-from headrace.runtime.tolerance import ErrorPolicy, RetryWithToleranceOperator, ToleranceExceeded
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 
 _R = TypeVar("_R", bound=ConnectRecord)
 

@@ -15,7 +15,8 @@ from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime import sink_task_core as core
 from headrace.runtime.chain import TransformChain
-from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator, ToleranceExceeded
+from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.testing.task_configs import CONNECTOR_NAME, connector_class_of, task_configs, task_plugins
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 

@@ -15,7 +15,8 @@ from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
-from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator
+from headrace.runtime.error_policy import ErrorPolicy, Failure
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.testing.task_configs import CONNECTOR_NAME, connector_class_of, task_configs, task_plugins
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 
@@ -184,15 +185,13 @@ class _SourceTaskRun:
         return True
 
     def _poll_until_done(self) -> None:
-        while True:
+        while not self._is_done():
             if self._clock.is_stopping:
                 raise TimeoutError(f"the source task has not returned all records after {LIMIT_S:g} s of virtual time")
-            if self._is_done():
-                self._clock.is_stopping = True
-                self._carry_out(self._core.on_stop())
-            effects = self._core.next_step(self._clock.now_ms)
-            if core.Stop() in effects:
-                return
+            self._carry_out(self._core.next_step(self._clock.now_ms))
+        self._clock.is_stopping = True
+        self._carry_out(self._core.on_stop())
+        while core.Stop() not in (effects := self._core.next_step(self._clock.now_ms)):
             self._carry_out(effects)
 
     def _is_done(self) -> bool:

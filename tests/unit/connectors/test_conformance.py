@@ -63,9 +63,3 @@ class TestFileStreamSource(SourceConformance):
         before = len(path.read_text().splitlines()) if path.exists() else 0
         with path.open("a") as file:
             file.writelines(f"line {number}\n" for number in range(before, before + count))
-
-
-class TestExampleSource(SourceConformance):
-    """The external system of the countdown is its configuration: it has `from` + 1 numbers."""
-
-    plugin = load_example().countdown

@@ -1,0 +1,201 @@
+"""`run_source`: a source task in memory, with the decisions of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.api import (
+    Config,
+    ConnectRecord,
+    DataError,
+    RecordMetadata,
+    RetriableError,
+    SourceBatch,
+    SourceRecord,
+    SourceTask,
+    Wait,
+    key,
+    source,
+    transform,
+    wait,
+)
+from headrace.testing import LostAcknowledgement, PauseSource, RestartSource, run_source
+
+
+class NumbersConfig(Config):
+    topic: str = key("topic", default="numbers")
+    end: int = key("end", default=10)
+    mode: str = key("mode", default="")
+
+
+class NumbersTask(SourceTask[NumbersConfig]):
+    """Returns the numbers from 0 to `end`, two with each poll."""
+
+    def start(self, config: NumbersConfig) -> None:
+        offset = self.context.offsets.read({"numbers": 1})
+        self.next = 0 if offset is None else offset["n"]
+        self.failures = 0
+
+    def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
+        if self.config.mode == "retriable" and self.failures < 3:
+            self.failures += 1
+            raise RetriableError("not yet")
+        numbers = list(range(self.next, min(self.next + 2, self.config.end)))
+        if not numbers:
+            self.context.wait(5)
+            return None
+        self.next = numbers[-1] + 1
+        partition, offset = {"numbers": 1}, {"n": self.next}
+        if self.config.mode == "offsets only":
+            return SourceBatch(self.config.topic, [], source_partition=partition, source_offset=offset)
+        return [
+            SourceRecord(
+                topic=self.config.topic, value=number, source_partition=partition, source_offset={"n": number + 1}
+            )
+            for number in numbers
+        ]
+
+
+class CommittingTask(NumbersTask):
+    """Keeps the calls of `commit_record`."""
+
+    committed: list[tuple[Any, RecordMetadata | None]]
+
+    def start(self, config: NumbersConfig) -> None:
+        super().start(config)
+        type(self).committed = []
+
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        self.committed.append((record.value, metadata))
+
+
+@transform
+def drop_odd(config: Config, record: ConnectRecord) -> ConnectRecord | None:
+    return None if record.value % 2 else record.replace(value=-record.value)
+
+
+@transform
+def reject_three(config: Config, record: ConnectRecord) -> ConnectRecord:
+    if record.value == 3:
+        raise DataError("three")
+    return record
+
+
+def path(function: Any) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def values(records: Sequence[SourceRecord]) -> list[Any]:
+    return [record.value for record in records]
+
+
+def test_records_and_offsets_of_all_polls_are_returned() -> None:
+    run = run_source(NumbersTask, {}, records=100)
+    assert values(run.records) == list(range(10))
+    assert run.offset == {"n": 10}
+    assert run.offsets == {(("numbers", 1),): {"n": 10}}
+    assert (run.calls[0], run.calls[-1]) == ("start", "stop")
+
+
+def test_run_ends_after_the_wanted_number_of_records_and_another_continues() -> None:
+    first = run_source(NumbersTask, {}, records=4)
+    assert values(first.records) == [0, 1, 2, 3]
+    second = run_source(NumbersTask, {}, records=100, offsets=first.offsets)
+    assert values(second.records) == list(range(4, 10))
+
+
+def test_restart_reads_the_last_batch_again() -> None:
+    run = run_source(NumbersTask, {}, records=100, faults=[RestartSource(4)])
+    assert values(run.records) == [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert run.calls.count("start") == 2
+    assert run.calls.count("stop") == 1
+
+
+def test_batch_with_a_lost_acknowledgement_and_the_next_batch_are_read_again() -> None:
+    run = run_source(NumbersTask, {}, records=100, faults=[LostAcknowledgement(2)])
+    assert values(run.records) == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_lost_acknowledgement_of_the_last_batch_is_read_again() -> None:
+    run = run_source(NumbersTask, {"end": "4"}, records=100, faults=[LostAcknowledgement(2)])
+    assert values(run.records) == [0, 1, 2, 3, 2, 3]
+    assert run.offset == {"n": 4}
+
+
+def test_paused_task_is_not_polled() -> None:
+    run = run_source(NumbersTask, {}, records=100, faults=[PauseSource(4, seconds=1000)])
+    assert values(run.records) == list(range(10))
+
+
+def test_poll_with_a_retriable_error_is_repeated() -> None:
+    run = run_source(NumbersTask, {"mode": "retriable"}, records=100)
+    assert values(run.records) == list(range(10))
+    assert run.calls[:5] == ["start", *["poll"] * 4]
+
+
+def test_empty_batches_commit_their_offsets() -> None:
+    run = run_source(NumbersTask, {"mode": "offsets only"}, records=100)
+    assert run.records == []
+    assert run.offset == {"n": 10}
+
+
+def test_transforms_are_applied() -> None:
+    run = run_source(NumbersTask, {"transforms": "a", "transforms.a.type": path(drop_odd)}, records=100)
+    assert values(run.records) == [0, -2, -4, -6, -8]
+    assert run.offset == {"n": 10}
+
+
+def test_error_of_a_transform_fails_the_run_unless_it_is_tolerated() -> None:
+    props = {"transforms": "a", "transforms.a.type": path(reject_three)}
+    with pytest.raises(Exception, match="three"):
+        run_source(NumbersTask, props, records=100)
+    run = run_source(NumbersTask, {**props, "errors.tolerance": "all"}, records=100)
+    assert values(run.records) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert [(record.value, str(error)) for record, error in run.skipped] == [(3, "three")]
+
+
+def test_commit_record_gets_the_record_before_transforms_and_the_metadata_of_the_acknowledgement() -> None:
+    props = {"transforms": "a", "transforms.a.type": path(drop_odd), "end": "4"}
+    run_source(CommittingTask, props, records=100)
+    assert CommittingTask.committed == [
+        (0, RecordMetadata("numbers", 0, 0, None)),
+        (1, None),
+        (2, RecordMetadata("numbers", 0, 1, None)),
+        (3, None),
+    ]
+
+
+@pytest.mark.parametrize("polled", [5, [5], "text", [SourceRecord(topic="t", value=1), 5]])
+def test_poll_that_returns_something_else_than_records_fails(polled: Any) -> None:
+    class OtherTask(SourceTask[Config]):
+        def poll(self) -> Any:
+            return polled
+
+    with pytest.raises(TypeError, match=r"OtherTask.*must return SourceRecord|not iterable"):
+        run_source(OtherTask, {}, records=1)
+
+
+def test_record_without_a_topic_fails_the_task_and_names_its_source_offset() -> None:
+    @source
+    def ticks(config: NumbersConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
+        yield SourceRecord(topic=None, value=1, source_offset={"n": 7})
+
+    with pytest.raises(DataError, match=r"offset \{'n': 7\} has no topic"):
+        run_source(ticks, {}, records=1)
+
+
+def test_run_over_several_tasks_reads_all_source_partitions() -> None:
+    @source(partitions=lambda config: [{"shard": number} for number in range(5)])
+    def shards(
+        config: NumbersConfig, offset: Mapping[str, Any] | None, partition: Mapping[str, Any]
+    ) -> Iterator[SourceRecord | Wait]:
+        yield SourceRecord(topic="t", value=partition["shard"], source_offset={"n": 1})
+        yield wait(1)
+
+    run = run_source(shards, {"tasks.max": "2"}, records=3)
+    assert set(values(run.records)) == set(range(5))
+    with pytest.raises(ValueError, match="source partitions: read offsets"):
+        assert run.offset
