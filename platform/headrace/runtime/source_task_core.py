@@ -310,6 +310,8 @@ class SourceTaskCore:
 
     def flushed(self) -> list[Effect]:
         """The wait for acknowledgements at the end of the task is over: commit what is acknowledged."""
+        if self._is_stopped and self._error is not None:
+            log.error("Task %s: %s; the records are polled again after a restart", self._name, self._error)
         return [*self._records_to_commit(), *self._commit()]
 
     def close(self) -> list[Effect]:

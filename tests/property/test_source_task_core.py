@@ -1,0 +1,354 @@
+"""Random sequences of events keep the guarantees of the source task core; the model is a list of records per partition.
+
+Record n of a source partition has the value n and the offset n + 1, which means "resume after record n".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.api.errors import ConnectError, RetriableError
+from headrace.api.task import RecordMetadata
+from headrace.data.batch import SourceBatch
+from headrace.runtime.offsets_tracker import Offset
+from headrace.runtime.source_task_core import (
+    CommitOffsets,
+    CommitRecords,
+    CommitTask,
+    Convert,
+    Effect,
+    Fail,
+    OutgoingRecords,
+    Poll,
+    PrepareTopic,
+    ReportState,
+    ReportTopic,
+    Send,
+    Skip,
+    SourceTaskCore,
+    Stop,
+    Wait,
+)
+
+PARTITIONS = 2
+TOPICS = ("even", "odd")
+DROPPED = 7
+"""Records whose number is divisible by it are dropped by a transform."""
+POLL_RECORDS_MAX = 3
+
+
+class SourceTaskMachine(RuleBasedStateMachine):
+    """A task, a producer and an offset store around one core. A killed task continues at the stored offsets."""
+
+    @initialize(tolerates_errors=st.booleans(), commits_records=st.booleans(), takes_risks=st.booleans())
+    def create(self, tolerates_errors: bool, commits_records: bool, takes_risks: bool) -> None:
+        self.takes_risks = takes_risks  # whether events may end the task
+        self.tolerates_errors = tolerates_errors
+        self.commits_records = commits_records
+        self.stored = dict.fromkeys(range(PARTITIONS), 0)
+        self.done: set[tuple[int, int]] = set()  # written, dropped or skipped records, by partition and number
+        self.is_paused = False
+        self.start_task()
+
+    def start_task(self) -> None:
+        self.core = SourceTaskCore(
+            "c-0",
+            is_paused=self.is_paused,
+            tolerates_errors=self.tolerates_errors,
+            commits_records=self.commits_records,
+        )
+        self.positions = dict(self.stored)
+        self.now_ms = 0
+        self.is_buffer_full = False
+        self.in_flight: list[Send] = []
+        self.unsent: set[tuple[int, int]] = set()  # polled, neither dropped nor passed to the producer
+        self.preparing: str | None = None
+        self.is_preparation_failing = False
+        self.commits: list[list[Offset]] = []  # under way
+        self.committed_records: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        self.written: set[tuple[int, int]] = set()
+        self.poll_plan: list[tuple[int, int]] | None = []
+        self.has_failed = False
+        self.has_stopped = False
+        self.reported_pause: bool | None = None
+        self.used_topics: list[str] = []
+        self.expects_failure = False
+
+    # The owner of the core
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self.carry_out_one(effect)
+
+    def carry_out_one(self, effect: Effect) -> None:
+        match effect:
+            case Poll():
+                self.poll()
+            case Convert(polled, by_record):
+                assert not self.is_buffer_full
+                assert by_record is self.commits_records
+                self.carry_out(self.core.converted(polled, self.convert(polled.batch)))
+            case Send(_, records):
+                assert not self.is_buffer_full
+                self.unsent -= self.records_in(records)
+                self.in_flight.append(effect)
+            case Skip(send, error):
+                self.unsent -= self.records_in(send.records)
+                self.report_result(send, None, error)
+            case PrepareTopic(topic):
+                assert self.preparing is None
+                self.preparing = topic
+            case CommitOffsets(offsets):
+                assert not self.commits, "two commits at a time"
+                self.commits.append(list(offsets))
+            case CommitRecords(batch, results):
+                self.commit_records(batch, results)
+            case ReportState(is_paused):
+                assert is_paused is not self.reported_pause
+                self.reported_pause = is_paused
+            case ReportTopic(topic):
+                assert topic not in self.used_topics
+                self.used_topics.append(topic)
+            case Fail():
+                assert self.expects_failure
+                self.has_failed = True
+            case Stop():
+                self.has_stopped = True
+            case CommitTask() | Wait():
+                return
+
+    def poll(self) -> None:
+        assert not self.is_paused
+        assert not self.is_buffer_full
+        assert not self.unsent, "polled although records wait"
+        plan, self.poll_plan = self.poll_plan, []
+        if plan is None:
+            self.carry_out(self.core.poll_failed(RetriableError("poll"), now_ms=self.now_ms))
+            return
+        batches = []
+        for partition, count in plan:
+            first = self.positions[partition]
+            self.positions[partition] = first + count + (count == 0)  # an empty batch skips one record
+            if count == 0:
+                self.done.add((partition, first))
+            numbers = list(range(first, first + count))
+            self.unsent |= {(partition, number) for number in numbers if number % DROPPED}
+            self.done |= {(partition, number) for number in numbers if number % DROPPED == 0}
+            batches.append(
+                SourceBatch(
+                    "t",
+                    numbers,
+                    source_partition={"p": partition},
+                    source_offset={"n": self.positions[partition]},
+                    source_offsets=[{"n": number + 1} for number in numbers],
+                )
+            )
+        self.carry_out(self.core.polled(batches))
+
+    def convert(self, batch: SourceBatch) -> list[OutgoingRecords]:
+        kept = [(index, number) for index, number in enumerate(batch.values) if number % DROPPED]
+        groups = [[item] for item in kept]
+        if not self.commits_records:
+            groups = [[item for item in kept if item[1] % 2 == parity] for parity in (0, 1)]
+        return [
+            OutgoingRecords(
+                TOPICS[group[0][1] % 2],
+                None,
+                [(batch.source_partition["p"], number) for _, number in group],
+                group[0][0] if self.commits_records else None,
+            )
+            for group in groups
+            if group
+        ]
+
+    def records_in(self, records: OutgoingRecords) -> set[tuple[int, int]]:
+        return set(records.columns)
+
+    def report_result(self, send: Send, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        if error is None:
+            self.written |= self.records_in(send.records)
+        if error is None or self.tolerates_errors:
+            self.done |= self.records_in(send.records)
+        else:
+            self.expects_failure = True
+        self.carry_out(self.core.acknowledged(send, metadata, error))
+
+    def commit_records(self, batch: SourceBatch, results: list[RecordMetadata | None]) -> None:
+        assert self.commits_records
+        partition = batch.source_partition["p"]
+        self.committed_records[partition] += batch.values
+        for number, metadata in zip(batch.values, results, strict=True):
+            assert (partition, number) in self.done
+            assert (metadata is not None) == ((partition, number) in self.written)
+            assert metadata is None or metadata.offset == number
+
+    # Events
+
+    @property
+    def is_running(self) -> bool:
+        return not self.has_failed and not self.has_stopped
+
+    @precondition(lambda self: self.is_running)
+    @rule(
+        plan=st.one_of(
+            st.none(),
+            st.lists(
+                st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, POLL_RECORDS_MAX)), min_size=1, max_size=3
+            ),
+        ),
+        prepares_topics=st.booleans(),
+    )
+    def run(self, plan: list[tuple[int, int]] | None, prepares_topics: bool) -> None:
+        """Take all steps until the task's thread waits, with at most one poll that returns the plan."""
+        self.poll_plan = plan
+        for _ in range(50):
+            effects = self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full)
+            has_polled = Poll() in effects
+            self.carry_out(effects)
+            if prepares_topics and self.preparing is not None:
+                self.topic_is_ready()
+                continue
+            if not self.is_running or any(isinstance(effect, Wait) for effect in effects):
+                return
+            if has_polled and not plan:
+                return
+
+    @precondition(lambda self: self.is_running)
+    @rule()
+    def step(self) -> None:
+        self.carry_out(self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full))
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def acknowledge_all(self) -> None:
+        while self.in_flight:
+            self.acknowledge_first()
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        send = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
+        partition, number = send.records.columns[-1]
+        self.report_result(send, RecordMetadata(send.records.topic, partition, number, None), None)
+
+    @precondition(lambda self: self.in_flight and (self.tolerates_errors or self.takes_risks))
+    @rule(data=st.data())
+    def fail_send(self, data: st.DataObject) -> None:
+        send = self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))
+        self.report_result(send, None, OSError("record too large"))
+
+    @precondition(lambda self: self.preparing)
+    @rule()
+    def topic_is_ready(self) -> None:
+        topic, self.preparing = self.preparing, None
+        assert topic is not None
+        self.carry_out(self.core.topic_ready(topic))
+
+    @precondition(lambda self: self.preparing and (self.tolerates_errors or self.takes_risks))
+    @rule(is_fatal=st.booleans())
+    def topic_fails(self, is_fatal: bool) -> None:
+        is_fatal = is_fatal and self.takes_risks
+        topic, self.preparing = self.preparing, None
+        assert topic is not None
+        self.expects_failure = self.expects_failure or is_fatal or not self.tolerates_errors
+        self.carry_out(self.core.topic_failed(topic, ConnectError("denied") if is_fatal else OSError("invalid topic")))
+
+    @precondition(lambda self: self.is_running and self.in_flight)
+    @rule()
+    def producer_forgets_topic(self) -> None:
+        """The last send is returned unsent: its topic was deleted from the producer's metadata."""
+        send = self.in_flight.pop()
+        self.unsent |= self.records_in(send.records)
+        self.carry_out(self.core.topic_unknown(send))
+
+    @rule()
+    def commit_interval_passes(self) -> None:
+        self.carry_out(self.core.on_commit_due())
+
+    @precondition(lambda self: self.commits)
+    @rule(is_successful=st.booleans())
+    def commit_ends(self, is_successful: bool) -> None:
+        offsets = self.commits.pop()
+        if not is_successful:
+            self.carry_out(self.core.commit_failed(TimeoutError("commit")))
+            return
+        for partition, offset in offsets:
+            assert offset["n"] > self.stored[partition["p"]] or offset["n"] == self.stored[partition["p"]]
+            self.stored[partition["p"]] = offset["n"]
+        self.carry_out(self.core.commit_succeeded(offsets))
+
+    @rule(is_paused=st.booleans())
+    def pause_or_resume(self, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        self.carry_out(self.core.on_pause() if is_paused else self.core.on_resume())
+
+    @rule(is_full=st.booleans())
+    def buffer_fills_or_empties(self, is_full: bool) -> None:
+        self.is_buffer_full = is_full
+
+    @rule(milliseconds=st.integers(1, 300))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    @precondition(lambda self: self.takes_risks)
+    @rule()
+    def kill(self) -> None:
+        """The task is killed; its commits under way are lost."""
+        self.start_task()
+
+    @precondition(lambda self: self.is_running)
+    @rule()
+    def stop(self) -> None:
+        """The task is stopped; what is in flight is acknowledged in time, or never."""
+        self.carry_out(self.core.on_stop())
+        for _ in range(100):
+            if self.has_stopped or self.has_failed or (self.preparing and not self.is_buffer_full):
+                break
+            self.carry_out(self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full))
+
+    @precondition(lambda self: self.has_stopped or self.has_failed)
+    @rule(is_acknowledged=st.booleans())
+    def finish(self, is_acknowledged: bool) -> None:
+        while is_acknowledged and self.in_flight:
+            self.acknowledge_first()
+        if self.commits:  # the commit under way is lost
+            offsets = self.commits.pop()
+            self.carry_out(self.core.commit_failed(TimeoutError("closed")))
+            assert offsets
+        self.carry_out(self.core.flushed())
+        if self.commits:
+            self.commit_ends(is_successful=True)
+        self.carry_out(self.core.close())
+        if is_acknowledged and not (self.has_failed or self.expects_failure or self.unsent):
+            assert self.stored == self.positions
+        late, self.in_flight = self.in_flight, []
+        for send in late:
+            assert self.core.acknowledged(send, None, None) == []
+        assert self.core.on_commit_due() == []
+        self.start_task()
+
+    def acknowledge_first(self) -> None:
+        send = self.in_flight.pop(0)
+        partition, number = send.records.columns[-1]
+        self.report_result(send, RecordMetadata(send.records.topic, partition, number, None), None)
+
+    # Guarantees
+
+    @invariant()
+    def no_offset_is_stored_beyond_a_record_that_is_not_done(self) -> None:
+        for partition, offset in getattr(self, "stored", {}).items():
+            for number in range(offset):
+                assert (partition, number) in self.done
+
+    @invariant()
+    def records_are_committed_in_order_and_once(self) -> None:
+        for numbers in getattr(self, "committed_records", {}).values():
+            assert numbers == sorted(set(numbers))
+
+
+TestSourceTaskCore = SourceTaskMachine.TestCase
+TestSourceTaskCore.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
