@@ -88,9 +88,7 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
     """Return a function that returns a row's value at a path. The path must exist in the schema."""
     steps = []
     for number, step in enumerate(path):
-        field = schema.field(step)
-        if field is None:
-            raise DataError(f"{step} is not a valid field name")
+        field = schema.fields[schema.index_of(step)]
         last = number == len(path) - 1
         default = field.schema.default if replace_null or not last else None
         steps.append((field.index, row_converter(field.schema)(default)))

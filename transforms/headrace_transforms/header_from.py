@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
-from headrace.api.errors import ConfigError, DataError
+from headrace.api.errors import ConfigError
 from headrace.data.batch import Batch
 from headrace.data.headers import Header, Headers
 from headrace.data.schema import Schema
@@ -82,9 +82,7 @@ class HeaderFrom(KeyOrValue[HeaderFromConfig]):
         require_no_nulls(values, self._purpose)
         parts = []
         for name, header in self._names:
-            field = schema.field(name)
-            if field is None:
-                raise DataError(f"{name} is not a valid field name")
+            field = schema.fields[schema.index_of(name)]
             parts.append((header, field.schema, row_getter(schema, (name,), self._replace_null)))
         return [
             [Header(header, of, struct_converter(of)(get(row))) for header, of, get in parts] for row in values

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.api.errors import DataError
+from headrace.api.task import ErrantRecord, SelfReadingErrantRecordReporter
 from headrace_connectors.lakehouse.column_types import ColumnType
 from headrace_connectors.lakehouse.layouts import RecordLayout, RecordPosition
 from headrace_connectors.lakehouse.ranges import TopicPartition
@@ -16,7 +17,6 @@ from headrace_connectors.lakehouse.ranges import TopicPartition
 OUT_OF_RANGE = "\x1f"
 """Prefix of the error for a parsed value that does not fit its column. JSON never starts with this character."""
 
-_LOGGED_MAX = 20
 _log = logging.getLogger(__name__)
 
 _JSON_TYPES = {
@@ -46,6 +46,12 @@ class BadRecord:
 
     def __str__(self) -> str:
         return f"{self.position}: {self.reason}"
+
+    def as_errant(self) -> ErrantRecord:
+        """Return the record in the form in which a task reports it."""
+        position = self.position
+        error = DataError(self.reason)
+        return ErrantRecord(position.topic, position.partition, position.offset, error, "VALUE_CONVERTER")
 
 
 class BadRecordError(DataError):
@@ -77,14 +83,10 @@ _ADVICE = {
 
 
 class BadRecordHandler:
-    """Applies `errors.tolerance`: fails at the first bad record, or sends bad records to the DLQ and skips them."""
+    """Applies `errors.tolerance`: fails at the first bad record, or reports bad records and skips them."""
 
-    def __init__(
-        self, *, tolerate: bool, log: bool, send_to_dlq: Callable[[Sequence[BadRecord]], None] | None = None
-    ) -> None:
-        self._tolerate = tolerate
-        self._log = log
-        self._send_to_dlq = send_to_dlq
+    def __init__(self, reporter: SelfReadingErrantRecordReporter) -> None:
+        self._reporter = reporter
         self.skipped = 0
 
     def handle(self, bad: Sequence[BadRecord]) -> BadRecordError | None:
@@ -94,10 +96,9 @@ class BadRecordHandler:
         ordered = sorted(
             bad, key=lambda record: (record.position.topic, record.position.partition, record.position.offset)
         )
-        if not self._tolerate:
+        if not self._reporter.tolerates_errors:
             return BadRecordError(ordered)
-        if self._send_to_dlq is not None:
-            self._send_to_dlq(ordered)
+        self._reporter.report([record.as_errant() for record in ordered])
         self.skipped += len(ordered)
         _log.warning(
             "Skipped %d bad records, %d since the start of the task. First bad record: %s",
@@ -105,9 +106,6 @@ class BadRecordHandler:
             self.skipped,
             ordered[0],
         )
-        if self._log:
-            for record in ordered[:_LOGGED_MAX]:
-                _log.error("Skipped bad record: %s", record)
         return None
 
 

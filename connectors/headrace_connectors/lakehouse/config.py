@@ -29,7 +29,7 @@ _FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "s
 
 
 class LakehouseSinkConfig(Config):
-    """The keys `lakehouse.*` and `spark.*`. ErrorHandling and ValueFormat have the Connect framework's keys."""
+    """The keys `lakehouse.*` and `spark.*`. `ValueFormat` has the keys of the value converter."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ("spark.", "lakehouse.table.")
 
@@ -157,20 +157,6 @@ class ValueFormat:
 
     def _flag(self, name: str, default: bool) -> bool:
         return self._settings.get(f"value.converter.{name}", str(default)).strip().lower() == "true"
-
-
-class ErrorHandling:
-    """Connect's `errors.*` keys. This sink applies them itself, because it converts records without the framework."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        def flag(name: str) -> bool:
-            return properties.get(name, "false").strip().lower() == "true"
-
-        self.tolerate = properties.get("errors.tolerance", "none").strip().lower() == "all"
-        self.log = flag("errors.log.enable")
-        self.dead_letter_topic = properties.get("errors.deadletterqueue.topic.name", "").strip()
-        self.dead_letter_headers = flag("errors.deadletterqueue.context.headers.enable")
-        self.dead_letter_replication = int(properties.get("errors.deadletterqueue.topic.replication.factor", "3"))
 
 
 def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from confluent_kafka import KafkaException
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import SelfReadingSinkTaskContext
-from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecordError, BadRecordHandler
+from headrace_connectors.lakehouse.bad_records import BadRecordError, BadRecordHandler
 from headrace_connectors.lakehouse.client_config import librdkafka_config
-from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
-from headrace_connectors.lakehouse.dead_letter_queue import DeadLetterQueue
+from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.error_messages import disk_full_error, is_disk_full
 from headrace_connectors.lakehouse.first_records import first_payloads
 from headrace_connectors.lakehouse.kafka_source import FORMAT, SPEC_OPTION, KafkaSource
@@ -48,7 +46,6 @@ class LoadQuery:
         self,
         config: LakehouseSinkConfig,
         value: ValueFormat,
-        errors: ErrorHandling,
         context: SelfReadingSinkTaskContext,
         connector: str,
         log_context: contextvars.Context,
@@ -64,9 +61,7 @@ class LoadQuery:
         self._tables = Tables(
             config.root, config.table_name_format, lambda directory: open_writer(config.format, directory, connector)
         )
-        self._bad_records = BadRecordHandler(
-            tolerate=errors.tolerate, log=errors.log, send_to_dlq=self._dlq_sender(errors, connector)
-        )
+        self._bad_records = BadRecordHandler(context.errant_record_reporter)
         self._query: Any = None
         self._failure: BaseException | None = None
         self._stopped = False
@@ -213,17 +208,6 @@ class LoadQuery:
             fail_on_data_loss=config.fail_on_data_loss,
             task_pid=os.getpid(),
         )
-
-    def _dlq_sender(self, errors: ErrorHandling, connector: str) -> Callable[[Sequence[BadRecord]], None] | None:
-        if not errors.dead_letter_topic:
-            return None
-        return DeadLetterQueue(
-            self._client,
-            errors.dead_letter_topic,
-            connector=connector,
-            headers=errors.dead_letter_headers,
-            replication_factor=errors.dead_letter_replication,
-        ).send
 
     def _layouts(self) -> RecordLayouts:
         return RecordLayouts(

@@ -21,7 +21,6 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.task import SelfReadingSinkTask
 from headrace_connectors.lakehouse.config import (
-    ErrorHandling,
     LakehouseSinkConfig,
     ValueFormat,
     check,
@@ -54,7 +53,6 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
         declared = config.declared_default() is not None or bool(config.declared_schemas())
         errors = list(check_value_format(value, declared))
         self._value = value
-        self._errors = ErrorHandling(self.context.props)
         self._name = self.context.props.get("name") or self.context.client_properties["group.id"].removeprefix(
             "connect-"
         )
@@ -108,9 +106,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
 
         query: LoadQuery | None = None
         try:
-            query = LoadQuery(
-                self._config, self._value, self._errors, self.context, self._name, contextvars.copy_context()
-            )
+            query = LoadQuery(self._config, self._value, self.context, self._name, contextvars.copy_context())
             start_offset = query.find_start_offset()
             generation = _new_generation(checkpoints)
             query.start(spark.session or spark.start(self._stopping.is_set), start_offset, checkpoints, generation)

@@ -49,14 +49,17 @@ from headrace.api.errors import (
     MissingConfigError,
     RecordErrors,
     RetriableError,
+    UnknownField,
 )
 from headrace.api.functions import Wait, predicate, sink, source, transform, wait
 from headrace.api.plugin import Plugin
 from headrace.api.predicate import Predicate
 from headrace.api.task import (
+    ErrantRecord,
     ErrantRecordReporter,
     OffsetReader,
     RecordMetadata,
+    SelfReadingErrantRecordReporter,
     SelfReadingSinkTask,
     SelfReadingSinkTaskContext,
     SinkTask,
@@ -93,6 +96,7 @@ __all__ = [
     "ConnectorContext",
     "Converter",
     "DataError",
+    "ErrantRecord",
     "ErrantRecordReporter",
     "ExactlyOnceSupport",
     "Field",
@@ -113,6 +117,7 @@ __all__ = [
     "Schema",
     "SchemaAndValue",
     "SchemaRun",
+    "SelfReadingErrantRecordReporter",
     "SelfReadingSinkTask",
     "SelfReadingSinkTaskContext",
     "SinkBatch",
@@ -132,6 +137,7 @@ __all__ = [
     "TimestampType",
     "TopicPartition",
     "Transformation",
+    "UnknownField",
     "Wait",
     "Width",
     "config_def",

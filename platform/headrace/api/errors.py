@@ -11,9 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.data.errors import ConnectError, DataError
+from headrace.data.errors import ConnectError, DataError, UnknownField
 
-__all__ = ["ConfigError", "ConfigErrors", "ConnectError", "DataError", "RecordErrors", "RetriableError"]
+__all__ = [
+    "ConfigError",
+    "ConfigErrors",
+    "ConnectError",
+    "DataError",
+    "RecordErrors",
+    "RetriableError",
+    "UnknownField",
+]
 
 
 class RetriableError(ConnectError):

@@ -102,6 +102,31 @@ class SinkTaskContext(TaskContext, Protocol):
         """Set the delay before the platform retries a `put` that raises RetriableError."""
 
 
+class ErrantRecord(NamedTuple):
+    """A record that a self-reading sink cannot store: its position, the error, and the stage with KIP-298's name."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: Exception
+    stage: str = "TASK_PUT"
+
+
+class SelfReadingErrantRecordReporter(Protocol):
+    """Applies ``errors.*`` to records that a self-reading sink cannot store. Callable from any thread."""
+
+    @property
+    def tolerates_errors(self) -> bool:
+        """Whether ``errors.tolerance`` is `all`. Otherwise the sink raises its own error, and reports nothing."""
+
+    def report(self, records: Sequence[ErrantRecord]) -> None:
+        """Count and log records, and write their original bytes to the dead letter queue if one is configured.
+
+        Returns when the dead letter queue has acknowledged the records. Raises ConnectError if they cannot be written,
+        or if errors are not tolerated.
+        """
+
+
 class SelfReadingSinkTaskContext(TaskContext, Protocol):
     """The interface of the platform for a `SelfReadingSinkTask`; `props` has the effective converter configuration."""
 
@@ -117,6 +142,8 @@ class SelfReadingSinkTaskContext(TaskContext, Protocol):
     def topics_regex(self) -> str | None:
         """The Java regular expression that matches the whole names of the topics; None if `topics` is set."""
 
+    @property
+    def errant_record_reporter(self) -> SelfReadingErrantRecordReporter: ...
     @property
     def pause_requested(self) -> bool: ...
     def committed_offsets(self) -> Mapping[TopicPartition, int]:

@@ -157,7 +157,7 @@ def _struct(schema: Schema, value: Any, options: EncodingOptions) -> Any:
     if isinstance(value, Struct):
         if not value.matches_schema(schema):
             raise DataError("Mismatching schema.")
-        row: Any = value.values
+        row: Any = value.row
     elif isinstance(value, tuple) and len(value) == len(schema.fields):
         row = value
     else:

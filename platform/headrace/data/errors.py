@@ -9,3 +9,10 @@ class ConnectError(Exception):
 
 class DataError(ConnectError):
     """A value does not match its schema or type, or is out of range. The message names the field and the reason."""
+
+
+class UnknownField(DataError, KeyError):
+    """A struct has no field of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it

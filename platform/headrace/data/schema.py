@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from headrace.data.errors import DataError
+from headrace.data.errors import DataError, UnknownField
 
 
 class Type(Enum):
@@ -141,10 +141,10 @@ class Schema:
         return self._by_name.get(name)
 
     def index_of(self, name: str) -> int:
-        """Return the index of the field with that name. Raises DataError if there is no such field."""
+        """Return the index of the field with that name. Raises UnknownField if there is no such field."""
         field = self._by_name.get(name)
         if field is None:
-            raise DataError(f"{name} is not a valid field name")
+            raise UnknownField(f"{name} is not a valid field name")
         return field.index
 
     def replace(self, **changes: Any) -> Schema:

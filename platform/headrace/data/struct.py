@@ -6,21 +6,28 @@ arrays and maps, are rows as well. `to_rows` and `from_rows` convert whole lists
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from headrace.data.errors import DataError
+from headrace.data.errors import DataError, UnknownField
 from headrace.data.schema import Field, Schema, Type
 from headrace.data.values import validate
 
 
-class Struct:
-    """A mutable value of a STRUCT schema; `repr` is Java's ``Struct{a=1,b=x}`` (null fields are omitted)."""
+class Struct(Mapping[str, Any]):
+    """A value of a STRUCT schema: a mapping of field names to values, which `put` changes.
 
-    __slots__ = ("schema", "values")
+    As a mapping it returns a field's default if the field is null, as Java's ``Struct.get`` does. It contains every
+    field of its schema; `get` returns None for other names, like `dict.get`, so that the same code handles records with
+    and without a schema. A struct is only equal to a struct. `repr` is Java's ``Struct{a=1,b=x}`` (null fields are
+    omitted).
+    """
+
+    __slots__ = ("row", "schema")
     schema: Schema
-    values: list[Any]
+    row: list[Any]
+    """The fields' values in schema order, without defaults."""
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
         """`values` is a mapping of field names (validated) or a sequence in schema order (not validated, like rows)."""
@@ -28,34 +35,53 @@ class Struct:
             raise DataError(f"Not a struct schema: {schema!r}")
         self.schema = schema
         if values is None or isinstance(values, Mapping):
-            self.values = [None] * len(schema.fields)
+            self.row = [None] * len(schema.fields)
             for name, value in (values or {}).items():
                 self.put(name, value)
         else:
-            self.values = list(values)
-            if len(self.values) != len(schema.fields):
-                raise DataError(f"{schema!r} has {len(schema.fields)} fields, but {len(self.values)} values were given")
+            self.row = list(values)
+            if len(self.row) != len(schema.fields):
+                raise DataError(f"{schema!r} has {len(schema.fields)} fields, but {len(self.row)} values were given")
 
-    def get(self, name: str) -> Any:
-        """Return the field's value, or its default if the value is null. Raises DataError for an unknown field."""
+    def __getitem__(self, name: str) -> Any:
+        """Return the field's value, or its default if the value is null. Raises UnknownField."""
         field = self._field(name)
-        value = self.values[field.index]
+        value = self.row[field.index]
         return field.schema.default if value is None else value
 
+    def __iter__(self) -> Iterator[str]:
+        return iter([field.name for field in self.schema.fields])
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __bool__(self) -> bool:
+        return True  # also without fields: only null is false
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.schema.field(name) is not None
+
     def get_without_default(self, name: str) -> Any:
-        """Return the field's value without applying the default. Raises DataError for an unknown field."""
-        return self.values[self._field(name).index]
+        """Return the field's value without applying the default. Raises UnknownField."""
+        return self.row[self._field(name).index]
 
     def put(self, name: str, value: Any) -> Struct:
         """Set a field after validating the value; returns self. Raises DataError."""
         field = self._field(name)
         validate(field.schema, value, f'field: "{name}"')
-        self.values[field.index] = value
+        self.row[field.index] = value
         return self
+
+    def replace(self, /, **fields: Any) -> Struct:
+        """Return a copy with some fields changed. Raises DataError."""
+        copy = Struct(self.schema, self.row)
+        for name, value in fields.items():
+            copy.put(name, value)
+        return copy
 
     def validate(self) -> None:
         """Validate every field; a null field that has a default is valid. Raises DataError naming the field."""
-        for field, value in zip(self.schema.fields, self.values, strict=True):
+        for field, value in zip(self.schema.fields, self.row, strict=True):
             if value is not None or not (field.schema.optional or field.schema.default is not None):
                 validate(field.schema, value, f'field: "{field.name}"')
 
@@ -71,18 +97,16 @@ class Struct:
     def _field(self, name: str) -> Field:
         field = self.schema.field(name)
         if field is None:
-            raise DataError(f"{name} is not a valid field name")
+            raise UnknownField(f"{name} is not a valid field name")
         return field
-
-    __getitem__ = get
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Struct):
             return NotImplemented
-        return self.values == other.values and self.schema == other.schema
+        return self.row == other.row and self.schema == other.schema
 
     def __hash__(self) -> int:
-        return hash((self.schema, repr(self.values)))
+        return hash((self.schema, repr(self.row)))
 
     def __repr__(self) -> str:
         from headrace.data.text import java_string
@@ -136,8 +160,8 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
         if not value.matches_schema(schema):
             raise DataError("Mismatching schema.")
         if not converters:
-            return tuple(value.values)
-        row = list(value.values)
+            return tuple(value.row)
+        row = list(value.row)
         for index, convert in converters:
             row[index] = convert(row[index])
         return tuple(row)
@@ -161,7 +185,7 @@ def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
             return None
         value = Struct(schema, row)
         for index, convert in converters:
-            value.values[index] = convert(value.values[index])
+            value.row[index] = convert(value.row[index])
         return value
 
     return to_struct

@@ -53,7 +53,7 @@ def _text_by_class(value: Any) -> str:
 def _struct_text(value: Struct) -> str:
     parts = [
         f"{field.name}={formatter(field.schema)(item)}"
-        for field, item in zip(value.schema.fields, value.values, strict=True)
+        for field, item in zip(value.schema.fields, value.row, strict=True)
         if item is not None
     ]
     return "Struct{" + ",".join(parts) + "}"

@@ -7,6 +7,7 @@ Keys, defaults, groups and orders are those of Kafka Connect's ``ConnectorConfig
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, Width, parse_value
@@ -178,6 +179,18 @@ def sink_def(worker: Mapping[str, str]) -> ConfigDef:
                   "Enable Error Context Headers"),
     ]  # fmt: skip
     return base_def(worker).merged(ConfigDef(keys))
+
+
+def framework_value(props: Mapping[str, str | None], key: str) -> Any:
+    """Return the typed value of a key that all connectors or all sinks have, or its default. Raises ConfigError."""
+    definition = _sink_keys()[key]
+    text = props.get(key)
+    return definition.default if text is None else definition.parse(text)
+
+
+@cache
+def _sink_keys() -> Mapping[str, ConfigKey]:
+    return sink_def({}).keys
 
 
 def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> ConfigDef:

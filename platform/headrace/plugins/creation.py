@@ -9,6 +9,8 @@ from headrace.api.config import config_def
 from headrace.plugins import registry
 
 SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+DEFAULT_CONVERTERS = {"header.converter": SIMPLE_HEADER_CONVERTER}
+"""The converters that are used if neither the connector nor the worker sets them."""
 
 
 def create(plugin_class: Any, props: Mapping[str, str]) -> Any:

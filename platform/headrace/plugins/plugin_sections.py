@@ -8,11 +8,18 @@ from typing import Any
 
 from headrace.api.config import Config, config_def
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, Width, parse_value
-from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.plugins import registry
-from headrace.plugins.creation import converter_type_props, create, create_converter, find_converter
+from headrace.plugins.creation import (
+    DEFAULT_CONVERTERS,
+    converter_type_props,
+    create,
+    create_converter,
+    find_converter,
+)
 
 Props = Mapping[str, str | None]
+CONVERTER_KEYS = ("key.converter", "value.converter", "header.converter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +38,31 @@ class PluginSection:
         model: type[Config] = self.plugin.config_model
         return model
 
+    @property
+    def accepts_any_key(self) -> bool:
+        """Whether no key of the section is reported as unknown.
+
+        This applies to a plug-in whose class was not found, and to one without a configuration model: it may read its
+        keys from `config.originals`.
+        """
+        return self.plugin.__dict__.get("abstract", False) or self.model is Config
+
     def props(self, props: Props) -> dict[str, str]:
         """Return the part of a connector's configuration that the plug-in receives, without the prefix."""
         below = {name[len(self.prefix) :]: text for name, text in props.items() if name.startswith(self.prefix)}
         return {**{name: text for name, text in below.items() if text is not None}, **self.fixed_props}
+
+    def value(self, name: str, props: Props) -> Any:
+        """Return the typed value of a key of the section, without the prefix, or its default. Raises ConfigError."""
+        definition = self.definition.keys[self.prefix + name]
+        text = props.get(definition.name)
+        return definition.default if text is None else definition.parse(text)
+
+    def create(self, props: Props) -> Any:
+        """Create and configure the plug-in. Raises ConfigErrors and any error of `configure`."""
+        if self.type_key.endswith(".converter"):
+            return create_converter(self.plugin, self.props(props), self.type_key.removesuffix(".converter"))
+        return create(self.plugin, self.props(props))
 
 
 def aliases(props: Props, key: str) -> list[str]:
@@ -89,29 +117,54 @@ def _type_key(name: str, alias: str, kind: str, base: str) -> ConfigKey:
     )
 
 
-def converter_sections(props: Props) -> Iterable[PluginSection]:
-    """Yield the sections of the converters that the connector's configuration sets."""
-    for which in ("key", "value", "header"):
-        type_key = f"{which}.converter"
-        name = props.get(type_key)
-        if not name:
-            continue
-        try:
-            plugin = find_converter(name, which)
-        except ConnectError:
-            continue  # reported by the key's own validator
-        definition = config_def(plugin.config_model).embedded(f"{type_key}.", f"Converters: {type_key}")
-        yield PluginSection(plugin, f"{type_key}.", type_key, definition, converter_type_props(plugin, which))
+def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]:
+    """Return the sections of the transforms or predicates by alias. Raises ConfigErrors if a class is not found."""
+    problems: list[ConfigError] = []
+    sections = list(aliased_sections(props, problems, key, kind, ""))
+    problems += [MissingConfigError(each.type_key) for each in sections if not props.get(each.type_key)]
+    if problems:
+        raise ConfigErrors(problems)
+    return dict(zip(aliases(props, key), sections, strict=True))
 
 
-def configure_errors(section: PluginSection, own: dict[str, str]) -> list[ConfigError]:
+def converter_section(key: str, props: Props) -> PluginSection | None:
+    """Return the section of the converter of that key, one of CONVERTER_KEYS; None if `props` do not name its class.
+
+    Raises PluginNotFoundError.
+    """
+    name = props.get(key)
+    if not name:
+        return None
+    which = key.removesuffix(".converter")
+    plugin = find_converter(name, which)
+    definition = config_def(plugin.config_model).embedded(f"{key}.", f"Converters: {key}")
+    return PluginSection(plugin, f"{key}.", key, definition, converter_type_props(plugin, which))
+
+
+def converter_props(key: str, *levels: Props) -> Props:
+    """Return the configuration of a converter: that of the first level which names its class.
+
+    The levels are a connector's configuration and the worker's: a connector that names a class uses none of the
+    worker's settings of that converter. Raises ConfigErrors if no level names a class.
+    """
+    for props in (*levels, DEFAULT_CONVERTERS):
+        if props.get(key):
+            return props
+    raise ConfigErrors([MissingConfigError(key)])
+
+
+def create_converter_of(key: str, *levels: Props) -> Any:
+    """Create the converter of that key: see `converter_props`. Raises ConfigErrors, ConnectError and its errors."""
+    props = converter_props(key, *levels)
+    section = converter_section(key, props)
+    assert section is not None
+    return section.create(props)
+
+
+def configure_errors(section: PluginSection, props: Props) -> list[ConfigError]:
     """Create and configure the plug-in; return the errors."""
     try:
-        if section.type_key.endswith(".converter"):
-            plugin = create_converter(section.plugin, own, section.type_key.removesuffix(".converter"))
-        else:
-            plugin = create(section.plugin, own)
-        plugin.close()
+        section.create(props).close()
     except ConfigErrors as error:
         return list(error.errors)
     except ConfigError as error:

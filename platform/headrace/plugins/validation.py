@@ -8,11 +8,12 @@ a separate process, because plug-in code may hang or crash.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.api.config import config_def
+from headrace.api.config import Config, config_def
 from headrace.api.config_def import ConfigDef, ConfigKey, ConfigType, ConfigValue, parse_value, unknown_key_warnings
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
@@ -20,12 +21,13 @@ from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
 from headrace.data.java_regex import JavaPattern
 from headrace.plugins import connector_config, missing_modules, registry
 from headrace.plugins.plugin_sections import (
+    CONVERTER_KEYS,
     PluginSection,
     Props,
     aliased_sections,
     aliases,
     configure_errors,
-    converter_sections,
+    converter_section,
 )
 from headrace.plugins.variables import VARIABLE_SPLIT
 
@@ -88,7 +90,7 @@ def validate_connector(
     problems: list[ConfigError] = []
     sections += aliased_sections(props, problems, "transforms", "transform", connector_config.TRANSFORMS)
     sections += aliased_sections(props, problems, "predicates", "predicate", connector_config.PREDICATES)
-    sections += converter_sections(props)
+    sections += _converter_sections(props)
     definition = sections[0].definition.merged(framework_def)
     definition = ConfigDef([*framework_def.keys.values(), *definition.keys.values()])
     for section in sections[1:]:
@@ -101,7 +103,7 @@ def validate_connector(
     _check_task_class(result, connector_class)
     _check_combinations(result, connector_class, props, worker)
     _run_connector_validate(result, connector_class, props)
-    result.warnings = _warnings(result, sections, props)
+    result.warnings = _warnings(result, connector_class, sections, props)
     if originals is not None:
         _redact(result, props, originals)
     return result
@@ -115,6 +117,15 @@ def _connector_class(props: Props, plugin: str | None) -> type[Connector]:
     if plugin is not None and registry.find("connector", plugin) is not found:
         raise ConnectError(f"Included connector type {name} does not match request type {plugin}")
     return found
+
+
+def _converter_sections(props: Props) -> Iterator[PluginSection]:
+    """Yield the sections of the converters that the connector's configuration sets."""
+    for key in CONVERTER_KEYS:
+        with suppress(ConnectError):  # the class was not found: the key's own validator reports it
+            section = converter_section(key, props)
+            if section is not None:
+                yield section
 
 
 def _fixed_converter_types(sections: list[PluginSection]) -> dict[str, str]:
@@ -134,7 +145,7 @@ def _add_section_errors(result: Validation, sections: list[PluginSection], props
             and not issubclass(section.plugin, Connector)
             and not section.plugin.__dict__.get("abstract", False)
         ):
-            errors = configure_errors(section, own)
+            errors = configure_errors(section, props)
         for error in errors:
             name = section.prefix + error.key
             if isinstance(error, MissingConfigError):
@@ -187,9 +198,12 @@ def _check_combinations(
     if issubclass(connector_class, SinkConnector):
         _check_sink(result, connector_class, props, worker)
         return
-    required = (props.get("exactly.once.support") or "").strip().lower() == "required"
-    if required and worker.get("exactly.once.source.support", "disabled").lower() != "enabled":
-        result.add_error("exactly.once.support", "This worker does not have exactly-once source support enabled.")
+    if (props.get("exactly.once.support") or "").strip().lower() == "required":
+        result.add_error(
+            "exactly.once.support",
+            "This worker delivers the records of source connectors at least once, not exactly once: "
+            "set exactly.once.support=requested",
+        )
 
 
 def _check_sink(
@@ -242,17 +256,47 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
         result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
 
 
-def _warnings(result: Validation, sections: list[PluginSection], props: Props) -> list[str]:
-    known = set(result.definitions)
-    known_prefixes = [*connector_config.CLIENT_OVERRIDES]
-    known_prefixes += [section.prefix + prefix for section in sections for prefix in section.model.passthrough_prefixes]
-    known_prefixes += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
-    known_prefixes += [
-        section.prefix for section in sections[1:] if section.plugin.__dict__.get("abstract", False)
-    ]  # accept all keys of a plug-in whose class is unknown
-    extras = {f"{section.prefix}plugin.version" for section in sections[1:]}
-    unknown = [name for name in props if name not in known | extras and not name.startswith(tuple(known_prefixes))]
-    return unknown_key_warnings(unknown, known)
+def _warnings(
+    result: Validation, connector_class: type[Connector], sections: list[PluginSection], props: Props
+) -> list[str]:
+    known, prefixes = _known_keys(result, connector_class, sections, props)
+    unknown = [name for name in props if name not in known and not name.startswith(prefixes)]
+    unused = {
+        name: key for name in unknown for key in CONVERTER_KEYS if name.startswith(f"{key}.") and not props.get(key)
+    }
+    warnings = unknown_key_warnings([name for name in unknown if name not in unused], known)
+    if issubclass(connector_class, SourceConnector):
+        warnings += [f"{name}={props[name]} {reason}" for name, reason in _WITHOUT_EFFECT.items() if props.get(name)]
+    for name, key in unused.items():
+        warnings.append(
+            f"Configuration key {name} is ignored, because the connector uses the worker's {key} and its settings: "
+            f"set {key} in the connector's configuration too"
+        )
+    return warnings
+
+
+_WITHOUT_EFFECT = {
+    "transaction.boundary": "has no effect: source tasks write without transactions",
+    "transaction.boundary.interval.ms": "has no effect: source tasks write without transactions",
+    "offsets.storage.topic": "has no effect: the worker stores the offsets of all source connectors together",
+}
+"""Keys of source connectors that are accepted with a warning."""
+
+
+def _known_keys(
+    result: Validation, connector_class: type[Connector], sections: list[PluginSection], props: Props
+) -> tuple[set[str], tuple[str, ...]]:
+    """Return the known keys, and the prefixes of further known keys."""
+    task_model = getattr(getattr(connector_class, "task_class", None), "config_model", Config)
+    known = {*result.definitions, *config_def(task_model).keys}
+    known |= {f"{section.prefix}plugin.version" for section in sections[1:]}
+    prefixes = [*connector_config.CLIENT_OVERRIDES, *task_model.passthrough_prefixes]
+    prefixes += [section.prefix + prefix for section in sections for prefix in section.model.passthrough_prefixes]
+    prefixes += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
+    prefixes += [section.prefix for section in sections[1:] if section.accepts_any_key]
+    configured = {section.type_key for section in sections}
+    prefixes += [f"{key}." for key in CONVERTER_KEYS if props.get(key) and key not in configured]  # class not found
+    return known, tuple(prefixes)
 
 
 def _redact(result: Validation, props: Props, originals: Props) -> None:

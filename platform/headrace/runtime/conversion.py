@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, cast
 
-from headrace.api.converter import Converter, FramedValues, HeaderConverter, SchemaRun
+from headrace.api.converter import (
+    Converter,
+    FramedValues,
+    HeaderConverter,
+    RawHeaders,
+    SchemaAndValue,
+    SchemaRun,
+    to_runs,
+)
 from headrace.api.errors import RecordErrors
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import listed
 from headrace.data.headers import Headers
 from headrace.data.records import TimestampType
 from headrace.data.schema import Schema
-from headrace.runtime.tolerance import RetryWithToleranceOperator, Stage
+from headrace.data.struct import from_rows
+from headrace.runtime.error_policy import Stage
+from headrace.runtime.tolerance import RetryWithToleranceOperator, without
 from headrace_broker.records.columns import RecordColumns
 
 
@@ -23,9 +33,9 @@ from headrace_broker.records.columns import RecordColumns
 class Converters:
     """The three converters of a task."""
 
-    key: Converter
-    value: Converter
-    header: HeaderConverter
+    key: Converter[Any]
+    value: Converter[Any]
+    header: HeaderConverter[Any]
 
     def close(self) -> None:
         """Close the three converters."""
@@ -37,19 +47,26 @@ class Converters:
 class ToBytes:
     """For source tasks: converts a batch to columns of bytes, in several parts if records were skipped."""
 
-    def __init__(self, converters: Converters, stages: RetryWithToleranceOperator) -> None:
+    def __init__(self, converters: Converters, operator: RetryWithToleranceOperator) -> None:
         self._converters = converters
-        self._stages = stages
+        self._operator = operator
 
     def convert(self, batch: Batch, now_ms: int) -> list[RecordColumns]:
-        """Return columns ready to send; `now_ms` replaces missing timestamps. Raises ToleranceExceeded."""
-        converters, run = self._converters, self._stages.run
+        """Return columns ready to send; `now_ms` replaces missing timestamps. Raises ToleranceExceeded.
+
+        Headers are converted first: the key and value converters may use and change them.
+        """
+        converters, run = self._converters, self._operator.run
         parts: list[Batch] = [batch]
-        if batch.keys is not None:
-            parts = run(Stage.KEY_CONVERTER, converters.key.display_class(), self._keys, batch)
         if batch.headers is not None:
-            name = converters.header.display_class()
-            parts = [done for part in parts for done in run(Stage.HEADER_CONVERTER, name, self._headers, part)]
+            parts = run(Stage.HEADER_CONVERTER, converters.header.display_class(), self._headers, batch)
+        if converters.key.uses_headers:
+            parts = [done for part in parts for done in self._keys_with_headers(part)]
+        elif batch.keys is not None:
+            name = converters.key.display_class()
+            parts = [done for part in parts for done in run(Stage.KEY_CONVERTER, name, self._keys, part)]
+        if converters.value.uses_headers:
+            return [done for part in parts for done in self._values_with_headers(part, now_ms)]
         name = converters.value.display_class()
         values = partial(self._values, now_ms)
         return [done for part in parts for done in run(Stage.VALUE_CONVERTER, name, values, part)]
@@ -82,6 +99,33 @@ class ToBytes:
         if errors:
             raise RecordErrors(errors)
         return batch.replace(headers=converted)
+
+    def _keys_with_headers(self, batch: Batch) -> list[Batch]:
+        keys = [None] * len(batch) if batch.keys is None else batch.keys
+        part, data = self._encode_with_headers(Stage.KEY_CONVERTER, self._converters.key, batch, batch.key_schema, keys)
+        return [part.replace(keys=data)] if len(part) else []
+
+    def _values_with_headers(self, batch: Batch, now_ms: int) -> list[RecordColumns]:
+        part, data = self._encode_with_headers(
+            Stage.VALUE_CONVERTER, self._converters.value, batch, batch.value_schema, batch.values
+        )
+        return [_columns(part, data, now_ms)] if len(part) else []
+
+    def _encode_with_headers(
+        self, stage: Stage, converter: Converter[Any], batch: Batch, schema: Schema | None, values: list[Any]
+    ) -> tuple[Batch, list[bytes | None]]:
+        """Convert each value with its record's headers; return the good records, with their new headers, and bytes."""
+
+        def encode(item: tuple[Any, RawHeaders]) -> tuple[bytes | None, RawHeaders]:
+            value, headers = item[0], list(item[1])  # a copy, so that a retry starts with the original headers
+            return converter.from_connect_with_headers(batch.topic, headers, schema, value), headers
+
+        raw_headers: Any = repeat(()) if batch.headers is None else batch.headers
+        items = zip(from_rows(schema, values), raw_headers, strict=False)
+        encoded, skipped = self._operator.run_each(stage, converter.display_class(), encode, items, batch)
+        headers: Any = [headers for _, headers in encoded]
+        part = without(batch, skipped).replace(headers=headers if any(headers) else None)
+        return part, [data for data, _ in encoded]
 
 
 class RawPart:
@@ -124,19 +168,23 @@ class _Converted:
 class FromBytes:
     """For sink tasks: converts columns of bytes to batches; starts a new batch where a schema changes."""
 
-    def __init__(self, converters: Converters, stages: RetryWithToleranceOperator) -> None:
+    def __init__(self, converters: Converters, operator: RetryWithToleranceOperator) -> None:
         self._converters = converters
-        self._stages = stages
+        self._operator = operator
 
     def convert(self, raw: RawPart) -> list[SinkBatch]:
         """Return the batches, in order. Raises ToleranceExceeded."""
-        run, converters = self._stages.run, self._converters
+        run, converters = self._operator.run, self._converters
         parts = [_Converted(raw, None, None)]
-        if raw.columns.keys is not None:
+        if converters.key.uses_headers:
+            parts = self._keys_with_headers(parts[0])
+        elif raw.columns.keys is not None:
             parts = run(Stage.KEY_CONVERTER, converters.key.display_class(), self._keys, parts[0])
         if raw.columns.headers is not None:
             name = converters.header.display_class()
             parts = [done for part in parts for done in run(Stage.HEADER_CONVERTER, name, self._headers, part)]
+        if converters.value.uses_headers:
+            return [batch for part in parts for batch in self._values_with_headers(part)]
         name = converters.value.display_class()
         return [
             batch
@@ -169,14 +217,43 @@ class FromBytes:
 
     def _values(self, part: _Converted) -> list[SinkBatch]:
         columns = part.raw.columns
-        values = self._converters.value.to_connect_batch(part.raw.topic, columns.values)
-        if len(values) == 1 and (part.keys is None or len(part.keys) == 1):
-            keys = part.keys[0] if part.keys else None
-            return [_sink_batch(part, columns, keys, values[0], part.headers)]
-        return [
-            _sink_batch(part, columns.slice(start, stop), keys, run, part.headers and part.headers[start:stop])
-            for start, stop, keys, run in _overlaps(part.keys, values)
-        ]
+        return _sink_batches(part, self._converters.value.to_connect_batch(part.raw.topic, columns.values))
+
+    def _keys_with_headers(self, part: _Converted) -> list[_Converted]:
+        columns = part.raw.columns
+        keys = [None] * len(part) if columns.keys is None else columns.keys
+        good, runs = self._decode_with_headers(Stage.KEY_CONVERTER, self._converters.key, part, keys)
+        return [_Converted(good.raw, runs, good.headers)] if len(good) else []
+
+    def _values_with_headers(self, part: _Converted) -> list[SinkBatch]:
+        values = part.raw.columns.values
+        good, runs = self._decode_with_headers(Stage.VALUE_CONVERTER, self._converters.value, part, values)
+        return _sink_batches(good, runs) if len(good) else []
+
+    def _decode_with_headers(
+        self, stage: Stage, converter: Converter[Any], part: _Converted, data: Sequence[bytes | None]
+    ) -> tuple[_Converted, list[SchemaRun]]:
+        """Convert the bytes of each record with its headers; return the good records and their data."""
+        topic, columns = part.raw.topic, part.raw.columns
+
+        def decode(item: tuple[bytes | None, RawHeaders]) -> SchemaAndValue:
+            return SchemaAndValue(*converter.to_connect_with_headers(topic, list(item[1]), item[0]))
+
+        raw_headers: Any = repeat(()) if columns.headers is None else columns.headers
+        items = zip(data, raw_headers, strict=False)
+        decoded, skipped = self._operator.run_each(stage, converter.display_class(), decode, items, part)
+        return without(part, skipped), to_runs(decoded)
+
+
+def _sink_batches(part: _Converted, values: list[SchemaRun]) -> list[SinkBatch]:
+    columns = part.raw.columns
+    if len(values) == 1 and (part.keys is None or len(part.keys) == 1):
+        keys = part.keys[0] if part.keys else None
+        return [_sink_batch(part, columns, keys, values[0], part.headers)]
+    return [
+        _sink_batch(part, columns.slice(start, stop), keys, run, part.headers and part.headers[start:stop])
+        for start, stop, keys, run in _overlaps(part.keys, values)
+    ]
 
 
 def _sink_batch(

@@ -64,16 +64,13 @@ class ConverterCheck:
 def check(worker: Mapping[str, str]) -> list[str]:
     """Return the errors of the converters in a worker's properties, one line each."""
     from headrace.plugins import registry
-    from headrace.plugins.creation import SIMPLE_HEADER_CONVERTER, create_converter, find_converter
+    from headrace.plugins.plugin_sections import CONVERTER_KEYS, create_converter_of
 
     registry.use_plugin_path(worker.get("plugin.path"))
     errors: list[str] = []
-    for key in ("key.converter", "value.converter", "header.converter"):
-        settings = {name[len(key) + 1 :]: value for name, value in worker.items() if name.startswith(key + ".")}
+    for key in CONVERTER_KEYS:
         try:
-            name = worker.get(key) or SIMPLE_HEADER_CONVERTER if key == "header.converter" else worker[key]
-            which = key.removesuffix(".converter")
-            create_converter(find_converter(name, which), settings, which)
+            create_converter_of(key, worker)
         except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
             errors.append(f"{key}={worker.get(key)}: {error}")
     return errors

@@ -1,19 +1,19 @@
 """The dead letter queue of a sink task: a topic that receives the original bytes of failed records (KIP-298).
 
-Every kind of sink task uses it. `context_headers` of `dead_letters` describe why a record failed.
+Every kind of sink task uses it. The context headers, with Connect's names, describe where and why a record failed.
 """
 
 from __future__ import annotations
 
+import traceback
 from concurrent.futures import Future
 from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.runtime import client_configs
-from headrace.runtime.dead_letters import context_headers
+from headrace.runtime.error_policy import DeadLetterQueueConfig, Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
-from headrace.runtime.tolerance import Failure
 from headrace.runtime.topic_creator import create_topic
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
@@ -22,6 +22,7 @@ from headrace_broker.records.columns import RecordColumns
 
 REENCODED_HEADER = "__headrace.errors.reencoded"
 """Marks a record whose original bytes no longer exist: it was converted to bytes again."""
+_CONTEXT_PREFIX = "__connect.errors."
 
 
 class DeadLetterQueue:
@@ -39,16 +40,13 @@ class DeadLetterQueue:
 
         Raises ConnectError.
         """
-        config = plugins.connector_config
-        topic = config.get("errors.deadletterqueue.topic.name", "").strip()
-        if not topic:
+        config = DeadLetterQueueConfig.from_config(plugins.connector_config)
+        if config is None:
             return None
-        replication = int(config.get("errors.deadletterqueue.topic.replication.factor", 3))
-        await _ensure_topic(plugins, spec, topic, replication)
-        properties = client_configs.dead_letter_producer_properties(plugins.worker, config, spec.name)
+        await _ensure_topic(plugins, spec, config)
+        properties = client_configs.dead_letter_producer_properties(plugins.worker, plugins.connector_config, spec.name)
         producer = await Producer.open(client_configs.parse_producer(properties))
-        with_context = config.get("errors.deadletterqueue.context.headers.enable", "false").lower() == "true"
-        return cls(topic, spec, producer, with_context=with_context)
+        return cls(config.topic, spec, producer, with_context=config.with_context_headers)
 
     def send(self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns) -> Future[Any]:
         """Send one failed record; return a future of its acknowledgement. Not callable on the event loop."""
@@ -71,14 +69,7 @@ class DeadLetterQueue:
     ) -> RecordColumns:
         headers = list(record.headers[0]) if record.headers else []
         if self._with_context:
-            headers += context_headers(
-                failure,
-                topic=topic,
-                partition=partition,
-                offset=offset,
-                connector=self._spec.connector,
-                task=self._spec.number,
-            )
+            headers += self._context_headers(failure, topic, partition, offset)
         return RecordColumns(
             values=record.whole_values(),
             keys=record.keys,
@@ -86,17 +77,35 @@ class DeadLetterQueue:
             timestamps=record.timestamps,
         )
 
+    def _context_headers(
+        self, failure: Failure, topic: str, partition: int, offset: int
+    ) -> list[tuple[str, bytes | None]]:
+        error = failure.error
+        fields = {
+            "topic": topic,
+            "partition": str(partition),
+            "offset": str(offset),
+            "connector.name": self._spec.connector,
+            "task.id": str(self._spec.number),
+            "stage": failure.stage.value,
+            "class.name": failure.class_name,
+            "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
+            "exception.message": str(error),
+            "exception.stacktrace": "".join(traceback.format_exception(error)),
+        }
+        return [(_CONTEXT_PREFIX + name, text.encode()) for name, text in fields.items()]
 
-async def _ensure_topic(plugins: Plugins, spec: TaskSpec, topic: str, replication: int) -> None:
+
+async def _ensure_topic(plugins: Plugins, spec: TaskSpec, config: DeadLetterQueueConfig) -> None:
     properties = client_configs.admin_properties(plugins.worker, plugins.connector_config, spec.name)
     admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
     try:
-        if topic not in await admin.list_topics():
-            await create_topic(admin, topic, 1, replication, {})
+        if config.topic not in await admin.list_topics():
+            await create_topic(admin, config.topic, 1, config.replication_factor, {})
     except Exception as error:
         raise ConnectError(
-            f"Could not initialize the dead letter queue {topic} "
-            f"(errors.deadletterqueue.topic.replication.factor={replication}): {error}"
+            f"Could not initialize the dead letter queue {config.topic} "
+            f"(errors.deadletterqueue.topic.replication.factor={config.replication_factor}): {error}"
         ) from error
     finally:
         await admin.close()

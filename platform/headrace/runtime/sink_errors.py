@@ -8,30 +8,20 @@ assigned partitions are acknowledged.
 from __future__ import annotations
 
 import bisect
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart, take_columns
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
+from headrace.runtime.error_policy import ErrorCounters, ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.sink_offsets import TopicPartition
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace_broker.records.columns import RecordColumns
-
-log = logging.getLogger(__name__)
-
-
-class ErrorCounters(Protocol):
-    """The counters of a task that failed records increase."""
-
-    errors: int
-    skipped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +54,10 @@ class SinkErrors:
         read_record: Callable[[str, int, int], Coroutine[Any, Any, RecordColumns | None]],
         run: Callable[[Coroutine[Any, Any, None]], Future[None]],
     ) -> None:
-        self._task = task
         self._class_name = class_name
         self._policy = policy
         self._converters = converters
-        self._counters = counters
+        self._log = ErrorLog(task, policy, counters)
         self._queue = queue
         self._read_record = read_record
         self._run = run
@@ -87,8 +76,7 @@ class SinkErrors:
         topic, partition, offset = _original_position(record)
         failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
         if not self._policy.tolerate:
-            where = _where(topic, partition, offset)
-            raise ToleranceExceeded(f"Tolerance exceeded in error handler: {where}, stage TASK_PUT: {error}") from error
+            raise tolerance_exceeded(failure, _where(topic, partition, offset))
         columns = _locate(record.raw, offset)
         self._count_and_log(failure, topic, partition, offset, columns)
         if self._queue is None:
@@ -163,19 +151,7 @@ class SinkErrors:
     def _count_and_log(
         self, failure: Failure, topic: str, partition: int, offset: int, columns: RecordColumns | None
     ) -> None:
-        self._counters.errors += 1
-        self._counters.skipped += 1
-        if self._policy.log:
-            log.error(
-                "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
-                self._task,
-                failure.stage.value,
-                failure.class_name,
-                _where(topic, partition, offset),
-                f", raw value {columns.values[0]!r}" if self._policy.log_messages and columns is not None else "",
-                failure.error,
-                exc_info=failure.error,
-            )
+        self._log.add(failure, _where(topic, partition, offset), None if columns is None else columns.whole_values()[0])
 
     async def _send_again(self, failure: Failure, topic: str, partition: int, offset: int, record: SinkRecord) -> None:
         """Send a record whose fetched bytes are gone."""

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.plugins.creation import SIMPLE_HEADER_CONVERTER, create, create_converter, find_converter
+from headrace.plugins.plugin_sections import CONVERTER_KEYS, converter_props, create_converter_of, find_sections
 from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
@@ -49,40 +49,31 @@ class Plugins:
 
     def make_converters(self) -> Converters:
         """Create the key, value and header converters. Raises ConfigErrors."""
-        return Converters(self._converter("key"), self._converter("value"), self._converter("header"))
+        key, value, header = (create_converter_of(each, self.connector_config, self.worker) for each in CONVERTER_KEYS)
+        return Converters(key, value, header)
 
     def converter_properties(self) -> dict[str, str]:
         """Return the key and value converters' settings as connector properties; the worker's are the defaults."""
         properties: dict[str, str] = {}
         for key in ("key.converter", "value.converter"):
-            name, settings = self._converter_settings(key)
-            properties |= {key: name} | {f"{key}.{setting}": value for setting, value in settings.items()}
+            level = converter_props(key, self.connector_config, self.worker)
+            properties |= {
+                name: text
+                for name, text in level.items()
+                if text is not None and (name == key or name.startswith(f"{key}."))
+            }
         return properties
 
     def make_steps(self) -> list[Step]:
         """Create the transforms with their predicates. Raises ConfigErrors."""
         config = self.connector_config
-        return [self._step(alias) for alias in split_list(config.get("transforms"))]
-
-    def _converter(self, which: str) -> Any:
-        default = SIMPLE_HEADER_CONVERTER if which == "header" else ""
-        name, properties = self._converter_settings(f"{which}.converter", default)
-        return create_converter(find_converter(name, which), properties, which)
-
-    def _converter_settings(self, key: str, default: str = "") -> tuple[str, dict[str, str]]:
-        """Class and properties, both from the level at which the class is set."""
-        level = self.connector_config if self.connector_config.get(key) else self.worker
-        return level.get(key) or default, under(level, key + ".")
-
-    def _step(self, alias: str) -> Step:
-        settings = under(self.connector_config, f"transforms.{alias}.")
-        transformation = create(registry.find("transform", settings["type"]), settings)
-        name = settings.get("predicate")
-        if not name:
-            return Step(transformation)
-        predicate_settings = under(self.connector_config, f"predicates.{name}.")
-        predicate = create(registry.find("predicate", predicate_settings["type"]), predicate_settings)
-        return Step(transformation, predicate, settings.get("negate", "false").strip().lower() == "true")
+        predicates = find_sections(config, "predicates", "predicate")
+        steps = []
+        for section in find_sections(config, "transforms", "transform").values():
+            name = section.value("predicate", config)
+            predicate = predicates[name].create(config) if name else None
+            steps.append(Step(section.create(config), predicate, section.value("negate", config)))
+        return steps
 
 
 def use_plugin_path(worker: Mapping[str, str]) -> None:
@@ -91,11 +82,6 @@ def use_plugin_path(worker: Mapping[str, str]) -> None:
     for directory in registry.plugin_directories(split_list(worker.get("plugin.path"))):
         if directory not in sys.path:
             sys.path.append(directory)
-
-
-def under(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the properties that start with a prefix, with the prefix removed."""
-    return {key[len(prefix) :]: value for key, value in properties.items() if key.startswith(prefix)}
 
 
 def split_list(text: str | None) -> list[str]:

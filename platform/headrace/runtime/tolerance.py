@@ -1,37 +1,20 @@
-"""Error tolerance for converters and transforms: `errors.*`, KIP-298. No I/O.
+"""Runs transforms and converters with retries and error tolerance: `errors.*`, KIP-298. No I/O.
 
 Retriable errors are retried until `errors.retry.timeout`, with a backoff that doubles from 300 ms up to
 `errors.retry.delay.max.ms`. After that, like all other errors, they are tolerated (the record is skipped and reported)
-or they fail the task.
-
-A stage processes a whole batch. If it raises RecordErrors, the named records are skipped; after any other error the
-batch is split in halves until the failed records are found. The other records keep their order.
+or they fail the task. The other records keep their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from random import Random
 from typing import Any, Protocol, Self, TypeVar
 
 from headrace.api.errors import ConnectError, RecordErrors, RetriableError
-
-RETRY_DELAY_MIN_MS = 300
-
-
-class Stage(StrEnum):
-    """The stage in which an error occurred, with KIP-298's names."""
-
-    TASK_PUT = "TASK_PUT"
-    TASK_POLL = "TASK_POLL"
-    TRANSFORMATION = "TRANSFORMATION"
-    KEY_CONVERTER = "KEY_CONVERTER"
-    VALUE_CONVERTER = "VALUE_CONVERTER"
-    HEADER_CONVERTER = "HEADER_CONVERTER"
-    KAFKA_PRODUCE = "KAFKA_PRODUCE"
-    KAFKA_CONSUME = "KAFKA_CONSUME"
+from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, tolerance_exceeded
 
 
 class Part(Protocol):
@@ -43,61 +26,14 @@ class Part(Protocol):
 
 _P = TypeVar("_P", bound=Part)
 _R = TypeVar("_R")
-
-
-class ToleranceExceeded(ConnectError):
-    """A record failed with `errors.tolerance=none`: the task fails. The original error is the cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorPolicy:
-    """The `errors.*` keys of a connector."""
-
-    retry_timeout_ms: int = 0
-    retry_delay_max_ms: int = 60_000
-    tolerate: bool = False
-    log: bool = False
-    log_messages: bool = False
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, str]) -> ErrorPolicy:
-        """Read the keys of a validated configuration."""
-        return cls(
-            retry_timeout_ms=int(config.get("errors.retry.timeout", 0)),
-            retry_delay_max_ms=int(config.get("errors.retry.delay.max.ms", 60_000)),
-            tolerate=config.get("errors.tolerance", "none").lower() == "all",
-            log=config.get("errors.log.enable", "false").lower() == "true",
-            log_messages=config.get("errors.log.include.messages", "false").lower() == "true",
-        )
-
-    def retry_delay_ms(self, attempt: int, elapsed_ms: int, rng: Random) -> int | None:
-        """Return the delay before attempt number `attempt` + 1; None if there are no more attempts.
-
-        The delay doubles. Once it exceeds the maximum, it is a random value below the maximum, so that many tasks do
-        not retry at the same time.
-        """
-        if self.retry_timeout_ms == 0 or 0 <= self.retry_timeout_ms <= elapsed_ms:
-            return None
-        delay_ms = RETRY_DELAY_MIN_MS << min(attempt - 1, 40)
-        if delay_ms > self.retry_delay_max_ms:
-            delay_ms = rng.randrange(self.retry_delay_max_ms) if self.retry_delay_max_ms > 0 else 0
-        return delay_ms if self.retry_timeout_ms < 0 else min(delay_ms, self.retry_timeout_ms - elapsed_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A record for which a stage failed."""
-
-    stage: Stage
-    class_name: str
-    error: Exception
-    attempts: int
+_T = TypeVar("_T")
 
 
 class RetryWithToleranceOperator:
-    """Runs stages under an error policy.
+    """Runs operations of one stage under an error policy.
 
-    For each tolerated record, the stage runner calls `report(failure, part)`, where `part` contains only this record.
+    For each tolerated record, it calls `report(failure, part)`, where `part` contains only this record. `wait_ms` waits
+    before a retry; it returns False, or raises an error, if the task is to stop. Every method raises ToleranceExceeded.
     """
 
     def __init__(
@@ -114,25 +50,68 @@ class RetryWithToleranceOperator:
         self._report = report
         self._describe = describe
         self._now_ms = now_ms
-        self._wait_ms = wait_ms  # False when the task is being stopped
+        self._wait_ms = wait_ms
         self._rng = rng
 
-    def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:
-        """Return the results of `operation` in order: one result, or several if records were skipped.
+    def run_each(
+        self, stage: Stage, class_name: str, operation: Callable[[_T], _R], items: Iterable[_T], part: Part
+    ) -> tuple[list[_R], list[int]]:
+        """Call `operation` for each record of `part`, of which `items` are the values, and retry it in place.
 
-        Raises ToleranceExceeded.
+        Returns the results in order, and the indexes of the records that were skipped.
+        """
+        results: list[_R] = []
+        skipped: list[int] = []
+        for index, item in enumerate(items):
+            try:
+                results.append(operation(item))
+            except Exception as error:  # noqa: BLE001 - any error of a plug-in concerns only this record
+                retried = self._retry(stage, class_name, partial(operation, item), part, index, error)
+                results += retried
+                if not retried:
+                    skipped.append(index)
+        return results, skipped
+
+    def run_once(
+        self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P
+    ) -> tuple[_R | None, list[int]]:
+        """Call an operation that must not receive a record twice.
+
+        Returns the results of the good records, and the indexes of the records that were skipped. Raises ConnectError
+        if the operation raises anything but RecordErrors with results.
+        """
+        try:
+            return operation(part), []
+        except RecordErrors as error:
+            errors = _checked_errors(error, len(part), class_name)
+            if error.results is None and len(errors) < len(part):
+                raise ConnectError(
+                    f"{class_name} raised RecordErrors without the results of the good records ({error}): pass them as "
+                    "results, or set stateless = True if the class can receive the same records again"
+                ) from error
+            for index, cause in errors.items():
+                self._give_up(Failure(stage, class_name, cause, 1), part.take([index]))
+            return error.results, list(errors)
+        except Exception as error:
+            raise ConnectError(
+                f"{class_name} failed with {type(error).__name__}: {error} (in a batch of {len(part)} records from "
+                f"{self._describe(part)}); to skip only bad records, raise RecordErrors with the results of the others"
+            ) from error
+
+    def run(self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P) -> list[_R]:
+        """Call an operation that may receive the same records again.
+
+        If it raises RecordErrors, it is called again without the failed records; after any other error the records are
+        split in halves until the failed records are found. Returns the results in order: one, or several if records
+        were skipped.
         """
         try:
             return [operation(part)]
         except RecordErrors as error:
-            errors = error.errors
-            if len(part) > 1 and not any(isinstance(cause, RetriableError) for cause in errors.values()):
-                return self._leave_out(stage, class_name, operation, part, errors)
-            cause = next(iter(errors.values()))
+            return self._run_without(stage, class_name, operation, part, _checked_errors(error, len(part), class_name))
         except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
-            cause = error
-        if len(part) == 1:
-            return self._retry(stage, class_name, operation, part, cause)
+            if len(part) == 1:
+                return self._retry(stage, class_name, partial(operation, part), part, 0, error)
         middle = len(part) // 2
         first, second = part.take(range(middle)), part.take(range(middle, len(part)))
         return [
@@ -140,7 +119,7 @@ class RetryWithToleranceOperator:
             *self.run(stage, class_name, operation, second),
         ]
 
-    def _leave_out(
+    def _run_without(
         self,
         stage: Stage,
         class_name: str,
@@ -148,15 +127,26 @@ class RetryWithToleranceOperator:
         part: _P,
         errors: Mapping[int, Exception],
     ) -> list[_R]:
-        """The records at fault are known: report them, and go on with the others."""
-        for index, error in errors.items():
-            self._give_up(Failure(stage, class_name, error, 1), part.take([index]))
-        good = [index for index in range(len(part)) if index not in errors]
-        return self.run(stage, class_name, operation, part.take(good)) if good else []
+        """Call the operation without the failed records; retriable ones are retried at their place in the order."""
+        if not any(isinstance(error, RetriableError) for error in errors.values()):
+            for index, error in errors.items():
+                self._give_up(Failure(stage, class_name, error, 1), part.take([index]))
+            good = [index for index in range(len(part)) if index not in errors]
+            return self.run(stage, class_name, operation, part.take(good)) if good else []
+        results: list[_R] = []
+        for has_failed, indexes in groupby(range(len(part)), key=errors.__contains__):
+            if not has_failed:
+                results += self.run(stage, class_name, operation, part.take(list(indexes)))
+                continue
+            for index in indexes:
+                one = part.take([index])
+                results += self._retry(stage, class_name, partial(operation, one), one, 0, errors[index])
+        return results
 
     def _retry(
-        self, stage: Stage, class_name: str, operation: Callable[[_P], _R], part: _P, error: Exception
+        self, stage: Stage, class_name: str, operation: Callable[[], _R], part: Part, index: int, error: Exception
     ) -> list[_R]:
+        """Repeat an operation on the record at that index of `part`; return its result, or nothing if it is skipped."""
         started_ms, attempts = self._now_ms(), 1
         while isinstance(error, RetriableError):
             delay_ms = self._policy.retry_delay_ms(attempts, self._now_ms() - started_ms, self._rng)
@@ -164,21 +154,35 @@ class RetryWithToleranceOperator:
                 break
             attempts += 1
             try:
-                return [operation(part)]
+                return [operation()]
             except RecordErrors as again:
                 error = next(iter(again.errors.values()))
             except Exception as again:  # noqa: BLE001
                 error = again
-        self._give_up(Failure(stage, class_name, error, attempts), part)
+        self._give_up(Failure(stage, class_name, error, attempts), part.take([index]))
         return []
 
-    def _give_up(self, failure: Failure, part: Any) -> None:
-        """Tolerate a record, or raise ToleranceExceeded."""
-        if self._policy.tolerate:
-            self._report(failure, part)
-            return
-        error = failure.error
-        raise ToleranceExceeded(
-            f"Tolerance exceeded in error handler: {self._describe(part)}, stage {failure.stage.value}, "
-            f"class {failure.class_name}: {type(error).__name__}: {error}"
-        ) from error
+    def _give_up(self, failure: Failure, part: Part) -> None:
+        """Report the record of `part` and skip it, or raise ToleranceExceeded."""
+        if not self._policy.tolerate:
+            raise tolerance_exceeded(failure, self._describe(part))
+        self._report(failure, part)
+
+
+def without(part: _P, skipped: Sequence[int]) -> _P:
+    """Return the records of a part that were not skipped."""
+    if not skipped:
+        return part
+    left_out = set(skipped)
+    return part.take([index for index in range(len(part)) if index not in left_out])
+
+
+def _checked_errors(error: RecordErrors, count: int, class_name: str) -> Mapping[int, Exception]:
+    """Return the errors by index. Raises ConnectError if an index is not that of a record."""
+    for index in error.errors:
+        if not (isinstance(index, int) and 0 <= index < count):
+            raise ConnectError(
+                f"{class_name} raised RecordErrors for the index {index!r}, but it received {count} records: the keys "
+                "of RecordErrors are the indexes of the failed records in the batch, from 0"
+            ) from error
+    return error.errors

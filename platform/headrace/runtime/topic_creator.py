@@ -8,8 +8,10 @@ from headrace.api.errors import ConnectError
 from headrace.runtime import client_configs
 from headrace.runtime.task_plugins import Plugins
 from headrace.runtime.topic_creation import TopicCreation
+from headrace.runtime.worker_config import worker_value
 from headrace_broker.client.admin import Admin, NewTopic
 from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import BrokerError
 from headrace_broker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ class TopicCreator:
     @classmethod
     def from_plugins(cls, plugins: Plugins) -> TopicCreator | None:
         """Return a TopicCreator; None if the broker creates topics."""
-        enabled = plugins.worker.get("topic.creation.enable", "true").strip().lower() == "true"
+        enabled = worker_value(plugins.worker, "topic.creation.enable")
         creation = TopicCreation.from_config(plugins.connector_config, enabled=enabled)
         if creation is None:
             return None
@@ -37,10 +39,10 @@ class TopicCreator:
         """Create the topic if it does not exist. Raises ConnectError."""
         if self._admin is None:
             self._admin = await Admin.open(self._config)
-        if topic in await self._admin.list_topics():
-            return
         new = self._creation.settings_for(topic)
         try:
+            if not isinstance((await self._admin.describe_topics([topic]))[topic], BrokerError):
+                return
             await create_topic(self._admin, new.name, new.partitions, new.replication_factor, new.configs)
         except Exception as error:
             raise ConnectError(f"Failed to create topic {topic}: {error}") from error

@@ -10,12 +10,16 @@ from typing import Any
 
 from headrace.api.task import SelfReadingSinkTask
 from headrace.runtime import client_configs
+from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_policy import ErrorPolicy
+from headrace.runtime.record_lookup import read_records
+from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace.runtime.task_plugins import split_list
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.reader import OffsetAndMetadata
+from headrace_broker.client.consumer import OffsetAndMetadata
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         )
         self._group = self.consumer_properties["group.id"]
         self._admin: Admin | None = None
+        self.errors: SelfReadingSinkErrors | None = None
         self._lock = threading.Lock()
         self._reported: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -40,6 +45,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         """Run the task until it is stopped."""
         self._admin = self.open_client(self._open_admin)
         self._committed = self.open_client(self._fetch_committed)
+        self.errors = self._open_errors()
         self.task.context = _Context(self)
         self.plugins.start_task(self.task)
         self.report_running()
@@ -55,6 +61,8 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         try:
             self.from_loop(self._commit())
         finally:
+            if self.errors is not None:
+                self.from_loop(self.errors.close())
             self.from_loop(self._admin.close())
 
     def wake_task(self) -> None:
@@ -94,6 +102,18 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         before = self._reported.get((topic, partition), self._committed.get((topic, partition)))
         return 0 if before is None else before
 
+    def _open_errors(self) -> SelfReadingSinkErrors:
+        queue = self.open_client(lambda: DeadLetterQueue.open(self.plugins, self.spec))
+        return SelfReadingSinkErrors(
+            self.spec.name,
+            type(self.task).display_class(),
+            ErrorPolicy.from_config(self.plugins.connector_config),
+            self.counters,
+            queue=queue,
+            read_records=lambda positions: read_records(self.consumer_properties, positions),
+            from_loop=self.from_loop,
+        )
+
     async def _open_admin(self) -> Admin:
         properties = client_configs.admin_properties(self.plugins.worker, self.plugins.connector_config, self.spec.name)
         return await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
@@ -109,7 +129,7 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         if not moved:
             return
         assert self._admin is not None
-        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms") / 1000
         wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
             results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
@@ -131,24 +151,32 @@ class WorkerSelfReadingSinkTask(WorkerTask):
 class _Context(TaskContext):
     """The platform's interface for a self-reading task."""
 
-    def __init__(self, unit: WorkerSelfReadingSinkTask) -> None:
-        super().__init__(unit)
-        self._unit = unit
-        config = unit.plugins.connector_config
-        self.props: Mapping[str, str] = {**unit.plugins.task_config, **unit.plugins.converter_properties()}
-        self.client_properties: Mapping[str, str] = dict(unit.consumer_properties)
+    def __init__(self, worker_task: WorkerSelfReadingSinkTask) -> None:
+        super().__init__(worker_task)
+        self._worker_task = worker_task
+        plugins = worker_task.plugins
+        config = plugins.connector_config
+        self.props: Mapping[str, str] = {**plugins.task_config, **plugins.converter_properties()}
+        self.client_properties: Mapping[str, str] = dict(worker_task.consumer_properties)
         self.topics = tuple(split_list(config.get("topics")))
         self.topics_regex = config.get("topics.regex") or None
 
     @property
+    def errant_record_reporter(self) -> SelfReadingSinkErrors:
+        """The reporter of records that the task cannot store."""
+        errors = self._worker_task.errors
+        assert errors is not None
+        return errors
+
+    @property
     def pause_requested(self) -> bool:
         """Whether the user has requested that the task pause."""
-        return self._unit.paused
+        return self._worker_task.paused
 
     def committed_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the committed offsets of the connector's group (the next offsets to consume)."""
-        return self._unit.committed()
+        return self._worker_task.committed()
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Report that all records before these offsets are durable."""
-        self._unit.report(offsets)
+        self._worker_task.report(offsets)

@@ -23,11 +23,12 @@ from headrace.runtime import sink_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import FromBytes, RawPart
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.record_lookup import read_record
 from headrace.runtime.sink_consumer import Assigned, ConsumerEvent, ConsumerFailed, Polled, Revoked, SinkConsumer
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import TopicPartition
-from headrace.runtime.tolerance import ErrorPolicy, RetryWithToleranceOperator
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.config import ClientConfig
 
@@ -97,7 +98,7 @@ class WorkerSinkTask(WorkerTask):
             report=self.errors.report_failure,
             describe=self.errors.describe,
             now_ms=_now_ms,
-            wait_ms=lambda delay_ms: not self.stopping.wait(delay_ms / 1000),
+            wait_ms=self.wait_before_retry,
             rng=Random(),
         )
         self._from_bytes = FromBytes(self._converters, operator)
@@ -198,7 +199,7 @@ class WorkerSinkTask(WorkerTask):
         if not is_final:
             commit.add_done_callback(lambda done: self._queue(lambda: self._committed(offsets, done)))
             return
-        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms", 5_000) / 1000
+        timeout_s = self.spec.worker_ms("offset.flush.timeout.ms") / 1000
         try:
             commit.result(timeout_s)
         except Exception as error:  # noqa: BLE001 - no record is lost: uncommitted records are delivered again
@@ -263,7 +264,7 @@ class WorkerSinkTask(WorkerTask):
         self.background(self._commit_forever())
 
     async def _commit_forever(self) -> None:
-        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms") / 1000
         while True:
             await asyncio.sleep(interval_s)
             self.request_commit()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
@@ -23,11 +23,11 @@ from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
-from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator
+from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.delivery import RecordMetadata as SendMetadata
-from headrace_broker.client.errors import ClosedError
 from headrace_broker.client.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class WorkerSourceTask(WorkerTask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._policy = ErrorPolicy.from_config(self.plugins.connector_config)
+        self._error_log = ErrorLog(self.spec.name, self._policy, self.counters)
         self.core = core.SourceTaskCore(
             self.spec.name,
             is_paused=self.paused,
@@ -87,7 +88,7 @@ class WorkerSourceTask(WorkerTask):
             report=self._report_failure,
             describe=core.describe,
             now_ms=_now_ms,
-            wait_ms=self._wait_before_retry,
+            wait_ms=self.wait_before_retry,
             rng=Random(),
         )
         self._converters = plugins.make_converters()
@@ -187,26 +188,8 @@ class WorkerSourceTask(WorkerTask):
         except Exception:
             log.exception("Task %s: %s failed; the task continues", self.spec.name, callback.__name__)
 
-    def _wait_before_retry(self, delay_ms: int) -> bool:
-        """Wait. Raises ClosedError if the task is to stop: the record is polled again after a restart."""
-        if self.stopping.wait(delay_ms / 1000):
-            raise ClosedError("the task is being stopped")
-        return True
-
     def _report_failure(self, failure: Failure, part: Any) -> None:
-        self.counters.errors += 1
-        self.counters.skipped += 1
-        if self._policy.log:
-            log.error(
-                "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
-                self.spec.name,
-                failure.stage.value,
-                failure.class_name,
-                core.describe(part),
-                f", record value {part.values[0]!r}" if self._policy.log_messages else "",
-                failure.error,
-                exc_info=failure.error,
-            )
+        self._error_log.add(failure, core.describe(part), part.values[0])
 
     # Any thread
 
@@ -276,10 +259,10 @@ class WorkerSourceTask(WorkerTask):
             await self._commit_offsets(effect)
 
     async def _commit_offsets(self, commit: core.CommitOffsets) -> None:
-        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
+        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._commit_lock:
-                await self.ask_worker("commit_offsets", commit.offsets)
+                await self.commit_offsets(commit.offsets)
         except TimeoutError:
             error = TimeoutError(f"no response within offset.flush.timeout.ms={timeout_ms}")
             self._report_event(self.core.commit_failed, error)
@@ -291,7 +274,7 @@ class WorkerSourceTask(WorkerTask):
     async def _flush(self, producer: Producer) -> None:
         if self._preparation is not None:
             self._preparation.cancel()
-        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms", 5_000)
+        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
         try:
             await asyncio.wait_for(producer.flush(), timeout_ms / 1000)
         except TimeoutError:
@@ -326,8 +309,7 @@ class _Context(TaskContext):
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
         """Return the last committed offsets of source partitions."""
         wanted = [dict(partition) for partition in partitions]
-        found = self._worker_task.from_loop(self._worker_task.ask_worker("read_offsets", wanted))
-        return cast("list[dict[str, Any] | None]", found)
+        return self._worker_task.from_loop(self._worker_task.read_offsets(wanted))
 
 
 def _record_metadata(sent: SendMetadata, timestamps: Any) -> RecordMetadata:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 
 import pytest
 
-from headrace.data.errors import DataError
+from headrace.data.errors import DataError, UnknownField
 from headrace.data.schema import (
     BYTES_SCHEMA,
     INT8_SCHEMA,
@@ -115,3 +116,41 @@ def test_struct_of_another_schema_is_rejected() -> None:
     outer = struct([("p", POINT)])
     with pytest.raises(DataError, match="do not match"):
         Struct(outer).put("p", Struct(POINT.replace(doc=None), {"x": 1}))
+
+
+def test_struct_is_a_mapping_that_applies_defaults() -> None:
+    schema = struct([("a", INT32_SCHEMA), ("n", Schema(Type.INT32, optional=True, default=7))])
+    value = Struct(schema, {"a": 1})
+    assert isinstance(value, Mapping)
+    assert dict(value) == dict(value.items()) == {"a": 1, "n": 7}
+    assert (list(value), list(value.values()), len(value)) == (["a", "n"], [1, 7], 2)
+    assert value.row == [1, None]
+    assert ("a" in value, "b" in value, value.get("b"), value.get("b", 5)) == (True, False, None, 5)
+    assert Struct(struct([]))
+
+
+def test_unknown_field_of_a_struct_raises_unknown_field() -> None:
+    value = Struct(POINT)
+    for access in (lambda: value["nope"], lambda: value.put("nope", 1), lambda: value.get_without_default("nope")):
+        with pytest.raises(UnknownField, match=r"^nope is not a valid field name$") as caught:
+            access()
+        assert isinstance(caught.value, KeyError)
+        assert isinstance(caught.value, DataError)
+
+
+def test_struct_is_only_equal_to_a_struct_of_equal_schema_and_values() -> None:
+    value = Struct(POINT, {"x": 1})
+    assert value == Struct(POINT, {"x": 1})
+    assert hash(value) == hash(Struct(POINT, {"x": 1}))
+    assert value != Struct(POINT, {"x": 2})
+    assert value != Struct(POINT.replace(doc=None), {"x": 1})
+    assert value != dict(value)
+    assert dict(value) != value
+
+
+def test_struct_replace_returns_a_validated_copy() -> None:
+    value = Struct(POINT, {"x": 1})
+    copy = value.replace(x=2)
+    assert (value["x"], copy["x"], copy.schema) == (1, 2, POINT)
+    with pytest.raises(DataError, match='field: "x"'):
+        value.replace(x="two")

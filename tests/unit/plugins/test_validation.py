@@ -10,8 +10,10 @@ import pytest
 from headrace.api.config import Config, Password, key
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
+from headrace.api.converter import Converter
 from headrace.api.errors import ConnectError
 from headrace.api.task import SinkTask, SourceTask
+from headrace.api.transform import Transformation
 from headrace.plugins.registry import PluginNotFoundError
 from headrace.plugins.validation import Validation, plugin_config, validate_connector
 
@@ -271,3 +273,65 @@ def test_errors_between_keys_are_reported_together_with_errors_of_other_keys() -
         "transforms.B.type", "transforms.B.replace.null.with.default",
         "transforms.C.target.type", "transforms.C.format",
     }  # fmt: skip
+
+
+class Untyped(Transformation):
+    """A transform without a configuration model, which reads `config.originals`."""
+
+
+class UntypedConverter(Converter):
+    """A converter without a configuration model."""
+
+
+class TaskKeys(Config):
+    depth: int = key("depth", default=1)
+
+
+class TaskWithKeys(SourceTask[TaskKeys]):
+    pass
+
+
+class PlainSource(SourceConnector):
+    task_class = TaskWithKeys
+
+
+def test_keys_of_plugins_without_a_configuration_model_are_not_reported_as_ignored() -> None:
+    result = validate(
+        ExampleSource, table="t", transforms="A",
+        transforms__A__type=f"{__name__}:Untyped", transforms__A__anything="1",
+        value__converter=f"{__name__}:UntypedConverter", value__converter__anything="1",
+        key__converter="Nope", key__converter__anything="1",
+    )  # fmt: skip
+    assert {name for name, value in result.values.items() if value.errors} == {"key.converter"}
+    assert result.warnings == []
+
+
+def test_keys_of_the_task_are_not_reported_as_ignored() -> None:
+    result = validate(PlainSource, depth="2", dept="2")
+    assert result.warnings == ["Unknown configuration key dept is ignored; did you mean depth?"]
+
+
+def test_settings_of_a_converter_that_the_connector_does_not_name_are_reported_as_ignored() -> None:
+    result = validate(ExampleSource, table="t", value__converter__schemas__enable="false")
+    assert result.warnings == [
+        "Configuration key value.converter.schemas.enable is ignored, because the connector uses the worker's "
+        "value.converter and its settings: set value.converter in the connector's configuration too"
+    ]
+
+
+def test_exactly_once_support_cannot_be_required() -> None:
+    result = validate(ExampleSource, table="t", exactly__once__support="required")
+    assert result.values["exactly.once.support"].errors == [
+        "This worker delivers the records of source connectors at least once, not exactly once: "
+        "set exactly.once.support=requested"
+    ]
+    assert validate(ExampleSource, table="t", exactly__once__support="requested").errors == []
+
+
+def test_keys_without_effect_are_reported() -> None:
+    result = validate(ExampleSource, table="t", transaction__boundary="interval", offsets__storage__topic="own")
+    assert result.errors == []
+    assert result.warnings == [
+        "transaction.boundary=interval has no effect: source tasks write without transactions",
+        "offsets.storage.topic=own has no effect: the worker stores the offsets of all source connectors together",
+    ]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.api.converter import Converter, SchemaAndValue
-from headrace.api.errors import DataError
+from headrace.api.converter import Converter, RawHeaders, SchemaAndValue
+from headrace.api.errors import ConnectError, DataError, RetriableError
 from headrace.api.predicate import Predicate
 from headrace.api.transform import Transformation
 from headrace.converters.simple_header_converter import SimpleHeaderConverter
@@ -17,7 +17,8 @@ from headrace.data.headers import Headers
 from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA
 from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.conversion import Converters, FromBytes, RawPart, ToBytes
-from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator, ToleranceExceeded
+from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace_broker.records.columns import RecordColumns
 
 
@@ -55,10 +56,13 @@ class Digits(Converter):
         return None if value is None else str(value).encode()
 
 
-def stages(*, tolerate: bool = True) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
+TOLERANT = ErrorPolicy(tolerate=True)
+
+
+def stages(policy: ErrorPolicy = TOLERANT) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
     reported: list[tuple[Failure, Any]] = []
     built = RetryWithToleranceOperator(
-        ErrorPolicy(tolerate=tolerate),
+        policy,
         report=lambda failure, part: reported.append((failure, part)),
         describe=repr,
         now_ms=lambda: 0,
@@ -103,7 +107,7 @@ def test_empty_chain_returns_the_batch_unchanged() -> None:
 
 def test_chain_fails_without_error_tolerance() -> None:
     with pytest.raises(ToleranceExceeded, match="thirteen"):
-        TransformChain([Step(Double())], stages(tolerate=False)[0]).apply(batch(1, 13))
+        TransformChain([Step(Double())], stages(ErrorPolicy())[0]).apply(batch(1, 13))
 
 
 def test_to_bytes_fills_timestamps_and_converts_keys_and_headers() -> None:
@@ -155,3 +159,135 @@ def test_from_bytes_converts_headers() -> None:
     (out,) = FromBytes(converters(), stages()[0]).convert(RawPart("t", 0, columns))
     assert out.headers is not None
     assert [(header.key, header.value) for header in out.headers[0]] == [("h", 7), ("n", None)]
+
+
+class Distinct(Transformation):
+    """Drops values that it has already received."""
+
+    def __init__(self) -> None:
+        self.seen: set[Any] = set()
+
+    def apply(self, record: Any) -> Any:
+        if record.value == 13:
+            raise DataError("thirteen")
+        if record.value in self.seen:
+            return None
+        self.seen.add(record.value)
+        return record
+
+
+def test_stateful_transform_keeps_every_good_record_when_another_record_fails() -> None:
+    built, reported = stages()
+    out = TransformChain([Step(Distinct())], built).apply(batch(1, 13, 2, 1))
+    assert values(out) == [1, 2]
+    assert [list(part.values) for _, part in reported] == [[13]]
+
+
+class Tagged(Converter):
+    """Moves the first character of a text to the header `tag`, and back."""
+
+    uses_headers = True
+
+    def __init__(self) -> None:
+        self.headers: list[RawHeaders] = []
+        self.fails_once = False
+
+    def from_connect_with_headers(self, topic: str, headers: RawHeaders, schema: Any, value: Any) -> bytes | None:
+        self.headers.append(list(headers))
+        headers.append(("tag", value[0].encode()))
+        if self.fails_once:
+            self.fails_once = False
+            raise RetriableError("not now")
+        if value == "bad":
+            raise DataError("bad")
+        return str(value[1:]).encode()
+
+    def to_connect_with_headers(self, topic: str, headers: RawHeaders, data: bytes | None) -> SchemaAndValue:
+        tag = dict(headers)["tag"]
+        assert tag is not None
+        assert data is not None
+        return SchemaAndValue(STRING_SCHEMA, (tag + data).decode())
+
+
+def tagged_converters() -> tuple[Tagged, Converters]:
+    tagged = Tagged()
+    return tagged, Converters(Digits(), tagged, SimpleHeaderConverter())
+
+
+def test_to_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
+    tagged, both = tagged_converters()
+    built, reported = stages()
+    given = batch("ab", "bad", "cd", keys=[1, 2, 3], headers=[Headers().add("h", "x"), Headers(), Headers()])
+    (columns,) = ToBytes(both, built).convert(given, 0)
+    assert tagged.headers == [[("h", b"x")], [], []]
+    assert (columns.keys, columns.values) == ([b"1", b"3"], [b"b", b"d"])
+    assert columns.headers == [[("h", b"x"), ("tag", b"a")], [("tag", b"c")]]
+    assert [list(part.values) for _, part in reported] == [["bad"]]
+
+
+def test_to_bytes_adds_headers_of_a_converter_to_records_without_headers() -> None:
+    (columns,) = ToBytes(tagged_converters()[1], stages()[0]).convert(batch("ab"), 0)
+    assert columns.headers == [[("tag", b"a")]]
+
+
+def test_retry_of_a_converter_starts_with_the_original_headers() -> None:
+    tagged, both = tagged_converters()
+    tagged.fails_once = True
+    built, _ = stages(ErrorPolicy(retry_timeout_ms=-1))
+    (columns,) = ToBytes(both, built).convert(batch("ab"), 0)
+    assert columns.headers == [[("tag", b"a")]]
+
+
+def test_from_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
+    built, reported = stages()
+    headers: list[RawHeaders] = [[("tag", b"a")], [], [("tag", b"c")]]
+    columns = RecordColumns([b"b", b"x", b"d"], headers=headers, timestamps=1, offsets=[5, 6, 7])
+    (out,) = FromBytes(tagged_converters()[1], built).convert(RawPart("t", 0, columns))
+    assert (out.values, list(out.offsets)) == (["ab", "cd"], [5, 7])
+    assert [failure.stage for failure, _ in reported] == ["VALUE_CONVERTER"]
+
+
+def test_to_bytes_converts_headers_before_keys() -> None:
+    built, reported = stages()
+    unconvertible = Headers().add("h", object())
+    ToBytes(converters(), built).convert(batch(1, keys=[13], headers=[unconvertible]), 0)
+    assert [failure.stage for failure, _ in reported] == ["HEADER_CONVERTER"]
+
+
+def test_subclass_that_overrides_only_apply_of_a_batch_transform_is_called_for_each_record() -> None:
+    class Batchwise(Transformation):
+        def apply_batch(self, batch: Any) -> Any:
+            return batch
+
+    class Negated(Batchwise):
+        def apply(self, record: Any) -> Any:
+            return record.replace(value=-record.value)
+
+    assert values(TransformChain([Step(Negated())], stages()[0]).apply(batch(1, 2))) == [-1, -2]
+
+
+def test_apply_that_does_not_return_a_record_is_an_error_of_that_record() -> None:
+    class Wrong(Transformation):
+        def apply(self, record: Any) -> Any:
+            return {"a": 1} if record.value == 1 else record
+
+    built, reported = stages()
+    assert values(TransformChain([Step(Wrong())], built).apply(batch(1, 2))) == [2]
+    assert "apply returned an object of type dict" in str(reported[0][0].error)
+
+
+def test_wrong_results_of_batch_forms_fail_the_task() -> None:
+    class Wrong(Transformation):
+        stateless = True
+
+        def apply_batch(self, batch: Any) -> Any:
+            return batch.to_records()
+
+    class TooFew(Predicate):
+        def test_batch(self, batch: Any) -> list[bool]:
+            return [True]
+
+    with pytest.raises(ConnectError, match=r"apply_batch of .*Wrong returned an object of type SourceRecord"):
+        TransformChain([Step(Wrong())], stages()[0]).apply(batch(1, 2))
+    with pytest.raises(ConnectError, match=r"test_batch of .*TooFew returned 1 results for 2 records"):
+        TransformChain([Step(Double(), TooFew())], stages()[0]).apply(batch(1, 2))

@@ -15,9 +15,9 @@ from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
+from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.tolerance import ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace.runtime.worker_task import Counters
 from headrace_broker.records.columns import RecordColumns
 
@@ -149,7 +149,7 @@ def test_report_of_a_deleted_record_converts_it_again_and_marks_it() -> None:
 
 def test_report_raises_if_errors_are_not_tolerated() -> None:
     errors, producer, _ = make(tolerate=False)
-    with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT: no"):
+    with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"):
         errors.report(record(16), DataError("no"))
     assert producer.sent == []
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import DataError, RecordErrors, RetriableError
-from headrace.runtime.tolerance import ErrorPolicy, Failure, RetryWithToleranceOperator, Stage, ToleranceExceeded
+from headrace.api.errors import ConnectError, DataError, RecordErrors, RetriableError
+from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, ToleranceExceeded
+from headrace.runtime.tolerance import RetryWithToleranceOperator
 
 
 class Numbers(list[int]):
@@ -134,3 +135,81 @@ def test_error_policy_is_parsed_from_connector_config() -> None:
         {"errors.tolerance": "all", "errors.log.enable": "true", "errors.retry.timeout": "-1"}
     )
     assert policy == ErrorPolicy(retry_timeout_ms=-1, tolerate=True, log=True)
+
+
+def test_retriable_record_error_is_retried_at_its_place_in_the_order() -> None:
+    built, reported = stages(ErrorPolicy(retry_timeout_ms=10_000, tolerate=True))
+    failures = {2: 2, 3: 100}
+
+    def sometimes(part: Numbers) -> list[int]:
+        errors: dict[int, Exception] = {}
+        for index, number in enumerate(part):
+            if failures.get(number, 0):
+                failures[number] -= 1
+                errors[index] = RetriableError("not now")
+        if errors:
+            raise RecordErrors(errors)
+        return list(part)
+
+    results = built.run(Stage.TRANSFORMATION, "T", sometimes, Numbers([1, 2, 3, 4]))
+    assert [n for result in results for n in result] == [1, 2, 4]
+    assert [list(part) for _, part in reported] == [[3]]
+
+
+def test_each_record_is_retried_in_place() -> None:
+    clock = Clock()
+    built, reported = stages(ErrorPolicy(retry_timeout_ms=1000, tolerate=True), clock)
+    calls: list[int] = []
+
+    def sometimes(number: int) -> int:
+        calls.append(number)
+        if number == 2 and calls.count(2) < 3:
+            raise RetriableError("not now")
+        if number == 3:
+            raise DataError("three")
+        return number * 10
+
+    numbers = Numbers([1, 2, 3, 4])
+    assert built.run_each(Stage.TRANSFORMATION, "T", sometimes, numbers, numbers) == ([10, 20, 40], [2])
+    assert calls == [1, 2, 2, 2, 3, 4]
+    assert clock.waits == [300, 600]
+    assert [list(part) for _, part in reported] == [[3]]
+
+
+def test_stateful_operation_returns_the_results_of_its_record_errors() -> None:
+    built, reported = stages(TOLERANT)
+
+    def partly(part: Numbers) -> list[int]:
+        raise RecordErrors({1: RetriableError("not now")}, [part[0], part[2]])
+
+    assert built.run_once(Stage.TRANSFORMATION, "T", partly, Numbers([1, 2, 3])) == ([1, 3], [1])
+    assert [list(part) for _, part in reported] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RecordErrors({1: DataError("bad")}), "T raised RecordErrors without the results of the good records"),
+        (RecordErrors({7: DataError("bad")}, [1]), "for the index 7, but it received 2 records"),
+        (RetriableError("not now"), "T failed with RetriableError: not now .in a batch of 2 records from record 1"),
+    ],
+)
+def test_stateful_operation_that_does_not_name_bad_records_fails_the_task(error: Exception, message: str) -> None:
+    built, reported = stages(ErrorPolicy(retry_timeout_ms=-1, tolerate=True))
+
+    def fails(_part: Numbers) -> None:
+        raise error
+
+    with pytest.raises(ConnectError, match=message):
+        built.run_once(Stage.TRANSFORMATION, "T", fails, Numbers([1, 2]))
+    assert reported == []
+
+
+def test_stateful_operation_may_omit_results_if_every_record_failed() -> None:
+    built, reported = stages(TOLERANT)
+
+    def fails(_part: Numbers) -> None:
+        raise RecordErrors({0: DataError("a"), 1: DataError("b")})
+
+    assert built.run_once(Stage.TRANSFORMATION, "T", fails, Numbers([1, 2])) == (None, [0, 1])
+    assert len(reported) == 2

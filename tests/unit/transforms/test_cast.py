@@ -82,9 +82,9 @@ def test_cast_converts_struct_fields() -> None:
         [("a", STRING_SCHEMA), ("b", INT8_SCHEMA.replace(optional=True, default=44)), ("c", STRING_SCHEMA)],
         name="n", optional=True,
     )  # fmt: skip
-    assert value.values == ["1", 44, "z"]
+    assert value.row == ["1", 44, "z"]
     keep = make_plugin("Cast$Value", spec="a:string,b:int8", replace__null__with__default="false")
-    assert apply_to_value(keep, Struct(schema, {"a": 1, "c": "z"}), schema)[1].values == ["1", None, "z"]
+    assert apply_to_value(keep, Struct(schema, {"a": 1, "c": "z"}), schema)[1].row == ["1", None, "z"]
 
 
 @pytest.mark.parametrize(

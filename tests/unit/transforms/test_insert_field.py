@@ -42,7 +42,7 @@ def test_insert_field_adds_all_fields_to_structs() -> None:
         version=1,
         doc="doc",
     )
-    assert record.value.values == [
+    assert record.value.row == [
         42, "test", 3, dt.datetime(1970, 1, 1, 0, 0, 0, 789000, tzinfo=dt.UTC), "my-instance-id",
     ]  # fmt: skip
 

@@ -45,10 +45,10 @@ def test_mask_field_replaces_values() -> None:
     )  # fmt: skip
     row = Struct(schema, [5, "x", Decimal("1.50"), dt.date(2020, 1, 1), True, [1], "y", None])
     _, value = apply_to_value(make_plugin("MaskField$Value", fields="i,s,d,t,b,l,null"), row, schema)
-    assert value.values == [0, "", Decimal("0.00"), dt.date(1970, 1, 1), False, [], "y", None]
+    assert value.row == [0, "", Decimal("0.00"), dt.date(1970, 1, 1), False, [], "y", None]
     value.validate()
     _, value = apply_to_value(make_plugin("MaskField$Value", fields="i,s,d", replacement="7"), row, schema)
-    assert value.values[:3] == [7, "7", Decimal(7)]
+    assert value.row[:3] == [7, "7", Decimal(7)]
     assert list(
         transform_errors(make_plugin("MaskField$Value", fields="b", replacement="7"), source_batch([row], schema))
     ) == [0]
@@ -105,7 +105,7 @@ def test_flatten_replaces_nested_fields() -> None:
     assert [(field.name, field.schema.optional) for field in new_schema.fields] == [  # type: ignore[union-attr]
         ("a", False), ("in_x", True), ("in_l", True), ("deep_in_x", True), ("deep_in_l", True),
     ]  # fmt: skip
-    assert transformed.values == [0, 1, [2], None, None]
+    assert transformed.row == [0, 1, [2], None, None]
     assert apply_to_value(make_plugin("Flatten$Value"), {"a": {"b": {"c": 1}, "l": [{}]}, "n": None}) == (
         None,
         {"a.b.c": 1, "a.l": [{}], "n": None},
@@ -120,7 +120,7 @@ def test_flatten_keeps_defaults() -> None:
     inner = struct([("x", FLOAT64_SCHEMA.replace(default=1.5))], optional=True)
     schema = struct([("in", inner)])
     new_schema, transformed = apply_to_value(make_plugin("Flatten$Value"), Struct(schema, [Struct(inner)]), schema)
-    assert transformed.values == [1.5]
+    assert transformed.row == [1.5]
     assert new_schema.fields[0].schema.default == 1.5  # type: ignore[union-attr]
 
 

@@ -15,7 +15,7 @@ def test_replace_field_removes_and_renames_struct_fields() -> None:
     replace = make_plugin("ReplaceField$Value", exclude="dont", renames="abc:xyz,foo:bar")
     schema, value = apply_to_value(replace, Struct(ROW, VALUE), ROW)
     assert schema == struct([("xyz", INT32_SCHEMA), ("bar", INT32_SCHEMA), ("etc", STRING_SCHEMA)], name="n")
-    assert value.values == [42, 7, "etc"]
+    assert value.row == [42, 7, "etc"]
 
 
 def test_replace_field_removes_and_renames_map_fields() -> None:
@@ -35,16 +35,16 @@ def test_replace_field_removes_and_renames_map_fields() -> None:
     ],
 )
 def test_replace_field_includes_and_excludes_fields(props: dict[str, str], kept: list[object]) -> None:
-    assert apply_to_value(make_plugin("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].values == kept
+    assert apply_to_value(make_plugin("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].row == kept
 
 
 def test_replace_field_keeps_null_values_and_fills_null_fields_with_defaults() -> None:
     replace = make_plugin("ReplaceField$Value", exclude="dont")
     assert apply_to_value(replace, None, ROW) == (ROW, None)
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7)), ("m", INT32_SCHEMA)])
-    assert apply_to_value(make_plugin("ReplaceField$Value", exclude="m"), Struct(schema), schema)[1].values == [7]
+    assert apply_to_value(make_plugin("ReplaceField$Value", exclude="m"), Struct(schema), schema)[1].row == [7]
     keep = make_plugin("ReplaceField$Value", exclude="m", replace__null__with__default="false")
-    assert apply_to_value(keep, Struct(schema), schema)[1].values == [None]
+    assert apply_to_value(keep, Struct(schema), schema)[1].row == [None]
 
 
 def test_replace_field_rejects_two_fields_renamed_to_the_same_name() -> None:

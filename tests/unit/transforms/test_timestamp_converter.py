@@ -82,13 +82,13 @@ def test_timestamp_converter_converts_a_field() -> None:
     convert = make_plugin("TimestampConverter$Value", target__type="Timestamp", field="ts")
     new_schema, value = apply_to_value(convert, Struct(schema, {"ts": MILLIS, "other": "x"}), schema)
     assert new_schema == struct([("ts", OPTIONAL_TIMESTAMP_SCHEMA), ("other", STRING_SCHEMA)], name="n", optional=True)
-    assert value.values == [MOMENT, "x"]
+    assert value.row == [MOMENT, "x"]
     assert apply_to_value(convert, None, schema) == (new_schema, None)
-    assert apply_to_values(convert, [Struct(schema, {"other": "x"})], schema)[0].values == [None, "x"]
+    assert apply_to_values(convert, [Struct(schema, {"other": "x"})], schema)[0].row == [None, "x"]
     assert apply_to_value(convert, {"ts": MILLIS, "a": 1}) == (None, {"ts": MOMENT, "a": 1})
     assert apply_to_value(convert, {"a": 1}) == (None, {"a": 1, "ts": None})
     missing = make_plugin("TimestampConverter$Value", target__type="Timestamp", field="nope")
-    assert apply_to_value(missing, Struct(schema, {"other": "x"}), schema)[1].values == [None, "x"]
+    assert apply_to_value(missing, Struct(schema, {"other": "x"}), schema)[1].row == [None, "x"]
 
 
 def test_timestamp_converter_keeps_nulls() -> None:

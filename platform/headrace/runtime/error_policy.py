@@ -1,0 +1,147 @@
+"""The `errors.*` keys of a connector, and what the platform does with a failed record (KIP-298). No I/O.
+
+The defaults of the keys are those of the configuration definition, `headrace.plugins.connector_config`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from random import Random
+from typing import Protocol
+
+from headrace.api.errors import ConnectError
+from headrace.plugins.connector_config import framework_value
+
+log = logging.getLogger(__name__)
+
+RETRY_DELAY_MIN_MS = 300
+_QUEUE = "errors.deadletterqueue."
+
+
+class Stage(StrEnum):
+    """The stage in which an error occurred, with KIP-298's names."""
+
+    TASK_PUT = "TASK_PUT"
+    TASK_POLL = "TASK_POLL"
+    TRANSFORMATION = "TRANSFORMATION"
+    KEY_CONVERTER = "KEY_CONVERTER"
+    VALUE_CONVERTER = "VALUE_CONVERTER"
+    HEADER_CONVERTER = "HEADER_CONVERTER"
+    KAFKA_PRODUCE = "KAFKA_PRODUCE"
+    KAFKA_CONSUME = "KAFKA_CONSUME"
+
+
+class ToleranceExceeded(ConnectError):
+    """A record failed with `errors.tolerance=none`: the task fails. The original error is the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of one record."""
+
+    stage: Stage
+    class_name: str
+    error: Exception
+    attempts: int
+
+
+def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
+    """Return the error that fails the task; `record` describes the record."""
+    error = failure.error
+    exceeded = ToleranceExceeded(
+        f"Tolerance exceeded in error handler: {record}, stage {failure.stage.value}, "
+        f"class {failure.class_name}: {type(error).__name__}: {error}"
+    )
+    exceeded.__cause__ = error
+    return exceeded
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """How a connector handles errors of its records."""
+
+    retry_timeout_ms: int = 0
+    retry_delay_max_ms: int = 60_000
+    tolerate: bool = False
+    log: bool = False
+    log_messages: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> ErrorPolicy:
+        """Read the keys of a connector's configuration. Raises ConfigError."""
+        value = partial(framework_value, config)
+        return cls(
+            retry_timeout_ms=value("errors.retry.timeout"),
+            retry_delay_max_ms=value("errors.retry.delay.max.ms"),
+            tolerate=value("errors.tolerance") == "all",
+            log=value("errors.log.enable"),
+            log_messages=value("errors.log.include.messages"),
+        )
+
+    def retry_delay_ms(self, attempt: int, elapsed_ms: int, rng: Random) -> int | None:
+        """Return the delay before attempt number `attempt` + 1; None if there are no more attempts.
+
+        The delay doubles. Once it exceeds the maximum, it is a random value below the maximum, so that many tasks do
+        not retry at the same time.
+        """
+        if self.retry_timeout_ms == 0 or 0 <= self.retry_timeout_ms <= elapsed_ms:
+            return None
+        delay_ms = RETRY_DELAY_MIN_MS << min(attempt - 1, 40)
+        if delay_ms > self.retry_delay_max_ms:
+            delay_ms = rng.randrange(self.retry_delay_max_ms) if self.retry_delay_max_ms > 0 else 0
+        return delay_ms if self.retry_timeout_ms < 0 else min(delay_ms, self.retry_timeout_ms - elapsed_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQueueConfig:
+    """The `errors.deadletterqueue.*` keys of a sink."""
+
+    topic: str
+    replication_factor: int
+    with_context_headers: bool
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> DeadLetterQueueConfig | None:
+        """Read the keys of a sink's configuration; return None if it has no queue. Raises ConfigError."""
+        value = partial(framework_value, config)
+        topic: str = value(_QUEUE + "topic.name")
+        if not topic:
+            return None
+        return cls(topic, value(_QUEUE + "topic.replication.factor"), value(_QUEUE + "context.headers.enable"))
+
+
+class ErrorCounters(Protocol):
+    """The counters of a task that failed records increase."""
+
+    errors: int
+    skipped: int
+
+
+class ErrorLog:
+    """Counts the skipped records of a task, and logs them if `errors.log.enable` is true."""
+
+    def __init__(self, task: str, policy: ErrorPolicy, counters: ErrorCounters) -> None:
+        self._task = task
+        self._policy = policy
+        self._counters = counters
+
+    def add(self, failure: Failure, record: str, value: object = None) -> None:
+        """Add a skipped record. `record` describes it; its value is logged with `errors.log.include.messages`."""
+        self._counters.errors += 1
+        self._counters.skipped += 1
+        if not self._policy.log:
+            return
+        log.error(
+            "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
+            self._task,
+            failure.stage.value,
+            failure.class_name,
+            record,
+            f", record value {value!r}" if self._policy.log_messages and value is not None else "",
+            failure.error,
+            exc_info=failure.error,
+        )
