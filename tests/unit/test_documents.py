@@ -18,7 +18,7 @@ DOCUMENTS = (
 )
 FOLDERS = ("broker", "platform", "transforms", "connectors", "configs", "docs", "tests")
 ARCHITECTURE_LINES_MAX = 200
-_PATH = re.compile(r"`([a-z_./]+(?:\.(?:py|md|properties|toml)|/))`|\]\((?!http)([^)]+)\)")
+_PATH = re.compile(r"`([a-z_./]+(?:\.(?:py|md|properties|toml)|/))`|\]\((?!http|#)([^)]+)\)")
 _TEST = re.compile(r"`(test_[a-z_]+\.py)::(test_\w+)`")
 _INVARIANT = re.compile(r"^\| (R\d+) \|", re.MULTILINE)
 _PLACEHOLDERS = ("connectors/<system>/", "source.py", "sink.py", "config.py", "utils.py", "platform/")
