@@ -13,6 +13,7 @@ from typing import Any
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
+from headrace.plugins.connector_config import framework_value
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure
@@ -104,7 +105,7 @@ def run_source(
     Raises every error that would fail a task.
     """
     run = SourceRun(_stored=StoredOffsets(offsets))
-    configs = task_configs(plugin, props, run._stored, int(props.get("tasks.max", "1")))
+    configs = task_configs(plugin, props, run._stored, framework_value(props, "tasks.max"))
     for number, config in enumerate(configs):
         progress = _Progress(wanted=records, idle_s=idle_s, faults=list(faults))
         while not _SourceTaskRun(plugin, props, config, number, run, progress).run_to_the_end():

@@ -95,6 +95,13 @@ class ConnectWorker:
             process.wait()
             raise ConnectWorkerError(f"the worker did not stop within {_STOP_TIMEOUT_S:g} s:\n{self.log}") from None
 
+    def kill(self) -> None:
+        """Kill the worker (kill -9); it keeps its committed offsets for `start`."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def close(self) -> None:
         """Stop the worker and delete its files."""
         try:

@@ -1,0 +1,24 @@
+"""The conformance suites for connectors: test classes that a connector's tests derive from.
+
+    from headrace.testing.conformance import SinkConformance
+
+    class TestLinesSink(SinkConformance):
+        plugin = LinesSink
+
+        def config(self) -> dict[str, str]:
+            return {"path": str(self.directory / "lines.txt")}
+
+        def stored(self) -> list[str]:
+            path = self.directory / "lines.txt"
+            return path.read_text().splitlines() if path.exists() else []
+
+pytest then runs every case with a new `directory`. The cases are those that Kafka Connect's users meet: open and close,
+restart from an offset, lost acknowledgements, a record that cannot be stored, pause and resume, a rebalance, a stop
+within the timeout, validation without the external system, and hostile names.
+"""
+
+from headrace.testing.conformance.self_reading_sinks import SelfReadingSinkConformance
+from headrace.testing.conformance.sinks import SinkConformance
+from headrace.testing.conformance.sources import SourceConformance
+
+__all__ = ["SelfReadingSinkConformance", "SinkConformance", "SourceConformance"]

@@ -1,0 +1,51 @@
+"""The parts that the conformance suites of all kinds of connectors share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from headrace.api.errors import ConfigErrors
+from headrace.testing.task_configs import connector_class_of
+
+STOP_TIMEOUT_S = 5.0
+"""The default of task.shutdown.graceful.timeout.ms."""
+
+HOSTILE_TOPICS = ("a.b-c_d", "UPPER", "x" * 249, "...1", "select")
+"""Names that Kafka permits and that external systems may not expect."""
+
+
+class Conformance(ABC):
+    """A connector under test, and the cases for its configuration."""
+
+    plugin: ClassVar[type[Any]]
+    """The connector class, task class or decorated function."""
+
+    directory: Path
+    """A new directory for each case."""
+
+    @pytest.fixture(autouse=True)
+    def _set_directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+
+    @abstractmethod
+    def config(self) -> dict[str, str]:
+        """Return a valid configuration. It is called once in each case, before anything else."""
+
+    def invalid_configs(self) -> Sequence[Mapping[str, str]]:
+        """Return configurations that validation must reject; by default, one without any keys if a key is required."""
+        return [{}] if self._errors({}) else []
+
+    def _errors(self, props: Mapping[str, str]) -> list[Any]:
+        return connector_class_of(self.plugin).config_model.errors(props)
+
+    def test_configuration_is_valid_and_invalid_ones_are_rejected_without_the_external_system(self) -> None:
+        """Validation reads no external system: it checks the model alone."""
+        assert self._errors(self.config()) == []
+        for props in self.invalid_configs():
+            with pytest.raises(ConfigErrors):
+                connector_class_of(self.plugin).config_model.parse(props)

@@ -1,0 +1,100 @@
+"""The conformance suite for sinks: it runs the task in memory, with `run_sink`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from headrace.data.records import SinkRecord
+from headrace.testing.conformance.base import HOSTILE_TOPICS, Conformance
+from headrace.testing.sink_run import LostPartitions, LostPut, Pause, Rebalance, Restart, SinkFault, SinkRun, run_sink
+
+
+class SinkConformance(Conformance):
+    """The cases for sinks; every case puts records and compares what the external system contains."""
+
+    is_exactly_once: ClassVar[bool] = False
+    """Whether records that are delivered twice are stored once."""
+
+    poison: ClassVar[Any] = None
+    """A value that the sink cannot store; None skips the case."""
+
+    @abstractmethod
+    def stored(self) -> Sequence[Any]:
+        """Return what the external system contains: one item per stored record, in any form with equality."""
+
+    def values(self) -> Sequence[Any]:
+        """Return at least five values to store."""
+        return [f"value {number}" for number in range(8)]
+
+    def records(self, topic: str = "test", partitions: int = 1) -> list[SinkRecord]:
+        """Return the records of `values`, spread over the partitions of a topic."""
+        counts = [0] * partitions
+        found = []
+        for number, value in enumerate(self.values()):
+            partition = number % partitions
+            found.append(
+                SinkRecord(topic=topic, partition=partition, offset=counts[partition], value=value, timestamp=number)
+            )
+            counts[partition] += 1
+        return found
+
+    def run(
+        self, props: Mapping[str, str], records: Sequence[Any], *faults: SinkFault, max_poll_records: int = 3
+    ) -> SinkRun:
+        """Put records into the sink."""
+        return run_sink(self.plugin, props, records, faults=faults, max_poll_records=max_poll_records)
+
+    def test_every_record_is_stored_once(self) -> None:
+        run = self.run(self.config(), self.records())
+        assert len(self.stored()) == len(self.values())
+        assert run.committed == {("test", 0): len(self.values())}
+        assert run.calls[0] == "start"
+        assert run.calls[-1] == "stop"
+        assert run.calls.count("open") == run.calls.count("close") == 1
+
+    def test_stop_without_records_succeeds(self) -> None:
+        self.run(self.config(), [])
+        assert len(self.stored()) == 0
+
+    def test_several_partitions_are_stored(self) -> None:
+        self.run(self.config(), self.records(partitions=3))
+        assert len(self.stored()) == len(self.values())
+
+    def test_later_run_stores_only_records_after_the_committed_offset(self) -> None:
+        props, records = self.config(), self.records()
+        self.run(props, records[:4])
+        run_sink(self.plugin, props, records, committed={("test", 0): 4})
+        assert len(self.stored()) == len(records)
+
+    @pytest.mark.parametrize(
+        "fault", [Rebalance(2), LostPartitions(2), Restart(2), LostPut(2)], ids=lambda fault: type(fault).__name__
+    )
+    def test_no_record_is_lost_after_a_fault(self, fault: SinkFault) -> None:
+        self.run(self.config(), self.records(), fault)
+        found = list(self.stored())
+        assert len({repr(item) for item in found}) == len(self.values())
+        if self.is_exactly_once:
+            assert len(found) == len(self.values())
+
+    def test_pause_and_resume_store_every_record_once(self) -> None:
+        self.run(self.config(), self.records(), Pause(1))
+        assert len(self.stored()) == len(self.values())
+
+    def test_record_that_cannot_be_stored_does_not_affect_the_others(self) -> None:
+        if self.poison is None:
+            pytest.skip("the sink stores every value")
+        records = self.records()
+        records[2] = records[2].replace(value=self.poison)
+        run = self.run({**self.config(), "errors.tolerance": "all"}, records)
+        assert [record.offset for record, _ in run.reported] == [2]
+        assert len(self.stored()) == len(records) - 1
+        assert run.committed == {("test", 0): len(records)}
+
+    @pytest.mark.parametrize("topic", HOSTILE_TOPICS)
+    def test_records_of_topics_with_hostile_names_are_stored(self, topic: str) -> None:
+        self.run(self.config(), self.records(topic))
+        assert len(self.stored()) == len(self.values())

@@ -1,0 +1,105 @@
+"""The conformance suite for sources: it runs the task in memory, with `run_source`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from headrace.testing.conformance.base import STOP_TIMEOUT_S, Conformance
+from headrace.testing.source_run import (
+    LostAcknowledgement,
+    PauseSource,
+    RestartSource,
+    SourceFault,
+    SourceRun,
+    run_source,
+    stop_while_polling,
+)
+
+
+class SourceConformance(Conformance):
+    """The cases for sources; every case reads what `produce` has written to the external system."""
+
+    waits_s: ClassVar[float] = STOP_TIMEOUT_S
+    """The time in which a blocked `poll` must return after `wake_up`."""
+
+    @abstractmethod
+    def produce(self, count: int) -> None:
+        """Add that many records to the external system, after `config` was called."""
+
+    def hostile_configs(self) -> Sequence[dict[str, str]]:
+        """Return configurations whose names (of files, tables, ...) are hostile; `produce` must write to each of them.
+
+        The suite runs each configuration after setting `self.hostile_index` to its index.
+        """
+        return []
+
+    hostile_index: int | None = None
+
+    def run(
+        self, props: Mapping[str, str], count: int, *faults: SourceFault, offsets: Mapping[Any, Any] | None = None
+    ) -> SourceRun:
+        """Read records; stops after `count` records, or if there are no more."""
+        return run_source(self.plugin, props, records=count, offsets=offsets, faults=faults)
+
+    def identity(self, record: Any) -> Any:
+        """Return what identifies a record: by default its source offset and value."""
+        return repr((record.source_partition, record.source_offset, record.key, record.value))
+
+    def test_every_record_is_read_once(self) -> None:
+        props = self.config()
+        self.produce(10)
+        run = self.run(props, 100)
+        assert len(run.records) == 10
+        assert len({self.identity(record) for record in run.records}) == 10
+        assert run.calls[0] == "start"
+        assert run.calls[-1] == "stop"
+
+    def test_nothing_is_read_from_an_empty_system(self) -> None:
+        props = self.config()
+        self.produce(0)
+        assert self.run(props, 1).records == []
+
+    def test_later_run_reads_only_records_after_the_committed_offset(self) -> None:
+        props = self.config()
+        self.produce(5)
+        first = self.run(props, 100)
+        self.produce(5)
+        second = self.run(props, 100, offsets=first.offsets)
+        assert len(first.records) == len(second.records) == 5
+        assert len({self.identity(record) for record in [*first.records, *second.records]}) == 10
+
+    def test_restart_from_a_committed_offset_loses_nothing(self) -> None:
+        props = self.config()
+        self.produce(10)
+        run = self.run(props, 100, RestartSource(after_records=4))
+        assert len({self.identity(record) for record in run.records}) == 10
+
+    def test_lost_acknowledgement_is_read_again(self) -> None:
+        props = self.config()
+        self.produce(10)
+        run = self.run(props, 100, LostAcknowledgement(batch=1))
+        assert len({self.identity(record) for record in run.records}) == 10
+
+    def test_pause_and_resume_read_every_record_once(self) -> None:
+        props = self.config()
+        self.produce(10)
+        run = self.run(props, 100, PauseSource(after_records=2))
+        assert len(run.records) == 10
+
+    def test_blocked_poll_returns_in_time_when_the_task_stops(self) -> None:
+        props = self.config()
+        self.produce(0)
+        assert stop_while_polling(self.plugin, props) < self.waits_s
+
+    def test_hostile_names_are_read(self) -> None:
+        configs = self.hostile_configs()
+        if not configs:
+            pytest.skip("the source's configuration contains no names")
+        for index, props in enumerate(configs):
+            self.hostile_index = index
+            self.produce(3)
+            assert len(self.run(props, 100).records) == 3, props

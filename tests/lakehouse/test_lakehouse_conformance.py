@@ -1,0 +1,50 @@
+"""LakehouseSinkConnector passes the conformance suite for self-reading sinks, with a real broker and real Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from headrace.testing.conformance import SelfReadingSinkConformance
+from headrace_connectors.lakehouse.sink import LakehouseSinkConnector
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class TestLakehouseSink(SelfReadingSinkConformance):
+    plugin = LakehouseSinkConnector
+    is_exactly_once = True
+    poison = b"not JSON"
+
+    @pytest.fixture
+    def connect_worker_config(self) -> dict[str, str]:
+        return {"task.isolation": "process"}
+
+    def config(self) -> dict[str, str]:
+        return {
+            "name": "conformance",
+            "connector.class": "LakehouseSink",
+            "topics": "test",
+            "lakehouse.path": str(self.directory / "tables"),
+            "lakehouse.trigger.interval.ms": "200",
+            "spark.master": "local[2]",
+        }
+
+    def invalid_configs(self) -> Sequence[Mapping[str, str]]:
+        return [{}, self.config() | {"lakehouse.trigger.interval.ms": "soon"}]
+
+    def value(self, number: int) -> bytes:
+        return b'{"number": %d}' % number
+
+    def stored(self, topic: str) -> Sequence[Any]:
+        try:
+            table = DeltaTable(self.directory / "tables" / topic)
+        except TableNotFoundError:
+            return []
+        return sorted(row["number"] for row in table.to_pyarrow_table().to_pylist())
