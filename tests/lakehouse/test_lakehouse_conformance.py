@@ -33,6 +33,7 @@ class TestLakehouseSink(SelfReadingSinkConformance):
             "topics": "test",
             "lakehouse.path": str(self.directory / "tables"),
             "lakehouse.trigger.interval.ms": "200",
+            "lakehouse.schema": "number BIGINT",
             "spark.master": "local[2]",
         }
 

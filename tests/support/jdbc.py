@@ -27,12 +27,20 @@ class Offsets:
 
 
 class Context:
-    """A fake context for a connector and its tasks."""
+    """A fake context for a connector and its tasks; waits return at once and advance its clock."""
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets
         self.props: Mapping[str, str] = {}
         self.reconfigurations = 0
+        self.now_s = 0.0
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return True
+
+    def monotonic(self) -> float:
+        return self.now_s
 
     def request_task_reconfiguration(self) -> None:
         self.reconfigurations += 1

@@ -54,7 +54,6 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     poll_block_s = 1.0
 
     def __init__(self) -> None:
-        self._stopping = threading.Event()
         self._connection: Any = None
         self._readers: list[TableReader] = []
         self._current_table = ""  # for error messages; empty for a query
@@ -65,7 +64,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
 
         self._config = config
         self._dialect = _dialect(config)
-        self._connection = _with_retries(config, self._dialect, self._dialect.connect, self._stopping)
+        self._connection = _with_retries(config, self._dialect, self._dialect.connect, self.context.wait)
         sources = [
             TableOrQuery(table, config.topic_prefix + table.rsplit(".", 1)[-1], table_partition(table))
             for table in config.tables
@@ -87,7 +86,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     def poll(self) -> SourceBatch | None:
         """Return the next batch, or None if there are no rows for `poll_block_s`."""
         if not self._readers:
-            self._stopping.wait(self.poll_block_s)
+            self.context.wait(self.poll_block_s)
             return None
         try:
             batch = self._next_batch()
@@ -103,19 +102,19 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
     def _next_batch(self) -> SourceBatch | None:
         if self._connection is None:
             self._connection = self._dialect.connect()
-        deadline = time.monotonic() + self.poll_block_s
-        while not self._stopping.is_set():
+        deadline = self.context.monotonic() + self.poll_block_s
+        for _ in self._readers:  # each has at most one statement without rows in a poll
             reader = min(self._readers, key=lambda reader: (not reader.is_running, self._next_query_at[id(reader)]))
-            wait_s = min(self._next_query_at[id(reader)], deadline) - time.monotonic()
-            if not reader.is_running and wait_s > 0:
-                self._stopping.wait(wait_s)
-            if not reader.is_running and self._next_query_at[id(reader)] > time.monotonic():
+            wait_s = min(self._next_query_at[id(reader)], deadline) - self.context.monotonic()
+            if not reader.is_running and wait_s > 0 and not self.context.wait(wait_s):
+                return None
+            if not reader.is_running and self._next_query_at[id(reader)] > self.context.monotonic():
                 return None
             self._current_table = reader.source.table
             batch = reader.next_batch(self._connection)
             if batch is not None:
                 return batch
-            self._next_query_at[id(reader)] = time.monotonic() + self._config.poll_interval_ms / 1000
+            self._next_query_at[id(reader)] = self.context.monotonic() + self._config.poll_interval_ms / 1000
         return None
 
     def _disconnect(self, error: Exception) -> None:
@@ -127,11 +126,8 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         retries = self._config.query_retry_attempts
         if retries >= 0 and self._failures > retries:
             raise ConnectError(f"the query failed {self._failures} times in a row: {error}") from error
-        self._stopping.wait(min(1.0, 0.2 * self._failures))
+        self.context.wait(min(1.0, 0.2 * self._failures))
         raise RetriableError(f"the query failed and will be retried: {error}") from error
-
-    def wake_up(self) -> None:
-        self._stopping.set()
 
     def stop(self) -> None:
         for reader in self._readers:
@@ -163,7 +159,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._dialect = _dialect(config)
         if config.sql:
             return
-        self._tables = _with_retries(config, self._dialect, self._list_tables, self._stopping)
+        self._tables = _with_retries(config, self._dialect, self._list_tables, self._wait)
         check_topics_unambiguous(self._tables)
         logger.info("Found %d tables to read: %s", len(self._tables), ", ".join(self._tables) or "none")
         self._monitor = threading.Thread(target=self._monitor_tables, name="jdbc-table-monitor", daemon=True)
@@ -213,6 +209,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         if self._monitor is not None:
             self._monitor.join(timeout=5)
 
+    def _wait(self, seconds: float) -> bool:
+        """Wait. Return False as soon as the connector is to stop."""
+        return not self._stopping.wait(seconds)
+
     def _list_tables(self) -> list[str]:
         existing = self._dialect.table_names()
         for name in self._config.table_whitelist:
@@ -240,14 +240,14 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 
 
 def _with_retries(
-    config: JdbcSourceConfig, dialect: Dialect, action: Callable[[], _T], stopping: threading.Event
+    config: JdbcSourceConfig, dialect: Dialect, action: Callable[[], _T], wait: Callable[[float], bool]
 ) -> _T:
     """Call `action`, which opens a connection, up to `connection.attempts` times. Raises ConnectError."""
     for attempt in range(1, config.connection_attempts + 1):
         try:
             return action()
         except (dialect.driver_error, OSError) as error:
-            if attempt == config.connection_attempts or stopping.is_set():
+            if attempt == config.connection_attempts:
                 raise ConnectError(
                     f"cannot connect to {url.redact_passwords(config.connection_url)} ({attempt} attempts): {error}"
                 ) from error
@@ -258,5 +258,6 @@ def _with_retries(
                 config.connection_backoff_ms,
                 error,
             )
-            stopping.wait(config.connection_backoff_ms / 1000)
+            if not wait(config.connection_backoff_ms / 1000):
+                raise ConnectError("the connector is being stopped") from error
     raise AssertionError("connection.attempts is at least 1")
