@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc import url
+from headrace_connectors.jdbc.names import unquoted
+from headrace_connectors.jdbc.query_text import single_statement
 
+TABLE_TYPES = ("TABLE", "VIEW", "PARTITIONED TABLE", "MATERIALIZED VIEW", "FOREIGN TABLE")
 Mode = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
 NumericMapping = Literal["none", "precision_only", "best_fit", "best_fit_eager_double"]
+UnsupportedColumns = Literal["text", "warn", "fail"]
+UnmappableValues = Literal["fail", "null", "clamp", "skip"]
 Granularity = Literal[
     "connect_logical",
     "micros_long",
@@ -82,7 +88,17 @@ class JdbcSourceConfig(Config):
         group=_DATABASE,
     )
     table_types: list[str] = key(
-        "table.types", default=["TABLE"], doc="Types of tables to read: TABLE, VIEW, or both.", group=_DATABASE
+        "table.types",
+        default=["TABLE"],
+        doc="Types of tables to read: TABLE, VIEW, and with PostgreSQL PARTITIONED TABLE, MATERIALIZED VIEW and "
+        "FOREIGN TABLE. TABLE includes the partitions of partitioned tables, unless PARTITIONED TABLE is listed too.",
+        group=_DATABASE,
+    )
+    credentials_provider_class: str = key(
+        "jdbc.credentials.provider.class",
+        default="",
+        doc="Not supported: set connection.user and connection.password. A config provider can read them from a file.",
+        group=_DATABASE,
     )
     db_timezone: str = key(
         "db.timezone", default="UTC", doc="Time zone of database timestamps without a time zone.", group=_DATABASE
@@ -99,6 +115,31 @@ class JdbcSourceConfig(Config):
         "numeric.precision.mapping",
         default=False,
         doc="Deprecated: true is the same as numeric.mapping=precision_only.",
+        group=_DATABASE,
+    )
+    numeric_unconstrained_scale: int = key(
+        "numeric.unconstrained.scale",
+        default=20,
+        at_least=0,
+        doc="Decimal places of NUMERIC columns without precision and scale. Their values can have any number of "
+        "decimal places, but a Connect Decimal has a fixed number. A value with more decimal places cannot be mapped.",
+        group=_DATABASE,
+    )
+    unsupported_columns: UnsupportedColumns = key(
+        "unsupported.columns",
+        default="text",
+        doc="What to do with columns whose SQL type has no Connect type, such as arrays, intervals, ranges, network "
+        "addresses, money and times with time zone. text: read the database's text form. warn: skip the columns and "
+        "log a warning, as Confluent's connector does. fail: reject the configuration.",
+        group=_DATABASE,
+    )
+    unmappable_values: UnmappableValues = key(
+        "unmappable.values",
+        default="fail",
+        doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
+        "before 1 or after 9999, the time 24:00:00, and SQLite values of another type than their column. fail: fail "
+        "the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip the "
+        "row and log a warning.",
         group=_DATABASE,
     )
     timestamp_granularity: Granularity = key(
@@ -147,6 +188,19 @@ class JdbcSourceConfig(Config):
         "timestamp.column.name",
         default=[],
         doc="Timestamp columns. Of several columns, the first that is not NULL counts (SQL COALESCE).",
+        group=_MODE,
+    )
+    incrementing_column_mapping: list[str] = key(
+        "incrementing.column.mapping",
+        default=[],
+        doc="Incrementing columns by table, as regex:column. The regular expression matches the qualified table name.",
+        group=_MODE,
+    )
+    timestamp_columns_mapping: list[str] = key(
+        "timestamp.columns.mapping",
+        default=[],
+        doc="Timestamp columns by table, as regex:[column1|column2]. The regular expression matches the qualified "
+        "table name.",
         group=_MODE,
     )
     timestamp_initial: int | None = key(
@@ -234,8 +288,18 @@ class JdbcSourceConfig(Config):
 
     @property
     def sql(self) -> str:
-        """The custom query, or an empty string if the connector reads tables."""
-        return self.query or (self.query_masked.value if self.query_masked else "")
+        """The custom query without trailing semicolons and comments, or "" if the connector reads tables."""
+        return single_statement(self.query or (self.query_masked.value if self.query_masked else ""))
+
+    def incrementing_column_of(self, table: str) -> str:
+        """Return the configured incrementing column of a table, or of the query if `table` is empty."""
+        found = _mapped(self.incrementing_column_mapping, table)
+        return self.incrementing_column_name if found is None else found
+
+    def timestamp_columns_of(self, table: str) -> list[str]:
+        """Return the configured timestamp columns of a table, or of the query if `table` is empty."""
+        found = _mapped(self.timestamp_columns_mapping, table)
+        return self.timestamp_column_name if found is None else found.removeprefix("[").removesuffix("]").split("|")
 
     @property
     def uses_incrementing(self) -> bool:
@@ -260,13 +324,68 @@ class JdbcSourceConfig(Config):
         ]
         if len(selections) > 1:
             yield ConfigError(*selections[1], f"cannot be set together with {selections[0][0]}: set only one of them")
+        yield from _value_errors(values)
         mode = values.get("mode", "")
-        if "timestamp" in mode and values.get("timestamp.column.name") == []:
+        has_mapping = bool(values.get("timestamp.columns.mapping"))
+        if "timestamp" in mode and values.get("timestamp.column.name") == [] and not has_mapping:
             yield ConfigError("timestamp.column.name", None, f"must be set for mode={mode}")
         if sql and mode == "incrementing" and values.get("incrementing.column.name") == "":
             yield ConfigError("incrementing.column.name", None, "must be set for a query with mode=incrementing")
         if sql and values.get("topic.prefix") == "":
             yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
+
+
+def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yield the errors of single values that need more than a type."""
+    for kind in values.get("table.types") or ():
+        if kind.strip().upper() not in TABLE_TYPES:
+            reason = f"unknown table type {kind}; the types are {', '.join(TABLE_TYPES)}"
+            yield ConfigError("table.types", ",".join(values["table.types"]), reason)
+    if values.get("jdbc.credentials.provider.class"):
+        yield ConfigError(
+            "jdbc.credentials.provider.class",
+            values["jdbc.credentials.provider.class"],
+            "credentials providers are not supported: set connection.user and connection.password, with a config "
+            "provider such as ${file:...} if they must not be in the configuration",
+        )
+    for name in ("query", "query.masked"):
+        try:
+            single_statement(str(getattr(values.get(name), "value", values.get(name)) or ""))
+        except ValueError as error:
+            yield ConfigError(name, None, str(error))
+    for name, column in (
+        ("incrementing.column.mapping", "incrementing.column.name"),
+        ("timestamp.columns.mapping", "timestamp.column.name"),
+    ):
+        if values.get(name) and values.get(column):
+            yield ConfigError(name, ",".join(values[name]), f"cannot be set together with {column}")
+        for item in values.get(name) or ():
+            problem = _mapping_error(item, has_list=column.startswith("timestamp"))
+            if problem is not None:
+                yield ConfigError(name, item, problem)
+
+
+def _mapping_error(item: str, *, has_list: bool) -> str | None:
+    """Return what is wrong with `regex:column` or `regex:[column1|column2]`, None if it is valid."""
+    pattern, separator, columns = item.rpartition(":")
+    form = "regex:[column1|column2]" if has_list else "regex:column"
+    is_list = columns.startswith("[") and columns.endswith("]")
+    if not separator or not pattern or not columns.strip("[]| ") or is_list is not has_list:
+        return f"must have the form {form}"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"{pattern} is not a regular expression: {error}"
+    return None
+
+
+def _mapped(mapping: list[str], table: str) -> str | None:
+    """Return the columns of the first pattern that matches a table, None if no pattern does."""
+    for item in mapping:
+        pattern, _, columns = item.rpartition(":")
+        if table and any(re.fullmatch(pattern.strip(), name) for name in (table, unquoted(table))):
+            return columns.strip()
+    return None
 
 
 class JdbcSourceTaskConfig(JdbcSourceConfig):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,11 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.pool import NullPool
 
 from headrace.api.errors import ConfigError, ConnectError
+from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.names import qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.tables import Table, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema, chain, from_instant
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -46,10 +50,14 @@ class TimestampExpression:
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """The result of a query: a cursor that streams rows, and whether every value has its column's type (`typed`)."""
+    """The result of a query: a cursor that streams rows.
+
+    `typed`: whether every value has its column's type. `has_unmappable`: whether values may be `Unmappable`.
+    """
 
     cursor: Any
     typed: bool
+    has_unmappable: bool = False
 
 
 class FastReadError(Exception):
@@ -72,6 +80,7 @@ class Dialect(ABC):
         self.zone = _zone(config.db_timezone)
         self.options = TypeOptions(
             numeric_mapping="precision_only" if config.numeric_precision_mapping else config.numeric_mapping,
+            unconstrained_scale=config.numeric_unconstrained_scale,
             timestamp_granularity=config.timestamp_granularity,
         )
         self.engine = self._engine()
@@ -85,8 +94,12 @@ class Dialect(ABC):
         """Return the database server's current time in UTC."""
 
     @abstractmethod
-    def query_columns(self, sql: str) -> list[JdbcColumn]:
+    def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
         """Return the columns of a custom query. Raises the driver's exception."""
+
+    @abstractmethod
+    def shape(self, connection: Connection, table: str) -> object:
+        """Return a value that differs after a change of the table's columns. Raises the driver's exception."""
 
     @abstractmethod
     def rows(
@@ -127,9 +140,9 @@ class Dialect(ABC):
         """Escape characters in a user's SQL that the driver would read as parameter placeholders."""
         return sql
 
-    def quote_table(self, qualified_name: str) -> str:
+    def quote_table(self, table: str) -> str:
         """Return a qualified table name as SQL text."""
-        return ".".join(self.quote(part) for part in qualified_name.split("."))
+        return ".".join(self.quote(part) for part in split_name(table))
 
     def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
         """Return the SQL text between SELECT and FROM that reads these columns of a table."""
@@ -139,19 +152,16 @@ class Dialect(ABC):
         """Read this table without the fast path from now on. Call this after a FastReadError."""
 
     def table_names(self) -> list[str]:
-        """Return the sorted qualified names of all tables or views that `table.types` selects.
+        """Return the sorted qualified names of all tables that `table.types` selects. Raises the driver's exception."""
+        return names_of_types(self.tables(), self.config.table_types)
 
-        Raises the driver's exception.
-        """
-        types = {kind.strip().upper() for kind in self.config.table_types}
-        names: list[str] = []
+    def tables(self) -> list[Table]:
+        """Return the tables of all types. Raises the driver's exception."""
         with self._inspector() as inspector:
-            for schema in self._schemas(inspector):
-                found = inspector.get_table_names(schema=schema) if "TABLE" in types else []
-                if "VIEW" in types:
-                    found += inspector.get_view_names(schema=schema)
-                names += [f"{schema}.{name}" if schema else name for name in found]
-        return sorted(names)
+            return [
+                *(Table(qualified_name([name]), "TABLE") for name in inspector.get_table_names()),
+                *(Table(qualified_name([name]), "VIEW") for name in inspector.get_view_names()),
+            ]
 
     @contextmanager
     def _inspector(self) -> Iterator[Inspector]:
@@ -159,31 +169,60 @@ class Dialect(ABC):
         with driver_errors(), self.engine.connect() as connection:
             yield sqlalchemy.inspect(connection)
 
-    def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
-        return [None]
+    def table_columns(self, table: str) -> list[JdbcColumn]:
+        """Return the columns of a table; `unsupported.columns` decides about those without a Connect type.
 
-    def table_columns(self, qualified_name: str) -> list[JdbcColumn]:
-        """Return the columns of a table whose SQL types have a Connect type. Skips all other columns with a warning.
-
-        Raises ConnectError if the table does not exist, and the driver's exception if the database cannot be read.
+        Raises ConnectError if the table does not exist or has a column that must not be read, and the driver's
+        exception if the database cannot be read.
         """
-        schema, _, table = qualified_name.rpartition(".")
+        *schemas, name = split_name(table)
+        schema = schemas[-1] if schemas else None
         try:
             with self._inspector() as inspector:
-                described = inspector.get_columns(table, schema=schema or None)
-                keys = inspector.get_pk_constraint(table, schema=schema or None)["constrained_columns"]
+                described = self._describe(inspector, table, name, schema)
+                keys = inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
         except sqlalchemy.exc.NoSuchTableError:
-            raise ConnectError(
-                f"table {qualified_name} does not exist in {self.engine.url.render_as_string()}"
-            ) from None
-        columns = {item["name"]: self._column(item, keys) for item in described}
-        skipped = {name for name, column in columns.items() if column is None}
-        if skipped - self._skipped:
-            self._skipped |= skipped
-            logger.warning(
-                "Table %s: skipping columns %s, no Connect type can represent them", qualified_name, ", ".join(skipped)
-            )
-        return [column for column in columns.values() if column is not None]
+            raise ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}") from None
+        columns = [self._column(item, keys) or self._unsupported(item, keys) for item in described]
+        unsupported = [column for column in columns if column.is_unsupported]
+        if unsupported and self.config.unsupported_columns != "text":
+            self._report_unsupported(table, unsupported)
+            return [column for column in columns if not column.is_unsupported]
+        return columns
+
+    def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
+        """Return SQLAlchemy's descriptions of a table's columns."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)  # unknown types are handled by this module
+            return inspector.get_columns(name, schema=schema)
+
+    def _report_unsupported(self, table: str, columns: Sequence[JdbcColumn]) -> None:
+        """Log a warning once for each column. Raises ConnectError if unsupported.columns=fail."""
+        described = ", ".join(f"{column.name} ({column.declared})" for column in columns)
+        problem = f"table {table}: no Connect type can represent the columns {described}"
+        if self.config.unsupported_columns == "fail":
+            raise ConnectError(f"{problem}; set unsupported.columns=text to read them as text, or warn to skip them")
+        names = {f"{table}.{column.name}" for column in columns}
+        if names - self._skipped:
+            self._skipped |= names
+            logger.warning("%s; skipping them, because unsupported.columns=warn", problem)
+
+    def _unsupported(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn:
+        """Return a column that reads the database's text form of a value."""
+        nullable = bool(described.get("nullable", True)) and described["name"] not in primary_key
+        return JdbcColumn(
+            described["name"],
+            STRING_SCHEMA.replace(optional=nullable),
+            self._text_form(),
+            nullable=nullable,
+            is_unsupported=True,
+            is_key=described["name"] in primary_key,
+            declared=_declared(described["type"]),
+        )
+
+    def _text_form(self) -> Callable[[Any], str] | None:
+        """Return a function that converts the driver's value of an unsupported type to text; None if it is text."""
+        return None
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
         schema = base_schema(described["type"], self.options)
@@ -202,21 +241,16 @@ class Dialect(ABC):
             is_zoned=is_timestamp and bool(described["type"].timezone),
             is_autoincrement=self._is_autoincrement(described, primary_key),
             nullable=nullable,
-            declared=str(described["type"]),
+            is_key=described["name"] in primary_key,
+            declared=_declared(described["type"]),
         )
 
     def _query_column(self, described: Mapping[str, Any]) -> JdbcColumn:
-        """Return a column of a query. Raises ConnectError if no Connect type can represent the column.
+        """Return a column of a query; it is read as text if no Connect type can represent it.
 
         A query's column cannot be skipped, because the connector does not change the query's SELECT list.
         """
-        column = None if described["type"] is None else self._column(described, ())
-        if column is None:
-            raise ConnectError(
-                f"query: no Connect type can represent column {described['name']}; CAST the column to another type, "
-                "or remove it from the query"
-            )
-        return nullable_column(column)
+        return nullable_column(self._column(described, ()) or self._unsupported(described, ()))
 
     def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
         return described.get("autoincrement") is True or bool(described.get("identity"))
@@ -242,6 +276,11 @@ class Dialect(ABC):
         return TimestampExpression(
             self.quote(column.name), lambda instant: instant.astimezone(self.zone).replace(tzinfo=None)
         )
+
+
+def _declared(type_: Any) -> str:
+    """Return an SQL type as text, for messages."""
+    return "unknown type" if isinstance(type_, sqlalchemy.types.NullType) else str(type_)
 
 
 @contextmanager

@@ -29,22 +29,25 @@ class OffsetColumns:
 
 def find_offset_columns(
     config: JdbcSourceConfig,
-    source: str,
+    table: str,
     columns: Sequence[JdbcColumn],
     *,
-    is_table: bool,
     can_hold_timestamps: Callable[[JdbcColumn], bool],
 ) -> OffsetColumns:
     """Return the columns that `config` names. The default incrementing column is a table's only autoincrement column.
 
-    `source` is the table's or query's name in error messages. Raises ConfigError with the configuration key if a column
-    does not exist, or if a table's column cannot be used because of its type or because it is nullable.
+    `table` is the table's qualified name, or empty for the query. Raises ConfigError with the configuration key if a
+    column does not exist, or if a table's column cannot be used because of its type or because it is nullable.
     """
-    incrementing = _incrementing(config, source, columns) if config.uses_incrementing else None
+    source = f"table {table}" if table else "query"
+    incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None
     timestamps: tuple[JdbcColumn, ...] = ()
     if config.uses_timestamp:
-        timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in config.timestamp_column_name)
-    if is_table:  # types of a query's columns may be guesses, and any of its columns may be NULL
+        names = config.timestamp_columns_of(table)
+        if not names:
+            raise ConfigError("timestamp.columns.mapping", None, f"no pattern matches {source}")
+        timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in names)
+    if table:  # types of a query's columns may be guesses, and any of its columns may be NULL
         if incrementing is not None:
             _check_integer(source, incrementing)
         for column in timestamps:
@@ -57,9 +60,9 @@ def find_offset_columns(
     return OffsetColumns(incrementing, timestamps)
 
 
-def _incrementing(config: JdbcSourceConfig, source: str, columns: Sequence[JdbcColumn]) -> JdbcColumn:
-    if config.incrementing_column_name:
-        return _named(INCREMENTING, source, columns, config.incrementing_column_name)
+def _incrementing(config: JdbcSourceConfig, table: str, source: str, columns: Sequence[JdbcColumn]) -> JdbcColumn:
+    if name := config.incrementing_column_of(table):
+        return _named(INCREMENTING, source, columns, name)
     candidates = [column for column in columns if column.is_autoincrement]
     if len(candidates) != 1:
         raise ConfigError(

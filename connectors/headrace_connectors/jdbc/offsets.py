@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_connectors.jdbc.names import table_of, unquoted
+
 QUERY_PARTITION: Mapping[str, str] = {"query": "query"}
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -51,9 +53,9 @@ class TimestampIncrementingOffset:
 
 def table_partition(qualified_name: str) -> dict[str, str]:
     """Return the source partition of a table."""
-    return {"protocol": "1", "table": qualified_name}
+    return {"protocol": "1", "table": unquoted(qualified_name)}
 
 
 def legacy_partitions(qualified_name: str) -> list[dict[str, str]]:
     """Return the source partitions that older versions of Confluent's connector used for the table, newest first."""
-    return [{"table": qualified_name.rsplit(".", 1)[-1]}]
+    return [{"table": table_of(qualified_name)}]

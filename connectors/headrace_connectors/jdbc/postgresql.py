@@ -1,19 +1,23 @@
 """PostgreSQL dialect, with psycopg 3 as the driver.
 
-A server-side cursor streams the rows, so reading a table of any size needs the memory of one batch. Columns of json,
-jsonb, uuid, xml and enumeration types are read as text; bit(1) is a boolean.
+A server-side cursor streams the rows, so reading a table of any size needs the memory of one batch. Values of json,
+jsonb, uuid, xml and enumeration types, and of all types without a Connect type, are read as text; bit(1) is a boolean,
+and a domain is its base type.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import sqlalchemy
+from psycopg.adapt import Loader
+from psycopg.types.datetime import DateLoader, TimeLoader, TimestampLoader, TimestamptzLoader
 from psycopg.types.string import TextLoader
 from sqlalchemy.dialects.postgresql import (
     BIGINT,
@@ -22,9 +26,11 @@ from sqlalchemy.dialects.postgresql import (
     BYTEA,
     CHAR,
     DATE,
+    DOMAIN,
     DOUBLE_PRECISION,
     INTEGER,
     NUMERIC,
+    OID,
     REAL,
     SMALLINT,
     TEXT,
@@ -53,14 +59,55 @@ from sqlalchemy.types import (
 from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for, like_to_regex, run_on_connect
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.dialects import (
+    Connection,
+    Dialect,
+    FastReadError,
+    ResultSet,
+    engine_for,
+    like_to_regex,
+    run_on_connect,
+)
+from headrace_connectors.jdbc.names import qualified_name
 from headrace_connectors.jdbc.statements import Statement
-from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
+from headrace_connectors.jdbc.tables import Table
+from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, base_schema, to_decimal, to_integer
+from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
 
-_SYSTEM_SCHEMAS = ("information_schema", "pg_catalog", "pg_toast")
-_LOADED_AS_TEXT = ("json", "jsonb", "uuid")
+_TABLES = """
+    SELECT n.nspname, c.relname, c.relkind::text, c.relispartition
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+"""
+_SHAPE = """
+    SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum)
+    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+# The base types of columns whose types are domains, possibly of other domains, such as numeric(6,2).
+_BASE_TYPES = """
+    WITH RECURSIVE base AS (
+        SELECT a.attname, t.typbasetype AS type, t.typtypmod AS modifier
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND t.typtype = 'd'
+      UNION ALL
+        SELECT base.attname, t.typbasetype, t.typtypmod
+        FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype = 'd'
+    )
+    SELECT base.attname, format_type(base.type, base.modifier)
+    FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
+"""
+_NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_TABLE_TYPES = {"r": "TABLE", "p": "PARTITIONED TABLE", "v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE"}
+# The types whose values psycopg converts to the Python type that Connect uses.
+_CONVERTED_BY_PSYCOPG = frozenset(
+    {
+        *("bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric"),
+        *("bytea", "date", "time", "timestamp", "timestamptz"),
+    }
+)
 _TYPES_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "text": TEXT,
     "varchar": VARCHAR,
@@ -69,6 +116,7 @@ _TYPES_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "int2": SmallInteger,
     "int4": Integer,
     "int8": BigInteger,
+    "oid": BigInteger,
     "float4": REAL,
     "float8": Double,
     "bytea": LargeBinary,
@@ -92,6 +140,13 @@ _LIBPQ_NAMES = {
     "connectTimeout": "connect_timeout",
     "loginTimeout": "connect_timeout",
 }
+
+
+# The types whose values are read as text, although psycopg would convert them to other Python types.
+_READ_AS_TEXT = (
+    *(info.oid for info in psycopg.adapters.types if info.name not in _CONVERTED_BY_PSYCOPG),
+    *(info.array_oid for info in psycopg.adapters.types if info.array_oid),
+)
 
 
 def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
@@ -140,17 +195,33 @@ class PostgresqlDialect(Dialect):
         run_on_connect(engine, self._prepare)
         return engine
 
+    def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
+        super().__init__(url, config)
+        self._without_fast_read: set[str] = set()
+
+    def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
+        described = super()._describe(inspector, table, name, schema)
+        if not any(isinstance(item["type"], DOMAIN) for item in described):
+            return described
+        quoted = self.quote_table(table)
+        bases = dict(inspector.bind.exec_driver_sql(_BASE_TYPES, (quoted,)).fetchall())  # type: ignore[union-attr]
+        return [{**item, "type": _base_type(item["type"], bases.get(item["name"], ""))} for item in described]
+
     def _driver_properties(self) -> dict[str, str]:
         known = config_def(type(self.config)).keys
         given = self.config.originals_with_prefix("connection.")
         return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        for name in _LOADED_AS_TEXT:
-            connection.adapters.register_loader(name, TextLoader)
         if self.config.transaction_isolation_mode != "DEFAULT":
             level = self.config.transaction_isolation_mode
             connection.isolation_level = psycopg.IsolationLevel[level]
+
+    def connect(self) -> Connection:
+        connection = super().connect()
+        for oid in _READ_AS_TEXT:
+            connection.adapters.register_loader(oid, TextLoader)
+        return connection
 
     def now(self, connection: Connection) -> dt.datetime:
         (now,) = connection.execute("SELECT CURRENT_TIMESTAMP").fetchone()
@@ -161,33 +232,52 @@ class PostgresqlDialect(Dialect):
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
-        cursor = connection.cursor(name="headrace", binary=all(column.binary for column in columns))
+        reads_fast = table not in self._without_fast_read
+        cursor = connection.cursor(name="headrace", binary=reads_fast and all(column.binary for column in columns))
+        if not reads_fast:
+            for name, loader in _LOADERS_OF_ANY_VALUE.items():
+                cursor.adapters.register_loader(name, loader)
         cursor.execute(statement.sql, statement.parameters)
-        return ResultSet(cursor, typed=True)
+        return ResultSet(_FastRows(cursor) if reads_fast else cursor, typed=True, has_unmappable=not reads_fast)
 
-    def query_columns(self, sql: str) -> list[JdbcColumn]:
-        connection = self.connect()
-        try:
-            cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
-            types = connection.adapters.types
-            described = [
-                {"name": item.name, "type": _described_type(item, types.get(item.type_code))}
-                for item in cursor.description
-            ]
-        finally:
-            connection.close()
+    def disable_fast_read(self, table: str) -> None:
+        self._without_fast_read.add(table)
+
+    def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
+        cursor = connection.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
+        types = connection.adapters.types
+        described = [
+            {"name": item.name, "type": _described_type(item, types.get(item.type_code))} for item in cursor.description
+        ]
+        connection.rollback()
         return [self._query_column(item) for item in described]
+
+    def shape(self, connection: Connection, table: str) -> object:
+        found = connection.execute(_SHAPE, [self.quote_table(table)]).fetchone()
+        connection.rollback()
+        return found
 
     def escape_parameter_markers(self, sql: str) -> str:
         return sql.replace("%", "%%")
 
-    def _schemas(self, inspector: Inspector) -> Sequence[str | None]:
+    def tables(self) -> list[Table]:
         wanted = like_to_regex(self.config.schema_pattern) if self.config.schema_pattern else None
-        names = [name for name in inspector.get_schema_names() if name not in _SYSTEM_SCHEMAS]
-        return [name for name in names if wanted is None or wanted.fullmatch(name)]
+        connection = self.connect()
+        try:
+            found = connection.execute(_TABLES).fetchall()
+        finally:
+            connection.close()
+        return [
+            Table(qualified_name([schema, name]), _TABLE_TYPES[kind], is_partition)
+            for schema, name, kind, is_partition in found
+            if wanted is None or wanted.fullmatch(schema)
+        ]
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
         type_ = described["type"]
+        if isinstance(type_, OID):
+            type_ = BigInteger()
+        described = {**described, "type": type_}
         if isinstance(type_, BIT) and type_.length in (None, 1):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
@@ -209,10 +299,56 @@ class PostgresqlDialect(Dialect):
         return float if schema.type is Type.FLOAT64 else to_integer
 
 
-def _described_type(item: Any, info: Any) -> TypeEngine[Any] | None:
-    """Return the SQL type of a result column, None for an array."""
+class _FastRows:
+    """A cursor whose values are Python's dates and times. Raises FastReadError for one that Python cannot represent."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self.close = cursor.close
+
+    def fetchmany(self, count: int) -> Any:
+        """Return the next rows."""
+        try:
+            return self._cursor.fetchmany(count)
+        except psycopg.DataError as error:
+            raise FastReadError(str(error)) from error
+
+
+def _loader_of_any_value(base: type[Loader], earliest: Any, latest: Any) -> type[Loader]:
+    """Return a loader that returns an `Unmappable` instead of raising an error."""
+
+    class AnyValueLoader(base):  # type: ignore[misc, valid-type]
+        def load(self, data: Any) -> Any:
+            try:
+                return super().load(data)
+            except psycopg.DataError:
+                text = bytes(data).decode()
+                return Unmappable(text, earliest if text.startswith("-") or text.endswith("BC") else latest)
+
+    return AnyValueLoader
+
+
+_FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+_LOADERS_OF_ANY_VALUE = {
+    "date": _loader_of_any_value(DateLoader, dt.date.min, dt.date.max),
+    "time": _loader_of_any_value(TimeLoader, dt.time.min, dt.time.max),
+    "timestamp": _loader_of_any_value(TimestampLoader, _FIRST_INSTANT, _LAST_INSTANT),
+    "timestamptz": _loader_of_any_value(TimestamptzLoader, _FIRST_INSTANT, _LAST_INSTANT),
+}
+
+
+def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
+    """Return the base type of a domain; `base` is its name, with the precision and scale that SQLAlchemy omits."""
+    while isinstance(type_, DOMAIN):
+        type_ = type_.data_type
+    numeric = _NUMERIC.fullmatch(base)
+    return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
+
+
+def _described_type(item: Any, info: Any) -> TypeEngine[Any]:
+    """Return the SQL type of a result column; String for an array and for all types that are read as text."""
     if info is not None and info.array_oid == item.type_code:
-        return None
+        return String()
     name = info.name if info is not None else ""
     if name == "numeric":
         return Numeric(item.precision, item.scale)

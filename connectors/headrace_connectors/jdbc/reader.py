@@ -18,11 +18,12 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Connection, Dialect, FastReadError, ResultSet
+from headrace_connectors.jdbc.names import table_of
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
-from headrace_connectors.jdbc.rows import Row, row_converter
+from headrace_connectors.jdbc.rows import Row, RowConverter
 from headrace_connectors.jdbc.statements import OffsetExpressions, select
-from headrace_connectors.jdbc.types import JdbcColumn, to_integer
+from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class TableReader:
         self._dialect = dialect
         self._config = config
         self._statement: _RunningStatement | None = None
+        self._columns: list[JdbcColumn] = []
+        self._shape: object = None
 
     @property
     def is_running(self) -> bool:
@@ -106,10 +109,8 @@ class TableReader:
 
     def _execute(self, connection: Connection) -> _RunningStatement:
         config, dialect = self._config, self._dialect
-        source, columns = self.source, self._columns()
-        found = find_offset_columns(
-            config, source.name, columns, is_table=bool(source.table), can_hold_timestamps=dialect.can_hold_timestamps
-        )
+        source, columns = self.source, self._read_columns(connection)
+        found = find_offset_columns(config, source.table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
         incrementing, timestamps = found.incrementing, found.timestamps
         expressions = [dialect.timestamp_expression(column) for column in timestamps]
         end = None
@@ -140,15 +141,22 @@ class TableReader:
             columns,
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
+            unmappable_values=config.unmappable_values,
         )
 
-    def _columns(self) -> list[JdbcColumn]:
-        """Return the current columns. Raises the driver's exception, or ConnectError if there are none to read."""
-        table = self.source.table
-        columns = self._dialect.table_columns(table) if table else self._dialect.query_columns(self._config.sql)
-        if not columns:
+    def _read_columns(self, connection: Connection) -> list[JdbcColumn]:
+        """Return the current columns; the catalogue is read only after a change of the table.
+
+        Raises the driver's exception, or ConnectError if there are no columns to read.
+        """
+        table, dialect = self.source.table, self._dialect
+        if not table:
+            self._columns = dialect.query_columns(connection, dialect.escape_parameter_markers(self._config.sql))
+        elif (shape := dialect.shape(connection, table)) != self._shape or not self._columns:
+            self._columns, self._shape = dialect.table_columns(table), shape
+        if not self._columns:
             raise ConnectError(f"{self.source.name}: none of its columns has a Connect type")
-        return columns
+        return self._columns
 
     def _start_offset(self, connection: Connection) -> TimestampIncrementingOffset:
         """Return the offset after which to read: that of the last batch, or `timestamp.initial` before any batch."""
@@ -175,13 +183,18 @@ class _RunningStatement:
         *,
         incrementing: int | None,
         timestamps: list[int],
+        unmappable_values: str,
     ) -> None:
         self.cursor = rows.cursor
         self._name = name = source.table or "query"
-        self.schema: Schema = struct(
-            [(c.name, c.schema) for c in columns], name=source.table.rsplit(".", 1)[-1] or None
-        )
-        self.convert = row_converter(name, columns, checked=not rows.typed)
+        self.schema: Schema = struct([(c.name, c.schema) for c in columns], name=table_of(source.table) or None)
+        self.convert = RowConverter(
+            name,
+            columns,
+            is_checked=not rows.typed,
+            has_unmappable=rows.has_unmappable,
+            unmappable_values=unmappable_values,
+        ).convert
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing
         self._timestamps = timestamps
@@ -229,6 +242,7 @@ class _RunningStatement:
     def _timestamp(self, row: Row) -> dt.datetime | None:
         for index in self._timestamps:
             if row[index] is not None:
-                instant: dt.datetime = self._to_instant(row[index])
+                value = row[index]
+                instant: dt.datetime = self._to_instant(value.nearest if isinstance(value, Unmappable) else value)
                 return instant
         return None

@@ -5,14 +5,18 @@ If a value's type is not its column's type, which SQLite allows, the error names
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from headrace.api.errors import ConnectError
 from headrace.data.schema import Type
-from headrace_connectors.jdbc.types import JdbcColumn
+from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, chain, reject_unmappable
+
+logger = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 
@@ -31,32 +35,106 @@ _PYTHON_TYPES: dict[Type, type] = {
     Type.BYTES: bytes,
 }
 _NULL = type(None)
+_CONVERSION_ERRORS = (ValueError, TypeError, ArithmeticError)
 _ADVICE = "correct the row, or read the table with a `query` that casts the column"
 
 
-def row_converter(table: str, columns: Sequence[JdbcColumn], *, checked: bool) -> Callable[[list[Row]], list[Row]]:
-    """Return a function that converts a driver's rows to a batch's rows.
+class RowConverter:
+    """Converts the rows of one table or query.
 
-    `checked`: whether the function checks the types of values, because the database does not enforce column types.
+    `is_checked`: whether to check the types of values, because the database does not enforce column types.
+    `has_unmappable`: whether dates and times may be `Unmappable`. `unmappable_values` is the configured key: what to do
+    with a value that cannot be converted.
     """
-    conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
-    check = _check(table, columns) if checked else None
 
-    def convert(rows: list[Row]) -> list[Row]:
-        if check is not None:
-            check(rows)
-        if not conversions or not rows:
+    def __init__(
+        self,
+        table: str,
+        columns: Sequence[JdbcColumn],
+        *,
+        is_checked: bool,
+        has_unmappable: bool = False,
+        unmappable_values: str = "fail",
+    ) -> None:
+        self._table = table
+        self._keys = [(index, column.name) for index, column in enumerate(columns) if column.is_key]
+        self._on_unmappable = unmappable_values
+        self._check = _check(table, columns) if is_checked and unmappable_values == "fail" else None
+        if is_checked and unmappable_values != "fail":
+            columns = [_with_type_check(column) for column in columns]
+        if has_unmappable:
+            columns = [replace(column, convert=chain(reject_unmappable, column.convert)) for column in columns]
+        self._conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
+
+    def convert(self, rows: list[Row]) -> list[Row]:
+        """Return a batch's rows. Raises ConnectError for a value that cannot be converted, unless it is skipped."""
+        if self._check is not None:
+            self._check(rows)
+        if not self._conversions or not rows:
             return rows
         transposed: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        changed = False
-        for index, column in conversions:
+        is_changed = False
+        skipped: set[int] = set()
+        for index, column in self._conversions:
             values = transposed[index]
             if column.identity_type is None or not {column.identity_type, _NULL}.issuperset(map(type, values)):
-                transposed[index] = _converted(table, column, rows, values)
-                changed = True
-        return list(zip(*transposed, strict=True)) if changed else rows
+                transposed[index] = self._converted(column, rows, values, skipped)
+                is_changed = True
+        converted = list(zip(*transposed, strict=True)) if is_changed else rows
+        return [row for number, row in enumerate(converted) if number not in skipped] if skipped else converted
 
-    return convert
+    def _converted(
+        self, column: JdbcColumn, rows: list[Row], values: Sequence[Any], skipped: set[int]
+    ) -> Sequence[Any]:
+        function = column.convert
+        assert function is not None
+        try:
+            return [None if value is None else function(value) for value in values]
+        except _CONVERSION_ERRORS:
+            return [self._convert_one(column, rows, number, value, skipped) for number, value in enumerate(values)]
+
+    def _convert_one(self, column: JdbcColumn, rows: list[Row], number: int, value: Any, skipped: set[int]) -> Any:
+        function = column.convert
+        assert function is not None
+        try:
+            return None if value is None else function(value)
+        except _CONVERSION_ERRORS as error:
+            problem = f"{self._location(column, rows[number])}: the column's type is {_type_name(column)}, but {error}"
+            if self._on_unmappable == "null" and column.nullable:
+                return None
+            if self._on_unmappable == "clamp" and isinstance(value, Unmappable):
+                return function(value.nearest)
+            if self._on_unmappable == "skip":
+                if number not in skipped:
+                    logger.warning("%s; skipping the row, because unmappable.values=skip", problem)
+                skipped.add(number)
+                return None
+            raise ConnectError(f"{problem}; {self._advice(column, value)}") from error
+
+    def _advice(self, column: JdbcColumn, value: Any) -> str:
+        choices = ["skip"]
+        if isinstance(value, Unmappable) and self._on_unmappable != "clamp":
+            choices.insert(0, "clamp")
+        if column.nullable and self._on_unmappable != "null":
+            choices.insert(0, "null")
+        return f"{_ADVICE}, or set unmappable.values={' or '.join(choices)}"
+
+    def _location(self, column: JdbcColumn, row: Row) -> str:
+        return _location(self._table, column, row, self._keys)
+
+
+def _with_type_check(column: JdbcColumn) -> JdbcColumn:
+    """Return the column with a conversion that raises ValueError for a value of another type."""
+    expected = _PYTHON_TYPES.get(column.schema.type)
+    if column.convert is not None or expected is None:
+        return column
+
+    def check_type(value: Any) -> Any:
+        if type(value) is not expected:
+            raise ValueError(f"the value is {value!r:.60}")
+        return value
+
+    return replace(column, convert=check_type)
 
 
 def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], None] | None:
@@ -84,42 +162,36 @@ def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], N
         try:
             msgspec.convert(rows, row_type)
         except msgspec.ValidationError:
-            _raise_for_mismatch(table, checks, rows)
+            _raise_for_mismatch(table, columns, checks, rows)
         if inspected:
-            _raise_for_mismatch(table, inspected, rows)
+            _raise_for_mismatch(table, columns, inspected, rows)
 
     return check
 
 
-def _raise_for_mismatch(table: str, checks: Sequence[tuple[int, JdbcColumn, frozenset[type]]], rows: list[Row]) -> None:
+def _raise_for_mismatch(
+    table: str,
+    columns: Sequence[JdbcColumn],
+    checks: Sequence[tuple[int, JdbcColumn, frozenset[type]]],
+    rows: list[Row],
+) -> None:
     """Raise ConnectError for the first value whose type is not one of the types expected for its column."""
     for index, column, expected in checks:
         if expected.issuperset({type(row[index]) for row in rows}):
             continue
         row = next(row for row in rows if type(row[index]) not in expected)
+        keys = [(number, other.name) for number, other in enumerate(columns) if other.is_key]
         raise ConnectError(
-            f"{_location(table, column, row)}: the column's type is {column.declared or column.schema.type.value}, but "
-            f"the value is {row[index]!r:.60}; {_ADVICE}"
+            f"{_location(table, column, row, keys)}: the column's type is {_type_name(column)}, but the value is "
+            f"{row[index]!r:.60}; {_ADVICE}, or set unmappable.values=skip"
         )
 
 
-def _converted(table: str, column: JdbcColumn, rows: list[Row], values: Sequence[Any]) -> list[Any]:
-    function = column.convert
-    assert function is not None
-    try:
-        return [None if value is None else function(value) for value in values]
-    except (ValueError, TypeError, ArithmeticError):
-        for row, value in zip(rows, values, strict=True):
-            try:
-                if value is not None:
-                    function(value)
-            except (ValueError, TypeError, ArithmeticError) as error:
-                raise ConnectError(
-                    f"{_location(table, column, row)}: the column's type is "
-                    f"{column.declared or column.schema.type.value}, but {error}; {_ADVICE}"
-                ) from error
-        raise
+def _type_name(column: JdbcColumn) -> str:
+    return column.declared or column.schema.type.value
 
 
-def _location(table: str, column: JdbcColumn, row: Row) -> str:
-    return f"{table}, column {column.name}, row {repr(row)[:120]}"
+def _location(table: str, column: JdbcColumn, row: Row, keys: Sequence[tuple[int, str]] = ()) -> str:
+    """Return the place of a value: the row is identified by its primary key if it has one."""
+    key = ", ".join(f"{name}={row[index]!r:.60}" for index, name in keys)
+    return f"{table}, column {column.name}, row {key or repr(row)[:120]}"

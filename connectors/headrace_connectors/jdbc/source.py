@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SourceConnector
-from headrace.api.errors import ConfigError, ConnectError, RetriableError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RetriableError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.names import matches, table_of
 from headrace_connectors.jdbc.offsets import (
     QUERY_PARTITION,
     TimestampIncrementingOffset,
@@ -29,8 +30,9 @@ from headrace_connectors.jdbc.tables import (
     check_topics_unambiguous,
     group_tables,
     missing_table_message,
-    name_matches_table,
+    names_of_types,
     select_tables,
+    some_names,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         self._dialect = _dialect(config)
         self._connection = _with_retries(config, self._dialect, self._dialect.connect, self.context.wait)
         sources = [
-            TableOrQuery(table, config.topic_prefix + table.rsplit(".", 1)[-1], table_partition(table))
+            TableOrQuery(table, config.topic_prefix + table_of(table), table_partition(table))
             for table in config.tables
         ]
         if config.sql:
@@ -190,9 +192,11 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check the configuration against the database: driver, file, tables, incrementing and timestamp columns."""
-        if any(value.errors for value in values.values()):
+        invalid = {key for key, value in values.items() if value.errors}
+        try:  # errors of other keys must not hide those of the tables
+            config = JdbcSourceConfig.parse({key: text for key, text in props.items() if key not in invalid})
+        except ConfigErrors:
             return
-        config = JdbcSourceConfig.parse(props)
         try:
             self._config, self._dialect = config, _dialect(config)
         except ConfigError as error:
@@ -214,17 +218,31 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         return not self._stopping.wait(seconds)
 
     def _list_tables(self) -> list[str]:
-        existing = self._dialect.table_names()
-        for name in self._config.table_whitelist:
-            if not any(name_matches_table(name, table) for table in existing):
-                logger.error("%s. The connector reads the table once it exists", missing_table_message(name, existing))
-        return select_tables(self._config, existing)
+        """Return the tables to read; log the whitelisted tables that are missing, or that there are no tables."""
+        all_tables = self._dialect.tables()
+        existing = names_of_types(all_tables, self._config.table_types)
+        database = self._dialect.url.database
+        missing = [
+            name
+            for name in self._config.table_whitelist
+            if not any(matches(name, table, database) for table in existing)
+        ]
+        for name in missing:
+            message = missing_table_message(name, existing, all_tables)
+            logger.error("%s. The connector reads the table once it exists", message)
+        selected = self._select(existing)
+        if not selected and not missing:
+            logger.warning("No table is selected. Tables of table.types: %s", some_names(existing))
+        return selected
+
+    def _select(self, existing: Sequence[str]) -> list[str]:
+        return select_tables(self._config, existing, self._dialect.url.database)
 
     def _monitor_tables(self) -> None:
         """Request new task configurations whenever the list of tables changes."""
         while not self._stopping.wait(self._config.table_poll_interval_ms / 1000):
             try:
-                tables = select_tables(self._config, self._dialect.table_names())
+                tables = self._select(self._dialect.table_names())
             except self._dialect.driver_error as error:
                 logger.warning("Cannot list the tables of the database, keeping the current list: %s", error)
                 continue

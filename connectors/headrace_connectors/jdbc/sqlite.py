@@ -102,13 +102,16 @@ class SqliteDialect(Dialect):
     def disable_fast_read(self, table: str) -> None:
         self._without_json.add(table)
 
-    def query_columns(self, sql: str) -> list[JdbcColumn]:
+    def shape(self, connection: Connection, table: str) -> object:
+        return connection.execute("PRAGMA schema_version").fetchone()
+
+    def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
         # Reflecting a temporary view returns the declared types of table columns that the query selects unchanged.
-        with driver_errors(), self.engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
-            described = sqlalchemy.inspect(connection).get_columns("headrace_query")
+        with driver_errors(), self.engine.connect() as other:  # the view must not stay in the task's connection
+            other.exec_driver_sql(f"CREATE TEMP VIEW headrace_query AS {sql}")
+            described = sqlalchemy.inspect(other).get_columns("headrace_query")
             typed = [
-                {**item, "type": self._type_of_values(connection, item["name"])}
+                {**item, "type": self._type_of_values(other, item["name"])}
                 if isinstance(item["type"], NullType)
                 else item
                 for item in described
@@ -154,6 +157,9 @@ class SqliteDialect(Dialect):
         if schema is not None and schema.type is Type.BYTES:
             return lambda value: value if isinstance(value, bytes) else str(value).encode()
         return None
+
+    def _text_form(self) -> Any:
+        return lambda value: value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
     def to_instant(self, value: Any) -> dt.datetime:
         return _to_instant(value, self.zone)

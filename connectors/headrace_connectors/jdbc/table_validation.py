@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from headrace.api.errors import ConfigError
+from headrace.api.errors import ConfigError, ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Dialect
+from headrace_connectors.jdbc.names import matches
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
-from headrace_connectors.jdbc.tables import missing_table_message, name_matches_table
+from headrace_connectors.jdbc.tables import missing_table_message, names_of_types
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,9 @@ def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[],
     """Yield (configuration key, message) for each error in the whitelisted tables. Stops after `TIME_LIMIT_S`."""
     deadline_s = now_s() + TIME_LIMIT_S
     try:
-        existing = dialect.table_names()
+        tables_of_all_types = dialect.tables()
+        existing = names_of_types(tables_of_all_types, config.table_types)
+        database = dialect.url.database
         for checked, name in enumerate(config.table_whitelist):
             if now_s() > deadline_s:
                 logger.warning(
@@ -33,9 +36,9 @@ def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[],
                     len(config.table_whitelist) - checked,
                 )
                 return
-            tables = [table for table in existing if name_matches_table(name, table)]
+            tables = [table for table in existing if matches(name, table, database)]
             if not tables:
-                yield "table.whitelist", missing_table_message(name, existing)
+                yield "table.whitelist", missing_table_message(name, existing, tables_of_all_types)
             for table in tables:
                 yield from _column_errors(config, dialect, table)
     except dialect.driver_error as error:
@@ -44,12 +47,11 @@ def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[],
 
 
 def _column_errors(config: JdbcSourceConfig, dialect: Dialect, table: str) -> Iterator[tuple[str, str]]:
-    if config.mode == "bulk":
-        return
-    columns = dialect.table_columns(table)
     try:
-        find_offset_columns(
-            config, f"table {table}", columns, is_table=True, can_hold_timestamps=dialect.can_hold_timestamps
-        )
+        columns = dialect.table_columns(table)
+        if config.mode != "bulk":
+            find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
     except ConfigError as error:
         yield error.key, str(error)
+    except ConnectError as error:
+        yield "unsupported.columns", str(error)

@@ -4,29 +4,55 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.names import matches, table_of, unquoted
 
 
-def select_tables(config: JdbcSourceConfig, existing: Sequence[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the database. `type` is one of `TABLE_TYPES`; `is_partition`: it is part of a partitioned table."""
+
+    name: str
+    type: str
+    is_partition: bool = False
+
+
+def names_of_types(tables: Iterable[Table], types: Iterable[str]) -> list[str]:
+    """Return the sorted names of the tables of these types (`table.types`).
+
+    The partitions of a partitioned table are not read if the partitioned table itself is, so that no row is read twice.
+    """
+    wanted = {kind.strip().upper() for kind in types}
+    reads_parents = "PARTITIONED TABLE" in wanted
+    return sorted(table.name for table in tables if table.type in wanted and not (reads_parents and table.is_partition))
+
+
+def select_tables(config: JdbcSourceConfig, existing: Sequence[str], database: str = "") -> list[str]:
     """Return the existing tables that the configuration selects."""
-    tables = [
-        table for table in existing if not any(name_matches_table(name, table) for name in config.table_blacklist)
-    ]
+
+    def is_listed(table: str, names: Iterable[str]) -> bool:
+        return any(matches(name, table, database) for name in names)
+
+    def is_matched(table: str, patterns: Iterable[str]) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in patterns for name in (table, unquoted(table)))
+
+    tables = [table for table in existing if not is_listed(table, config.table_blacklist)]
     if config.table_whitelist:
-        tables = [table for table in tables if any(name_matches_table(name, table) for name in config.table_whitelist)]
+        tables = [table for table in tables if is_listed(table, config.table_whitelist)]
     if config.table_include_list:
-        tables = [table for table in tables if any(re.fullmatch(item, table) for item in config.table_include_list)]
-    return [table for table in tables if not any(re.fullmatch(item, table) for item in config.table_exclude_list)]
+        tables = [table for table in tables if is_matched(table, config.table_include_list)]
+    return [table for table in tables if not is_matched(table, config.table_exclude_list)]
 
 
 def check_topics_unambiguous(tables: Sequence[str]) -> None:
     """Raise ConnectError if tables in different schemas have the same name, because their topic would be the same."""
     short: dict[str, str] = {}
     for table in tables:
-        name = table.rsplit(".", 1)[-1]
+        name = table_of(table)
         if name in short:
             raise ConnectError(
                 f"tables {short[name]} and {table} would be written to the same topic; "
@@ -46,14 +72,18 @@ def group_tables(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
     return groups
 
 
-def name_matches_table(name: str, table: str) -> bool:
-    """Whether a configured name is the table's qualified name, or the last parts of it (`orders`, `shop.orders`)."""
-    return table == name or table.endswith("." + name)
-
-
-def missing_table_message(name: str, existing: Sequence[str]) -> str:
-    """Return the error message for a table that does not exist, with the nearest existing name."""
-    short = [table.rsplit(".", 1)[-1] for table in existing]
+def missing_table_message(name: str, existing: Sequence[str], all_tables: Iterable[Table] = ()) -> str:
+    """Return the error message for a table that is not among `existing`: its type, or the nearest existing name."""
+    for table in all_tables:
+        if matches(name, table.name):
+            return f"{name} is a {table.type}, which table.types does not contain: add {table.type} to table.types"
+    short = [table_of(table) for table in existing]
     near = difflib.get_close_matches(name, [*existing, *short], n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; existing tables: {', '.join(existing[:20]) or 'none'}"
+    hint = f"; did you mean {near[0]}?" if near else f"; existing tables: {some_names(existing)}"
     return f"table {name} does not exist in the database{hint}"
+
+
+def some_names(tables: Sequence[str]) -> str:
+    """Return the names of up to 20 tables, for messages."""
+    more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
+    return (", ".join(tables[:20]) or "none") + more

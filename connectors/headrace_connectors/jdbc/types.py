@@ -1,8 +1,8 @@
 """Maps SQL types to Connect schemas, and converts values whose Python type is not the one that Connect uses.
 
 The mapping is that of Confluent's JDBC connector: integers by width, NUMERIC as Decimal unless `numeric.mapping` is
-set, dates and times as logical types, and all textual types (also JSON, UUID, XML and enumerations) as STRING. Columns
-of other types, such as arrays and geometry, are skipped.
+set, dates and times as logical types, and all textual types (also JSON, UUID, XML and enumerations) as STRING. For all
+other types, such as arrays and intervals, `unsupported.columns` decides.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ from headrace.data.schema import (
 
 Converter = Callable[[Any], Any]
 
-# NUMERIC without precision and scale can have any number of digits, but a Decimal schema needs a fixed scale.
-UNCONSTRAINED_SCALE = 20
+_PRECISION_PARAMETER = "connect.decimal.precision"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
@@ -64,7 +63,8 @@ class JdbcColumn:
 
     `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
     None if the two are equal. `binary`: whether the database may send the column in binary format, because the driver
-    then returns the same value as for text format.
+    then returns the same value as for text format. `is_unsupported`: whether the SQL type has no Connect type, so that
+    the column is read as text. `is_key`: whether it belongs to the primary key.
     """
 
     name: str
@@ -75,6 +75,8 @@ class JdbcColumn:
     is_autoincrement: bool = False
     nullable: bool = True
     binary: bool = False
+    is_unsupported: bool = False
+    is_key: bool = False
     declared: str = field(default="", compare=False)
 
     @property
@@ -84,19 +86,37 @@ class JdbcColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmappable:
+    """A date or time of the database that Python cannot represent, as text, with the nearest one that it can."""
+
+    text: str
+    nearest: dt.date | dt.datetime | dt.time
+
+
+def reject_unmappable(value: Any) -> Any:
+    """Return the value. Raises ValueError if it is an `Unmappable`."""
+    if isinstance(value, Unmappable):
+        raise ValueError(f"{value.text} is out of range")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
 class TypeOptions:
     """The connector's configuration of type mapping."""
 
     numeric_mapping: str = "none"
+    unconstrained_scale: int = 20
     timestamp_granularity: str = "connect_logical"
 
 
 def base_schema(type_: TypeEngine[Any], options: TypeOptions) -> Schema | None:
     """Return the required (not optional) schema for an SQL type, or None if it has no Connect type."""
     if isinstance(type_, (NUMERIC, DECIMAL)) or (isinstance(type_, Numeric) and not isinstance(type_, Float)):
-        return _numeric(type_, options.numeric_mapping if not isinstance(type_, DECIMAL) else "none")
+        return _numeric(type_, options, "none" if isinstance(type_, DECIMAL) else options.numeric_mapping)
     if isinstance(type_, DateTime):
         return timestamp_schema(options.timestamp_granularity)
+    if isinstance(type_, Time) and type_.timezone:
+        return None  # Connect's Time has no time zone
     for kinds, schema in _SIMPLE:
         if isinstance(type_, kinds):
             return schema
@@ -117,17 +137,19 @@ _SIMPLE: tuple[tuple[tuple[type[TypeEngine[Any]], ...], Schema], ...] = (
 )
 
 
-def _numeric(type_: Numeric[Any], mapping: str) -> Schema:
+def _numeric(type_: Numeric[Any], options: TypeOptions, mapping: str) -> Schema:
     precision, scale = type_.precision, type_.scale or 0
     if precision is None:
-        return FLOAT64_SCHEMA if mapping == "best_fit_eager_double" else decimal_schema(UNCONSTRAINED_SCALE)
+        eager = mapping == "best_fit_eager_double"
+        return FLOAT64_SCHEMA if eager else decimal_schema(options.unconstrained_scale)
     if mapping == "precision_only" and scale == 0 and precision <= 18:
         return _integer(precision)
     if mapping.startswith("best_fit") and scale < 1 and precision <= 18:
         return _integer(precision)
     if (mapping == "best_fit" and scale > 0 and precision <= 18) or (mapping == "best_fit_eager_double" and scale > 0):
         return FLOAT64_SCHEMA
-    return decimal_schema(scale)
+    schema = decimal_schema(scale)
+    return schema.replace(parameters={**(schema.parameters or {}), _PRECISION_PARAMETER: str(precision)})
 
 
 def _integer(precision: int) -> Schema:

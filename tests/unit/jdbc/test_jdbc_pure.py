@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import DECIMAL, NUMERIC, UUID, BigInteger, DateTime, Integer
 from sqlalchemy.types import TypeEngine
 
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
-from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.schema import (
     BYTES_SCHEMA,
     FLOAT64_SCHEMA,
@@ -21,13 +22,14 @@ from headrace.data.schema import (
     STRING_SCHEMA,
     Schema,
 )
-from headrace_connectors.jdbc import types
+from headrace_connectors.jdbc import names, types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect, libpq_options
-from headrace_connectors.jdbc.rows import row_converter
+from headrace_connectors.jdbc.query_text import single_statement
+from headrace_connectors.jdbc.rows import RowConverter
 from headrace_connectors.jdbc.statements import OffsetExpressions, select
-from headrace_connectors.jdbc.tables import group_tables
+from headrace_connectors.jdbc.tables import Table, group_tables, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema
 from headrace_connectors.jdbc.url import JdbcUrl, parse
 
@@ -122,6 +124,11 @@ def test_source_offsets_have_the_format_of_confluents_connector() -> None:
     assert without_nanos.timestamp == offset.timestamp.replace(microsecond=123000)  # type: ignore[union-attr]
 
 
+def decimal_with_precision(precision: int, scale: int) -> Schema:
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+    return decimal_schema(scale).replace(parameters=parameters)
+
+
 @pytest.mark.parametrize(
     ("sql_type", "mapping", "schema"),
     [
@@ -129,15 +136,17 @@ def test_source_offsets_have_the_format_of_confluents_connector() -> None:
         (BigInteger(), "none", INT64_SCHEMA),
         (UUID(), "none", STRING_SCHEMA),
         (DateTime(), "none", TIMESTAMP_SCHEMA),
-        (NUMERIC(10, 2), "none", decimal_schema(2)),
+        (NUMERIC(10, 2), "none", decimal_with_precision(10, 2)),
         (NUMERIC(10, 2), "best_fit", FLOAT64_SCHEMA),
         (NUMERIC(4, 0), "best_fit", INT16_SCHEMA),
         (NUMERIC(9, 0), "precision_only", INT32_SCHEMA),
         (NUMERIC(18, 0), "precision_only", INT64_SCHEMA),
-        (NUMERIC(19, 0), "precision_only", decimal_schema(0)),
-        (NUMERIC(30, 2), "best_fit", decimal_schema(2)),
+        (NUMERIC(19, 0), "precision_only", decimal_with_precision(19, 0)),
+        (NUMERIC(30, 2), "best_fit", decimal_with_precision(30, 2)),
         (NUMERIC(30, 2), "best_fit_eager_double", FLOAT64_SCHEMA),
-        (DECIMAL(10, 2), "best_fit", decimal_schema(2)),
+        (DECIMAL(10, 2), "best_fit", decimal_with_precision(10, 2)),
+        (NUMERIC(), "none", decimal_schema(20)),
+        (NUMERIC(), "best_fit_eager_double", FLOAT64_SCHEMA),
     ],
 )
 def test_sql_types_map_to_connect_schemas(sql_type: TypeEngine[Any], mapping: str, schema: Schema) -> None:
@@ -173,7 +182,7 @@ def test_value_that_does_not_match_its_columns_type_is_rejected_with_table_colum
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("size", INT64_SCHEMA.replace(optional=True), declared="INTEGER"),
     ]
-    convert = row_converter("shoes", columns, checked=True)
+    convert = RowConverter("shoes", columns, is_checked=True).convert
     assert convert([(1, 2), (2, None)]) == [(1, 2), (2, None)]
     with pytest.raises(
         ConnectError,
@@ -187,7 +196,7 @@ def test_values_with_the_expected_type_are_not_converted() -> None:
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("ratio", FLOAT64_SCHEMA.replace(optional=True), convert=float),
     ]
-    convert = row_converter("shoes", columns, checked=True)
+    convert = RowConverter("shoes", columns, is_checked=True).convert
     rows = [(1, 0.5), (2, None)]
     assert convert(rows) is rows
     assert [type(ratio) for _, ratio in convert([(1, 2), (2, 0.5)])] == [float, float]
@@ -195,7 +204,7 @@ def test_values_with_the_expected_type_are_not_converted() -> None:
 
 @pytest.mark.parametrize(("schema", "value"), [(INT64_SCHEMA, 1.0), (STRING_SCHEMA, b"x"), (BYTES_SCHEMA, "eHg=")])
 def test_type_check_rejects_values_that_msgspec_would_convert(schema: Schema, value: Any) -> None:
-    convert = row_converter("shoes", [JdbcColumn("size", schema)], checked=True)
+    convert = RowConverter("shoes", [JdbcColumn("size", schema)], is_checked=True).convert
     with pytest.raises(ConnectError, match="shoes, column size, row"):
         convert([(value,)])
 
@@ -265,3 +274,160 @@ def test_jdbc_driver_properties_are_converted_to_libpq_options(caplog: pytest.Lo
         "sslrootcert": "/ca",
     }
     assert "Connection property prepareThreshold is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1", "SELECT 1"),
+        ("SELECT 1; ", "SELECT 1"),
+        ("SELECT 1 -- all rows", "SELECT 1"),
+        ("SELECT 1; -- done\n ;/* really */ ", "SELECT 1"),
+        ("SELECT ';' -- x", "SELECT ';'"),
+        ("SELECT '--', \"a;b\" /* c */ FROM t", "SELECT '--', \"a;b\" /* c */ FROM t"),
+        ("-- first\nSELECT 'it''s'", "-- first\nSELECT 'it''s'"),
+        ("SELECT E'\\';' ;", "SELECT E'\\';'"),
+        ("SELECT $$;--$$;", "SELECT $$;--$$"),
+        ("SELECT $q$ $$ ; $q$;", "SELECT $q$ $$ ; $q$"),
+        ("", ""),
+    ],
+)
+def test_trailing_semicolons_and_comments_of_a_query_are_removed(sql: str, expected: str) -> None:
+    assert single_statement(sql) == expected
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1; SELECT 2", "SELECT 1; DROP TABLE t --"])
+def test_query_with_several_statements_is_rejected(sql: str) -> None:
+    with pytest.raises(ValueError, match="must be one statement"):
+        single_statement(sql)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        (["orders"], "orders"),
+        (["public", "orders"], "public.orders"),
+        (["public", "a.b"], 'public."a.b"'),
+        (["public", 'say "hi"'], 'public."say ""hi"""'),
+        (["odd.schema", "Upper Case"], '"odd.schema".Upper Case'),
+    ],
+)
+def test_qualified_names_keep_dots_and_quotes_in_their_parts(parts: list[str], name: str) -> None:
+    assert names.qualified_name(parts) == name
+    assert names.split_name(name) == tuple(parts)
+    assert names.unquoted(name) == ".".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "is_match"),
+    [
+        ("orders", "public.orders", True),
+        ("public.orders", "public.orders", True),
+        ("shop.public.orders", "public.orders", True),
+        ("other.public.orders", "public.orders", False),
+        ('"orders"', "public.orders", True),
+        ('"public"."a.b"', 'public."a.b"', True),
+        ("a.b", 'public."a.b"', True),
+        ("public.a.b", 'public."a.b"', True),
+        ("b", 'public."a.b"', False),
+        ("rders", "public.orders", False),
+        ('"broken', "public.orders", False),
+    ],
+)
+def test_configured_names_match_tables(wanted: str, name: str, is_match: bool) -> None:
+    assert names.matches(wanted, name, "shop") is is_match
+
+
+def test_partitions_are_read_unless_their_partitioned_table_is() -> None:
+    tables = [
+        Table("events", "PARTITIONED TABLE"),
+        Table("events_1", "TABLE", is_partition=True),
+        Table("orders", "TABLE"),
+        Table("totals", "MATERIALIZED VIEW"),
+    ]
+    assert names_of_types(tables, ["TABLE"]) == ["events_1", "orders"]
+    assert names_of_types(tables, ["table", " partitioned table"]) == ["events", "orders"]
+    assert names_of_types(tables, ["PARTITIONED TABLE", "MATERIALIZED VIEW"]) == ["events", "totals"]
+
+
+def jdbc_errors(**props: str) -> dict[str, str]:
+    given = {"connection.url": "jdbc:postgresql://h/shop", "mode": "bulk", "topic.prefix": "t-"}
+    given |= {name.replace("__", "."): value for name, value in props.items()}
+    return {error.key: str(error) for error in JdbcSourceConfig.errors(given)}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("table__types", "TABLE,SEQUENCE", "unknown table type SEQUENCE; the types are TABLE, VIEW"),
+        ("jdbc__credentials__provider__class", "com.example.Vault", "credentials providers are not supported"),
+        ("query", "SELECT 1; SELECT 2", "must be one statement"),
+        ("timestamp__columns__mapping", "orders:changed", "must have the form regex:[column1|column2]"),
+        ("timestamp__columns__mapping", "(:[changed]", "is not a regular expression"),
+        ("incrementing__column__mapping", "id", "must have the form regex:column"),
+        ("unsupported__columns", "ignore", "text"),
+        ("unmappable__values", "drop", "clamp"),
+    ],
+)
+def test_invalid_values_are_rejected(key: str, value: str, message: str) -> None:
+    assert message in jdbc_errors(**{key: value})[key.replace("__", ".")]
+
+
+def test_column_mapping_and_column_name_exclude_each_other() -> None:
+    errors = jdbc_errors(
+        mode="timestamp", timestamp__column__name="changed", timestamp__columns__mapping=".*:[changed]"
+    )
+    assert "cannot be set together with timestamp.column.name" in errors["timestamp.columns.mapping"]
+
+
+def test_columns_are_mapped_by_the_first_pattern_that_matches_the_table() -> None:
+    config = JdbcSourceConfig.parse(
+        {
+            "connection.url": "jdbc:postgresql://h/shop",
+            "mode": "timestamp+incrementing",
+            "timestamp.columns.mapping": r"public\.o.*:[changed|created],.*:[at]",
+            "incrementing.column.mapping": "public[.]orders:number",
+        }
+    )
+    assert config.timestamp_columns_of("public.orders") == ["changed", "created"]
+    assert config.timestamp_columns_of("public.people") == ["at"]
+    assert config.incrementing_column_of("public.orders") == "number"
+    assert config.incrementing_column_of("public.people") == ""
+
+
+DAY = JdbcColumn("day", DATE_SCHEMA.replace(optional=True), nullable=True, declared="DATE")
+KEYED = [JdbcColumn("id", INT64_SCHEMA, is_key=True, nullable=False), DAY]
+INFINITE = types.Unmappable("infinity", dt.date.max)
+
+
+def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]:
+    converter = RowConverter(
+        "shoes", [KEYED[0], column], is_checked=False, has_unmappable=True, unmappable_values=policy
+    )
+    return converter.convert(list(enumerate(days)))
+
+
+def test_unmappable_value_follows_the_policy() -> None:
+    day = dt.date(2026, 1, 1)
+    assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
+    assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
+    assert convert_days("skip", day, INFINITE, None) == [(0, day), (2, None)]
+    message = (
+        r"shoes, column day, row id=1: the column's type is DATE, but infinity is out of range; .* "
+        "or set unmappable.values=null or clamp or skip"
+    )
+    with pytest.raises(ConnectError, match=message):
+        convert_days("fail", day, INFINITE)
+
+
+def test_unmappable_value_of_a_column_that_is_not_nullable_is_not_replaced_by_null() -> None:
+    required = replace(DAY, nullable=False)
+    with pytest.raises(ConnectError, match=r"row id=0.*or set unmappable.values=clamp or skip"):
+        convert_days("null", INFINITE, column=required)
+
+
+def test_row_with_a_value_of_another_type_can_be_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    columns = [KEYED[0], JdbcColumn("size", INT64_SCHEMA, declared="INTEGER")]
+    converter = RowConverter("shoes", columns, is_checked=True, unmappable_values="skip")
+    assert converter.convert([(1, 2), (2, "big"), (3, 4)]) == [(1, 2), (3, 4)]
+    assert "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big'; skipping" in caplog.text

@@ -356,7 +356,7 @@ def test_value_that_does_not_match_its_integer_column_is_rejected(
     database.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, size INTEGER)")
     database.executemany("INSERT INTO odd VALUES (?, ?)", [(1, 1), (2, 2), (3, value)])
     props, offsets = _props(database, mode="incrementing", batch_max_rows="2"), Offsets()
-    with pytest.raises(ConnectError, match=rf"odd, column size, row \(3, .*\): .*{message}"):
+    with pytest.raises(ConnectError, match=rf"odd, column size, row id=3: .*{message}"):
         read_all(props, offsets)
     assert offsets.read({"protocol": "1", "table": "odd"}) == {"incrementing": 2}
 
@@ -370,7 +370,7 @@ def test_booleans_stored_as_text_are_converted(database: sqlite3.Connection, ext
     assert [row[1] for row in rows(read_all(props))] == [False, True, False, True, None]
     database.execute("INSERT INTO flags (flag) VALUES ('no')")
     database.commit()
-    with pytest.raises(ConnectError, match=r"flags, column flag, row \(6, 'no'.*\): .* but 'no' is not a boolean"):
+    with pytest.raises(ConnectError, match=r"flags, column flag, row id=6: .* but 'no' is not a boolean"):
         read_all(props)
 
 
@@ -453,3 +453,44 @@ def test_invalid_sql_fails_the_task_without_retries(database: sqlite3.Connection
     props = _props(database, mode="bulk", query="SELECT wrong FROM orders", topic_prefix="t")
     with pytest.raises(ConnectError, match="the query failed: no such column: wrong"):
         read_all(props)
+
+
+def test_columns_without_a_declared_type_are_read_as_text(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, anything)")
+    database.executemany("INSERT INTO t VALUES (?, ?)", [(1, "a"), (2, 5), (3, 0.5), (4, b"x"), (5, None)])
+    props = _props(database, mode="incrementing", incrementing_column_name="id")
+    assert rows(read_all(props)) == [(1, "a"), (2, "5"), (3, "0.5"), (4, "x"), (5, None)]
+    assert rows(read_all({**props, "unsupported.columns": "warn"})) == [(1,), (2,), (3,), (4,), (5,)]
+    assert "no Connect type can represent the columns anything (unknown type)" in caplog.text
+    with pytest.raises(ConnectError, match=r"set unsupported\.columns=text"):
+        read_all({**props, "unsupported.columns": "fail"})
+
+
+def test_timestamps_that_are_not_timestamps_can_be_skipped(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, at TIMESTAMP)")
+    database.executemany("INSERT INTO t VALUES (?, ?)", [(1, "2026-01-01"), (2, "soon"), (3, None)])
+    props = _props(database, mode="incrementing", incrementing_column_name="id")
+    with pytest.raises(ConnectError, match=r"t, column at, row id=2: .*or set unmappable\.values=null or skip"):
+        read_all(props)
+    assert [row[0] for row in rows(read_all({**props, "unmappable.values": "skip"}))] == [1, 3]
+    assert [row[1] is None for row in rows(read_all({**props, "unmappable.values": "null"}))] == [False, True, True]
+
+
+def test_column_added_to_a_table_is_read(database: sqlite3.Connection) -> None:
+    _orders(database, 1)
+    task = JdbcSourceTask()
+    task.context = Context(Offsets())
+    task.start(JdbcSourceTaskConfig.parse(_props(database, mode="bulk", tables="orders", poll_interval_ms="0")))
+    try:
+        before = task.poll()
+        database.execute("ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'new'")
+        task.poll()  # the end of the first statement
+        after = task.poll()
+    finally:
+        task.stop()
+    assert before is not None
+    assert after is not None
+    assert [row[-1] for row in rows([after])] == ["new"]
+    assert len(rows([after])[0]) == len(rows([before])[0]) + 1

@@ -1,0 +1,57 @@
+"""Qualified names of tables as text, such as public.orders or public."odd.name". No I/O.
+
+A part is quoted if it contains a dot or a quote; a quote inside it is doubled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
+
+
+def qualified_name(parts: Iterable[str | None]) -> str:
+    """Return the parts of a name, without those that are None, as a qualified name."""
+    return ".".join(_quoted(part) if "." in part or '"' in part else part for part in parts if part is not None)
+
+
+def split_name(name: str) -> tuple[str, ...]:
+    """Return the parts of a qualified name. A name with unbalanced quotes is one part."""
+    parts: list[str] = []
+    position = 0
+    while (match := _PART.match(name, position)) is not None:
+        parts.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        position = match.end()
+        if position == len(name):
+            return tuple(parts)
+        if name[position] != ".":
+            break
+        position += 1
+    return (name,)
+
+
+def table_of(name: str) -> str:
+    """Return the last part of a qualified name."""
+    return split_name(name)[-1]
+
+
+def unquoted(name: str) -> str:
+    """Return a qualified name without quotes, as Confluent's connector writes it into source partitions."""
+    return ".".join(split_name(name))
+
+
+def matches(wanted: str, name: str, database: str = "") -> bool:
+    """Whether a configured name denotes a table: it is the table's name or its last parts, with or without quotes.
+
+    The name of the database may precede the qualified name.
+    """
+    parts, wanted_parts = split_name(name), split_name(wanted)
+    if database and len(wanted_parts) == len(parts) + 1 and wanted_parts[0] == database:
+        wanted_parts = wanted_parts[1:]
+    last_parts = (parts[start:] for start in range(len(parts)))
+    return any(last == wanted_parts or ".".join(last) == wanted for last in last_parts)
+
+
+def _quoted(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'

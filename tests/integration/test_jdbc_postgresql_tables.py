@@ -1,0 +1,248 @@
+"""Which tables, columns and values of a real PostgreSQL server the JDBC source reads, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.schema import Type
+from headrace.testing import run_source
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector
+from support import postgres
+from support.jdbc import read_all, rows
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or ""),
+]
+
+Database = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Postgres]:
+    with postgres.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: postgres.Postgres) -> Iterator[Database]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA public CASCADE; DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA public")
+
+
+@pytest.fixture
+def props(server: postgres.Postgres) -> dict[str, str]:
+    return {"connection.url": server.jdbc_url, "connection.user": server.user, "mode": "bulk"}
+
+
+def topics(props: dict[str, str], **more: str) -> list[str]:
+    given = {**props, **{name.replace("__", "."): value for name, value in more.items()}}
+    return sorted({batch.topic for batch in read_all(given)})
+
+
+def validation_errors(props: dict[str, str]) -> dict[str, list[str]]:
+    values = config_def(JdbcSourceConfig).validate(props)
+    JdbcSourceConnector().validate(props, values)
+    return {name: value.errors for name, value in values.items() if value.errors}
+
+
+ODD_TYPES = {
+    "money": "'12.5'::money",
+    "int[]": "'{1,2}'",
+    "text[]": """'{a,"b c"}'""",
+    "interval": "'1 day 02:00'",
+    "int4range": "'[1,5)'",
+    "inet": "'10.0.0.1/8'",
+    "cidr": "'10.0.0.0/8'",
+    "timetz": "'12:00:00+02'",
+    "point": "'(1,2)'",
+    "tsvector": "'a b'",
+}
+ODD_TEXTS = [
+    *("$12.50", "{1,2}", '{a,"b c"}', "1 day, 2:00:00", "[1,5)", "10.0.0.1/8", "10.0.0.0/8"),
+    *("12:00:00+02", "(1,2)", "'a' 'b'"),
+]
+ODD_TEXTS[3] = "1 day 02:00:00"
+
+
+def create_odd_table(database: Database) -> None:
+    columns = ", ".join(f'"{kind}" {kind}' for kind in ODD_TYPES)
+    database.execute(f"CREATE TABLE odd (id int PRIMARY KEY, {columns})")
+    database.execute(f"INSERT INTO odd VALUES (1, {', '.join(ODD_TYPES.values())})")
+
+
+def test_columns_without_a_connect_type_are_read_as_text(database: Database, props: dict[str, str]) -> None:
+    create_odd_table(database)
+    (batch,) = read_all(props)
+    assert batch.value_schema is not None
+    assert {field.schema.type for field in batch.value_schema.fields[1:]} == {Type.STRING}
+    assert batch.values == [(1, *ODD_TEXTS)]
+
+
+def test_query_with_columns_without_a_connect_type_is_read(database: Database, props: dict[str, str]) -> None:
+    create_odd_table(database)
+    props = {**props, "query": "SELECT * FROM odd; -- all rows", "topic.prefix": "odd"}
+    assert rows(read_all(props)) == [(1, *ODD_TEXTS)]
+
+
+def test_unsupported_columns_are_skipped_with_a_warning_if_configured(
+    database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    create_odd_table(database)
+    with caplog.at_level(logging.WARNING):
+        assert rows(read_all({**props, "unsupported.columns": "warn"})) == [(1,)]
+    assert "table public.odd: no Connect type can represent the columns money (MONEY)" in caplog.text
+
+
+def test_unsupported_columns_fail_validation_if_configured(database: Database, props: dict[str, str]) -> None:
+    create_odd_table(database)
+    props = {**props, "unsupported.columns": "fail", "table.whitelist": "odd"}
+    (message,) = validation_errors(props)["unsupported.columns"]
+    assert "table public.odd: no Connect type can represent the columns money (MONEY)" in message
+    with pytest.raises(ConnectError, match=r"set unsupported.columns=text"):
+        read_all(props)
+
+
+def test_domains_are_read_as_their_base_types(database: Database, props: dict[str, str]) -> None:
+    database.execute(
+        "CREATE DOMAIN amount AS numeric(6,2); CREATE DOMAIN price AS amount; CREATE DOMAIN tags AS text[]"
+    )
+    database.execute("CREATE TABLE shoes (size price, labels tags, owner oid)")
+    database.execute("INSERT INTO shoes VALUES (12.5, '{a}', 42)")
+    (batch,) = read_all(props)
+    assert batch.values == [(Decimal("12.50"), "{a}", 42)]
+    assert batch.value_schema is not None
+    size, _, owner = batch.value_schema.fields
+    assert size.schema.parameters == {"scale": "2", "connect.decimal.precision": "6"}
+    assert owner.schema.type is Type.INT64
+
+
+def test_scale_of_unconstrained_numerics_is_configurable(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE numbers (n numeric); INSERT INTO numbers VALUES (1.25)")
+    assert rows(read_all({**props, "numeric.unconstrained.scale": "2"})) == [(Decimal("1.25"),)]
+    with pytest.raises(
+        ConnectError, match=r"numbers, column n, row .*: 1.25 does not fit|does not fit a decimal with 1"
+    ):
+        read_all({**props, "numeric.unconstrained.scale": "1"})
+
+
+def test_rows_of_partitioned_tables_are_read_once(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE events (id int, day date) PARTITION BY RANGE (day)")
+    for year in (2025, 2026):
+        database.execute(
+            f"CREATE TABLE events_{year} PARTITION OF events FOR VALUES FROM ('{year}-01-01') TO ('{year + 1}-01-01')"
+        )
+    database.execute("INSERT INTO events VALUES (1, '2025-05-05'), (2, '2026-05-05')")
+    assert topics(props) == ["events_2025", "events_2026"]
+    assert topics(props, table__types="TABLE,PARTITIONED TABLE") == ["events"]
+    assert len(rows(read_all({**props, "table.types": "PARTITIONED TABLE"}))) == 2
+
+
+def test_tables_are_selected_by_type(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
+    database.execute("CREATE VIEW recent AS SELECT * FROM orders")
+    database.execute("CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n FROM orders")
+    assert topics(props) == ["orders"]
+    assert topics(props, table__types="view") == ["recent"]
+    assert topics(props, table__types="MATERIALIZED VIEW") == ["totals"]
+    assert topics(props, table__types="TABLE, VIEW, MATERIALIZED VIEW") == ["orders", "recent", "totals"]
+    (message,) = validation_errors({**props, "table.whitelist": "totals"})["table.whitelist"]
+    assert message == (
+        "totals is a MATERIALIZED VIEW, which table.types does not contain: add MATERIALIZED VIEW to table.types"
+    )
+
+
+def test_selection_without_tables_is_reported_with_candidates(
+    database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE orders (id int)")
+    with caplog.at_level(logging.WARNING):
+        assert read_all({**props, "table.include.list": "public[.]order"}) == []
+    assert "No table is selected. Tables of table.types: public.orders" in caplog.text
+
+
+@pytest.mark.parametrize("name", ['"a.b"', "a.b", 'public."a.b"', '{database}.public."a.b"', '"public"."a.b"'])
+def test_table_with_a_dot_in_its_name_can_be_listed(
+    database: Database, props: dict[str, str], server: postgres.Postgres, name: str
+) -> None:
+    database.execute('CREATE TABLE "a.b" (id int PRIMARY KEY); INSERT INTO "a.b" VALUES (1); CREATE TABLE b (id int)')
+    name = name.replace("{database}", database.info.dbname)
+    (batch,) = read_all({**props, "table.whitelist": name, "topic.prefix": "t-"})
+    assert (batch.topic, batch.source_partition["table"]) == ("t-a.b", "public.a.b")
+    assert batch.value_schema is not None
+    assert batch.value_schema.name == "a.b"
+
+
+UNMAPPABLE = {
+    "date": ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"],
+    "timestamp": ["infinity", "0044-03-15 00:00:00 BC", "10000-01-01 00:00:00"],
+    "timestamptz": ["infinity", "-infinity", "294276-01-01 00:00:00+00"],
+    "time": ["24:00:00"],
+}
+
+
+@pytest.mark.parametrize("kind", UNMAPPABLE)
+def test_values_that_cannot_be_mapped_follow_the_policy(
+    database: Database, props: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = UNMAPPABLE[kind]
+    good = "12:30:00" if kind == "time" else "2026-01-01"
+    database.execute(f"CREATE TABLE moments (id int PRIMARY KEY, at {kind})")
+    with database.cursor() as cursor:
+        cursor.executemany("INSERT INTO moments VALUES (%s, %s)", list(enumerate([good, *texts, good])))
+    last = len(texts) + 1
+    props = {**props, "mode": "incrementing", "incrementing.column.name": "id"}
+    with pytest.raises(
+        ConnectError, match=rf"moments, column at, row id=1: .*, but .*{texts[0][:4]}.* is out of range"
+    ):
+        read_all(props)
+    nulls = rows(read_all({**props, "unmappable.values": "null"}))
+    assert [row[1] is None for row in nulls] == [False, *[True] * len(texts), False]
+    clamped = rows(read_all({**props, "unmappable.values": "clamp"}))
+    assert [row[0] for row in clamped] == list(range(last + 1))
+    first = clamped[1][1]
+    assert first in (dt.date.max, dt.time.max, dt.datetime.max.replace(tzinfo=dt.UTC))
+    skipped = rows(read_all({**props, "unmappable.values": "skip"}))
+    assert [row[0] for row in skipped] == [0, last]
+    assert "moments, column at, row id=1" in caplog.text
+
+
+def test_rows_with_unmappable_timestamps_are_read_in_timestamp_mode(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE moments (id int PRIMARY KEY, at timestamp NOT NULL)")
+    database.execute("INSERT INTO moments VALUES (1, '0044-03-15 BC'), (2, '2026-01-01'), (3, 'infinity')")
+    props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "unmappable.values": "clamp"}
+    assert [row[0] for row in rows(read_all(props))] == [1, 2]  # infinity is later than the current time
+
+
+def test_idle_tables_open_no_connections_and_a_changed_table_is_read_with_its_new_columns(
+    database: Database, props: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        database.execute(f"CREATE TABLE t{number} (id serial PRIMARY KEY); INSERT INTO t{number} DEFAULT VALUES")
+    opened: list[int] = []
+    connect = psycopg.connect
+    monkeypatch.setattr(psycopg, "connect", lambda *args, **more: opened.append(1) or connect(*args, **more))
+    monkeypatch.setattr(
+        psycopg.Connection, "connect", classmethod(lambda cls, *a, **m: opened.append(1) or connect(*a, **m))
+    )
+    props = {**props, "mode": "incrementing", "poll.interval.ms": "1000"}
+    short = run_source(JdbcSourceConnector, props, records=100, idle_s=10)
+    count, opened[:] = len(opened), []
+    long = run_source(JdbcSourceConnector, props, records=100, idle_s=300)
+    assert len(short.records) == len(long.records) == 5
+    assert len(opened) == count
+    database.execute("ALTER TABLE t0 ADD COLUMN note text DEFAULT 'new'")
+    (record,) = run_source(JdbcSourceConnector, {**props, "table.whitelist": "t0"}, records=1).records
+    assert record.value == (1, "new") or dict(record.value) == {"id": 1, "note": "new"}
