@@ -1,4 +1,4 @@
-"""A client receives arbitrary bytes: its connection fails only with a ClientError and allocates little memory."""
+"""Tests of a client that receives arbitrary bytes: a connection raises only ClientError and allocates little memory."""
 
 from __future__ import annotations
 

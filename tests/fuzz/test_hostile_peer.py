@@ -1,4 +1,4 @@
-"""A client forges requests of nodes: no node fails, no broker is replaced, no forged record or leader is accepted."""
+"""Tests of forged inter-node requests: no node fails, no broker is replaced, no forged record or leader is accepted."""
 
 from __future__ import annotations
 

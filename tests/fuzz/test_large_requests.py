@@ -1,4 +1,4 @@
-"""Requests that are larger than any client needs: they use bounded memory and do not block other clients."""
+"""Tests of requests that are larger than any client needs: they use bounded memory and do not block other clients."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ def test_stalled_large_requests_share_memory_limit_and_are_disconnected(broker: 
                 try:
                     left = left[connection.send(left) :]
                 except BlockingIOError:
-                    time.sleep(0.002)  # the broker may still read, or have stopped reading
-        assert broker.resident_bytes - before < 60_000_000  # the limit, one request, and 256 KB for each connection
+                    time.sleep(0.002)  # the send buffer is full, because the broker reads slowly or not at all
+        assert broker.resident_bytes - before < 60_000_000  # memory limit, one request, and 256 KB for each connection
         normal.call(produce_request("probe", batch(bytes(500_000))), 9)
         response = normal.call(produce_request("probe", batch(bytes(900_000))), 9)
         assert response.responses[0].partition_responses[0].error_code == 0

@@ -1,4 +1,4 @@
-"""Malformed bytes on the listener: only the sender is disconnected; other clients and memory are not affected."""
+"""Tests of malformed bytes on a listener: only the sender is disconnected; other clients and memory are not affected."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_clients_that_fetch_much_and_never_read_share_memory_limit(broker: Broke
     neighbour.check()
     time.sleep(0.3)
     neighbour.check()
-    assert broker.resident_bytes - before < 250 * 1024 * 1024  # 128 MB plus a batch per client, not 16 MB per client
+    assert broker.resident_bytes - before < 250 * 1024 * 1024  # all responses share 128 MB, plus one batch per client
     for client in deaf:
         client.socket.close()
     neighbour.check()

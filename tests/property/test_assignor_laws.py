@@ -1,4 +1,4 @@
-"""Properties of all assignors, for any subscriptions."""
+"""Property tests of the partition assignors with random subscriptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMBERS = st.lists(SUBSCRIPTION, min_size=1, max_size=6).map(
 
 @pytest.mark.parametrize("name", list(ASSIGNORS))
 @given(members=MEMBERS, counts=COUNTS)
-def test_each_partition_is_assigned_once_and_to_a_subscriber(
+def test_each_partition_is_assigned_to_exactly_one_subscriber(
     name: str, members: list[SubscribedMember], counts: dict[str, int]
 ) -> None:
     assignment = ASSIGNORS[name].assign(members, counts)

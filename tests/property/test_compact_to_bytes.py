@@ -43,11 +43,11 @@ def _result_or_errors(encode: Any, schema: Schema | None, values: Any) -> Any:
 @pytest.mark.parametrize(("class_", "props"), CONVERTERS)
 @settings(deadline=None, max_examples=150)
 @given(typed_values=compact(STRUCTS), wrong=st.sampled_from([False, False, False, True]))
-def test_columnar_values_are_encoded_to_the_same_bytes(
+def test_columnar_and_single_values_are_encoded_to_the_same_bytes(
     class_: type[Any], props: dict[str, str], typed_values: tuple[Schema | None, ColumnarValues], wrong: bool
 ) -> None:
     schema, values = typed_values
-    if wrong and isinstance(values, Columns):  # the values do not match their schema
+    if wrong and isinstance(values, Columns):  # replace all values with 1.5, which most schemas reject
         values = Columns(values.names, [Shared(1.5) for _ in values.names], len(values), is_maps=values.is_maps)
     converter = create_converter(class_, props, "value")
     expected = _result_or_errors(converter.from_connect_batch, schema, list(values.items()))
@@ -72,7 +72,7 @@ def test_column_with_null_is_not_encoded_with_json_template() -> None:
     assert encode_compact(None, columns, EncodingOptions()) is None
 
 
-def test_only_values_with_unpaired_surrogates_fail() -> None:
+def test_encoding_fails_only_for_values_with_unpaired_surrogates() -> None:
     converter = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     with pytest.raises(RecordErrors) as caught:
         converter.from_connect_columnar("t", STRING_SCHEMA, Lines("a\n\ud800", 2))

@@ -1,4 +1,4 @@
-"""Compaction compared to a list of all written records and the table of the newest value of each key.
+"""Model-based test of log compaction: the model has every written record, and the newest record of each key.
 
 Covers keys, tombstones and delete horizons, producers and sequences, transactions, all codecs, various segment sizes,
 offset maps that are too small, and restarts that rebuild indexes and producer state, in any order.
@@ -39,7 +39,7 @@ KEYS = [b"a", b"b", b"c", b"", b"d" * 33, b"d" * 40]
 
 @dataclass
 class Written:
-    """One record as it was written; `is_aborted` is None while its transaction is open."""
+    """A record as it was written; `is_aborted` is None while the record's transaction is open."""
 
     offset: int
     key: bytes
@@ -52,7 +52,7 @@ class Written:
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    """`written` has all written records by offset."""
+    """A compacted log and its model; `written` contains all written records by offset."""
 
     @initialize(segment_bytes=st.integers(500, 2500), interval=st.integers(0, 400), append_time=st.booleans())
     def begin(self, segment_bytes: int, interval: int, append_time: bool) -> None:
@@ -70,15 +70,15 @@ class CompactionMachine(RuleBasedStateMachine):
         self.written: dict[int, Written] = {}
         self.sequences: dict[int, int] = {}
         self.last_sent: dict[int, tuple[bytearray, int]] = {}
-        self.open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self.transactions: list[tuple[int, int, int]] = []  # producer id, first offset, offset of the marker
+        self.open: dict[int, int] = {}  # producer id -> first offset of the open transaction
+        self.transactions: list[tuple[int, int, int]] = []  # (producer id, first offset, marker offset)
         self.cleaned_to = 0
         self.log = self.load(was_closed_cleanly=False)
 
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
-        """Open the log as a replica does: its recovery treats a gap between segments as lost records.
+        """Open the log as one replica of several: recovery then treats a gap between segments as lost records.
 
-        Compaction must leave no gaps between segments.
+        The test fails if compaction leaves such a gap.
         """
         log = PartitionLog.open(
             self.storage,
@@ -252,7 +252,7 @@ class CompactionMachine(RuleBasedStateMachine):
         )
 
     def check_compacted(self) -> None:
-        """Check the log after a cleaning: one record per key, no aborted ones, no tombstones after their horizon."""
+        """Check the cleaned log: one record per key, no aborted records, no tombstones past their delete horizon."""
         present = {offset: header for header, offsets in self.batches() for offset in offsets}
         newest: dict[bytes, Written] = {}
         for record in self.written.values():
@@ -282,7 +282,7 @@ class CompactionMachine(RuleBasedStateMachine):
         end_offset, cleaner_offset = self.log.log_end_offset, self.log.cleaner_offset
         if cleanly:
             self.log.close(clean=True, now_ms=self.now)
-        else:  # delete everything except the records
+        else:  # delete the indexes and producer snapshots
             self.log.release()
             for name in self.storage.listdir(DIRECTORY):
                 if name.endswith((".index", ".timeindex", ".snapshot")):
@@ -310,7 +310,7 @@ class CompactionMachine(RuleBasedStateMachine):
     # Invariants
 
     def batches(self) -> list[tuple[BatchHeader, list[int]]]:
-        """Return each batch with the offsets of its data records; check that the records are as written."""
+        """Return each batch header with its data records' offsets; check that the records equal those in `written`."""
         found = []
         last_offset = -1
         for segment in self.log.segments:

@@ -30,7 +30,7 @@ steps = st.lists(
 
 
 class _SimulatedFetches:
-    """Five partitions whose log ends and high watermarks only grow, one broker and one client."""
+    """A client's fetch session on a broker with five partitions, whose log ends and high watermarks only grow."""
 
     def __init__(self) -> None:
         self.ends = [0] * 5
@@ -38,7 +38,7 @@ class _SimulatedFetches:
         self.closed: list[FetchSession] = []
         self.sessions = FetchSessionCache(1000, Random(1), self.closed.append)
         self.client = FetchSessionHandler()
-        self.offsets: dict[int, int] = {}  # partition -> next offset
+        self.offsets: dict[int, int] = {}  # partition -> next fetch offset
         self.known: dict[int, int] = {}  # partition -> last high watermark that the client received
         self.changed: set[int] = set()
         self.removed: set[int] = set()
@@ -98,7 +98,7 @@ class _SimulatedFetches:
                 self.changed.add(index)
 
     def respond(self, session: FetchSession, *, is_full: bool) -> list[PartitionData]:
-        _, unsent = self.read_dirty(session, is_full=is_full)  # not enough data: the fetch is delayed
+        _, unsent = self.read_dirty(session, is_full=is_full)  # the broker delays the fetch
         for key, _ in unsent:
             session.mark_dirty(key)
         partitions, sent = self.read_dirty(session, is_full=is_full)
@@ -163,7 +163,7 @@ def test_replica_session_evicts_consumer_session() -> None:
     assert sessions.get_or_create(opening, 3, 1) is not None
     assert closed == [first]
     assert sessions.get_or_create(opening, 4, 1) is None
-    assert sessions.get_or_create(opening, 4, 200_000) is not None  # the other session was idle for long
+    assert sessions.get_or_create(opening, 4, 200_000) is not None  # replica 3 has been idle for 200 s
 
 
 def test_unexpected_session_epoch_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Invariants of the group shard under random sequences of requests, timeouts and failovers.
+"""Checks the group shard's invariants under random sequences of requests, timeouts and failovers.
 
 * A shard rebuilt from the log has the same offsets and the same Empty and Stable groups.
 * A group has one leader, which is a member; generation ids never decrease; only members of a generation receive its
@@ -70,7 +70,7 @@ def offsets(shard: GroupShard) -> dict[str, Any]:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Simulated clients; most requests are those of real clients, some are invalid."""
+    """Sends requests of simulated clients to a group shard; some of the requests are invalid."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
     def start(self, delay_ms: int, max_size: int) -> None:
@@ -184,7 +184,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_over(self) -> None:
-        """Another node becomes the coordinator: pending requests fail, generations without a group record are lost."""
+        """Move the coordinator to another node: pending requests fail, generations without a group record are lost."""
         self.driver.run(self.driver.shard.unload(ErrorCode.NOT_COORDINATOR))
         assert set(self.joins) <= set(self.driver.responses)
         assert set(self.syncs) <= set(self.driver.responses)

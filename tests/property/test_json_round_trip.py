@@ -1,4 +1,4 @@
-"""JsonConverter: values round-trip, and the list functions match the reference implementations of single values."""
+"""Property tests of JsonConverter: values round-trip, and batches are converted like single values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_schemaless_values_round_trip(items: list[Any]) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
 def test_decoding_of_arbitrary_bytes_matches_single_values(data: list[bytes | None]) -> None:
-    """Decoding a list fails for exactly the items that fail alone, and otherwise returns the same values."""
+    """Decoding a batch fails for the payloads that fail when decoded alone; the others decode to the same values."""
     for converter in (_converter(), _converter(schemas_enable="false")):
         _check_batch_matches_items(converter, data)
 
@@ -130,7 +130,7 @@ _OTHER_JSON = st.sampled_from(
 
 @st.composite
 def similar_maps(draw: st.DrawFn) -> list[bytes]:
-    """Generate the JSON of many maps with the same keys, sometimes with other JSON among them."""
+    """Generate many JSON objects with the same keys, sometimes with other payloads among them."""
     names = draw(_NAMES)
     maps = st.fixed_dictionaries({name: schemaless() for name in names})
     texts = [msgspec.json.encode(item) for item in draw(st.lists(maps, min_size=1, max_size=4))] * 16
@@ -142,7 +142,7 @@ def similar_maps(draw: st.DrawFn) -> list[bytes]:
 @settings(deadline=None, max_examples=100)
 @given(similar_maps())
 def test_decoding_of_similar_maps_matches_single_values(payloads: list[bytes]) -> None:
-    """The columns contain the same values and types as single payloads; a list fails where its items fail."""
+    """A list of payloads decodes to the same values and types as single payloads, and fails for the same payloads."""
     decoder = PayloadDecoder(None, True)
     expected: list[Any] = []
     failing = []

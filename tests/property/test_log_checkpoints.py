@@ -1,4 +1,4 @@
-"""With any checkpoints and any files after a crash, the log opens in a consistent state and keeps it when reopened."""
+"""Property test of opening a log with random checkpoints, and with missing or damaged files as after a crash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
         data = b"".join(log.read(offset, 500, upper_bound_offset=log.log_end_offset).buffers)
         columns = read_columns(data, offset)
         if not columns.offsets:
-            break  # the last segments have no records left
+            break  # no segment has records from this offset on
         assert columns.offsets[0] >= offset
         found.update(zip(columns.offsets, columns.values, strict=True))
         offset = columns.offsets[-1] + 1
@@ -84,7 +84,7 @@ def test_log_opens_consistently_with_any_checkpoints_and_files(
     storage._files = {path: bytearray(data) for path, data in FILES.items() if path not in missing}
     base, size, is_zeroed = damage
     path = f"{DIRECTORY}/{base:020d}.log"
-    is_damaged = base >= recovery_point and path not in missing  # synced records are not damaged
+    is_damaged = base >= recovery_point and path not in missing  # a crash damages only unsynced records
     if is_damaged:
         lost_bytes = len(storage._files[path][size:])
         storage._files[path][size:] = bytes(lost_bytes) if is_zeroed else b""

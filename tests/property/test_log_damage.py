@@ -39,7 +39,7 @@ NOT_COVERED_BY_CRC = {
     for path, content in FILES.items()
     if path.endswith(".log")
 }
-"""Positions of base offsets and leader epochs, by file."""
+"""For each `.log` file, the positions of the base offsets and leader epochs, which the CRC does not cover."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -86,7 +86,7 @@ def read_all(log: PartitionLog) -> list[tuple[int, bytes | None]]:
         try:
             columns = read_columns(b"".join(log.read(offset, 500).buffers), offset)
         except (ApiError, CorruptBatchError):
-            break  # after a clean shutdown the records are trusted; the read finds the damage
+            break  # a log that was closed cleanly is opened unchecked, so the read detects the damage
         if not len(columns) or columns.offsets is None:
             break
         found += zip(columns.offsets, columns.values, strict=True)

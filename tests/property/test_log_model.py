@@ -1,4 +1,4 @@
-"""The log compared to a list: appends, reads, rolls, retention, truncation, clean and unclean restarts."""
+"""Model-based test of PartitionLog: appends, reads, rolls, retention, truncation, clean and unclean restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCER_ID = 5
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`model` has (value, timestamp, epoch) of every offset from 0 on; `start` is the expected log start offset."""
+    """A log and `model`, the (value, timestamp, epoch) of each offset; `start` is the expected log start offset."""
 
     @initialize(segment_bytes=st.integers(600, 1800), interval=st.integers(0, 400))
     def begin(self, segment_bytes: int, interval: int) -> None:
@@ -192,7 +192,7 @@ TestLog = LogMachine.TestCase
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -> None:
-    """R15: recovery truncates at the first bad batch only."""
+    """R15: recovery keeps all batches before the first invalid batch."""
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
     values = [b"value %d" % number for number in range(20)]
@@ -206,7 +206,7 @@ def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -
     content = bytes(files[active.path(".log")])
     for size in range(last_batch, len(content) + 1):
         for tail in (b"", bytes(40)):
-            is_complete = (content[:size] + tail).startswith(content)  # the last byte of the content is a zero as well
+            is_complete = (content[:size] + tail).startswith(content)  # a zero tail restores the last byte, a zero
             storage._files = {path: bytearray(data) for path, data in files.items()}
             storage._files[active.path(".log")] = bytearray(content[:size] + tail)
             reopened = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)

@@ -1,4 +1,4 @@
-"""Invariants of the controller under random sequences of requests.
+"""Checks the controller's invariants under random sequences of requests.
 
 Replay: the controller's image equals the image rebuilt from the records it wrote.  Snapshots: an image survives a round
 trip through its snapshot records.  Partitions: the leader is in the ISR, the ISR is a subset of the replicas, ISR and

@@ -1,4 +1,4 @@
-"""The hand-written Produce codec reads and writes the same as the compiled one, errors included."""
+"""The hand-written Produce codec has the same results as the codec compiled from the schema, errors included."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ requests = st.builds(
 
 
 def compiled(frame: memoryview, version: int) -> ProduceParts:
-    """Decode with the compiled decoder; returns the tuples of the hand-written one."""
+    """Decode `frame` with the compiled decoder; return the same tuples as the hand-written decoder."""
     request, end = decoder(ProduceRequest, version)(frame, parse_request_header(frame).body_offset)
     if end != len(frame):
         raise ProtocolError("stray bytes")
@@ -73,7 +73,7 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
 
 @settings(deadline=None, max_examples=300)
 @given(requests, versions, st.none() | st.text(max_size=20))
-def test_hand_written_and_compiled_decoder_agree(request: ProduceRequest, version: int, client_id: str | None) -> None:
+def test_hand_written_and_compiled_decoders_agree(request: ProduceRequest, version: int, client_id: str | None) -> None:
     frame = memoryview(frame_of(request, version, client_id))
     parts = read_produce_request(frame, version)
     assert parts == compiled(frame, version)
@@ -91,7 +91,7 @@ def test_decoders_agree_on_malformed_requests(
 ) -> None:
     data = frame_of(request, version, "client")
     for position, value in changes:
-        if 16 <= position < len(data):  # after the client id, which the hot path does not read
+        if 16 <= position < len(data):  # change only bytes after the client id, which the hand-written decoder skips
             data[position] = value
     data = data + bytes(longer) if longer >= 0 else data[:longer]
     frame = memoryview(data)
@@ -120,7 +120,7 @@ int64s = st.integers(-1, 2**63 - 1)
     int64s,
     int64s,
 )
-def test_hand_written_and_compiled_encoder_agree(
+def test_hand_written_and_compiled_encoders_agree(
     version: int, name: str, topic_id: bytes, index: int, base_offset: int, time_ms: int, start_offset: int
 ) -> None:
     partition = PartitionProduceResponse(

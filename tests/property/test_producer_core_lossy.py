@@ -1,4 +1,4 @@
-"""ProducerCore against a model of brokers that lose requests and responses, change leaders and forget producers."""
+"""Property tests of ProducerCore: simulated brokers lose requests, responses, leadership and producer state."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ DEADLINE_MS = 100
 
 
 class LogModel:
-    """A model of a partition's log: Kafka's sequence checks, and the last five batches of the producer."""
+    """A model of a partition's log with Kafka's sequence checks; it remembers the producer's last five batches."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.epoch = -1
         self.next_sequence = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=5)
-        self.history: list[tuple[int, int, int, int]] = []  # epoch, first and last sequence, values before
+        # (epoch, first sequence, last sequence, count of earlier values) of each batch
+        self.history: list[tuple[int, int, int, int]] = []
 
     def restart(self) -> None:
-        """Restart the broker: Apache Kafka's producer snapshots contain only a producer's last batch."""
+        """Restart the broker, which then remembers only the last batch, as with Kafka's producer snapshots."""
         while len(self.recent) > 1:
             self.recent.popleft()
 
     def truncate(self, count: int) -> None:
         """Remove the last `count` batches, as after an unclean leader election; acknowledged records may be lost."""
-        count = min(count, len(self.history) - 1)  # an unknown producer could start with any sequence
+        count = min(count, len(self.history) - 1)  # keep one batch, or any sequence would be accepted
         for _ in range(count):
             del self.values[self.history.pop()[3] :]
         if count > 0:
@@ -80,14 +81,14 @@ class ProducerModel:
         self.core.set_producer_id(1, 0)
         self.logs = [LogModel() for _ in range(partitions)]
         self.leaders = [0] * partitions
-        self.late_responses: dict[ReadyBatch, ErrorCode] = {}  # sent by a former leader, not received yet
+        self.late_responses: dict[ReadyBatch, ErrorCode] = {}  # responses of former leaders, not received yet
         self.in_flight: deque[RequestPlan] = deque()
         self.sent: list[list[bytes]] = [[] for _ in range(partitions)]
         self.outcome: dict[bytes, Verdict] = {}
         self.stalled: deque[tuple[int, bytearray]] = deque()
         self.now_ms = 0.0
         self.data_losses = 0
-        self.rejected: set[bytes] = set()  # with an error that is neither retriable nor about sequences
+        self.rejected: set[bytes] = set()  # values of the batches rejected with INVALID_RECORD
 
     def send(self, partition: int, count: int, deadline_ms: int = DEADLINE_MS) -> list[bytes]:
         values = [b"%d-%d" % (partition, len(self.sent[partition]) + index) for index in range(count)]
@@ -104,8 +105,11 @@ class ProducerModel:
         return self.leaders[partition]
 
     def change_leader(self, partition: int, arrived: int) -> None:
-        """Change the leader because the old leader hangs. The latter has processed the first `arrived` requests and may
-        process the others later, when it is the leader again. Its responses arrive after those of the new leader."""
+        """Elect another leader because the old leader hangs.
+
+        The old leader has appended the first `arrived` batches, and may append the others later, when it is the leader
+        again. Its responses arrive after those of the new leader.
+        """
         old = self.leaders[partition]
         sent = [(plan, batch) for plan in self.in_flight if plan.node_id == old for batch in plan.batches]
         self.leaders[partition] = 1 - old
@@ -120,7 +124,7 @@ class ProducerModel:
                 self.stalled.append((partition, bytearray(batch.data)))
 
     def complete_oldest_request(self, result: str, arrived: int = 0) -> None:
-        """Complete the oldest request with this result; a lost connection also loses all later requests, as in TCP."""
+        """Complete the oldest request with `result`; a lost connection also loses all later requests, as in TCP."""
         if not self.in_flight:
             return
         if result in ("lost", "stalled"):
@@ -138,7 +142,7 @@ class ProducerModel:
             self.record_outcome(batch, verdict)
 
     def break_connection(self, *, arrived: int, stalled: bool) -> None:
-        """Fail all requests. The first `arrived` were processed; the rest is lost, or processed later if `stalled`."""
+        """Fail all requests. The first `arrived` batches were appended; the others are lost, or stall if `stalled`."""
         lost_requests = list(self.in_flight)
         self.in_flight.clear()
         batches = [bytearray(batch.data) for plan in lost_requests for batch in plan.batches]
@@ -154,7 +158,7 @@ class ProducerModel:
                 self.record_outcome(batch, self.core.handle_disconnect(batch, self.now_ms))
 
     def process_stalled_requests(self, count: int) -> None:
-        """Process requests of a connection that the client has already closed."""
+        """Append the first `count` stalled batches, whose connections the client has already closed."""
         for _ in range(min(count, len(self.stalled))):
             partition, data = self.stalled.popleft()
             self.logs[partition].append(data)
@@ -229,16 +233,16 @@ def run(
         if kind == "send":
             model.send(int(first), second, deadline_ms)
         elif kind == "respond":
-            result = (
-                "lost" if first == "stalled" and not idempotent else str(first)
-            )  # a stalled request would break the order
+            # Without idempotence, a stalled batch that is appended late would break the record order.
+            result = "lost" if first == "stalled" and not idempotent else str(first)
             model.complete_oldest_request(result, second)
         elif kind == "stalled":
             model.process_stalled_requests(int(first))
         elif kind == "restart":
             model.logs[int(first)].restart()
         elif kind == "move":
-            model.change_leader(int(first), second if idempotent else 5)  # late requests would break the order
+            # The old leader has appended all batches, because a later append would break the record order.
+            model.change_leader(int(first), second if idempotent else 5)
         elif kind == "lose":
             model.logs[int(first)].truncate(second)
         else:
@@ -250,7 +254,7 @@ def run(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
-def test_idempotent_writer_has_no_duplicates_reordering_or_loss(
+def test_idempotent_producer_has_no_duplicates_reordering_or_loss(
     events: list[tuple[str, int | str, int]],
 ) -> None:
     model = run(events, idempotent=True)
@@ -265,7 +269,7 @@ def test_idempotent_writer_has_no_duplicates_reordering_or_loss(
 
 @settings(max_examples=300, deadline=None)
 @given(WITH_LOSSES)
-def test_idempotent_writer_has_no_duplicates_after_the_log_loses_records(
+def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
     events: list[tuple[str, int | str, int]],
 ) -> None:
     for log, sent in zip((model := run(events, idempotent=True)).logs, model.sent, strict=True):
@@ -275,10 +279,10 @@ def test_idempotent_writer_has_no_duplicates_after_the_log_loses_records(
 
 @settings(max_examples=300, deadline=None)
 @given(WITH_LOSSES)
-def test_writer_with_delivery_at_least_once_delivers_all_records_that_brokers_do_not_reject(
+def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    """No gap in the sequences fails a batch, whatever the broker has forgotten; deadlines are never reached."""
+    """A sequence gap never fails a batch, even if the log lost records; no batch reaches its deadline."""
     model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
     has_losses = any(kind == "lose" for kind, _, _ in events)
     for sent, log in zip(model.sent, model.logs, strict=True):
@@ -291,7 +295,7 @@ def test_writer_with_delivery_at_least_once_delivers_all_records_that_brokers_do
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_non_idempotent_writer_keeps_order_and_acknowledged_records(
+def test_non_idempotent_producer_keeps_order_and_acknowledged_records(
     events: list[tuple[str, int | str, int]],
 ) -> None:
     model = run(events, idempotent=False)

@@ -1,4 +1,4 @@
-"""Compares our codecs with two independent ones, the oracles: kio 0.6.5 and kafka-python 3.0.12.
+"""Compares Headrace's codecs with two independent implementations, the oracles: kio 0.6.5 and kafka-python 3.0.12.
 
 For every API, version and direction we encode random messages. Each oracle that supports the version decodes them and
 encodes them again, and must return the same bytes. For kafka-python, whose field names match, the decoded fields are
@@ -37,12 +37,12 @@ MESSAGES_PER_VERSION = 20
 
 
 def versions_of(message: type[Message]) -> range:
-    """Return the versions that the class supports."""
+    """Return the versions that `message` supports."""
     return range(message.__versions__[0], message.__versions__[1] + 1)
 
 
 def choose_for_kio(field: Field, rng: Random) -> Any:
-    """Choose only values that kio supports: it converts numbers to dates, durations and enums."""
+    """Return a value that kio can convert to an enum, date or duration; None for fields that kio does not convert."""
     if field.kind == "int16" and field.name.endswith("error_code"):
         return rng.randint(-1, 133)
     if field.kind == "int64" and ("time" in field.name or field.name.endswith("_ms")):
@@ -52,7 +52,7 @@ def choose_for_kio(field: Field, rng: Random) -> Any:
 
 @cache
 def kio_class(api_name: str, version: int, direction: str) -> Any:
-    """Return kio's class for a message, None if kio does not support the message."""
+    """Return kio's class for `version` of a message, or None if kio does not support that version."""
     path = schema_name_map.get(module_name(api_name), {}).get(version, {}).get(EntityType[direction])
     if path is None:
         return None
@@ -104,7 +104,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
 
 
 def plain(field: Field, value: Any) -> Any:
-    """Convert a value of kafka-python to ours: UUIDs to 16 bytes, bit fields to a number."""
+    """Convert a kafka-python value to Headrace's representation: UUIDs to 16 bytes, bit fields to a number."""
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, list):
@@ -117,17 +117,17 @@ def plain(field: Field, value: Any) -> Any:
 
 
 def no_error(field: Field, _rng: Random) -> Any:
-    """Keep the error code 0: a client decodes an ApiVersionsResponse with an error as version 0."""
+    """Return 0 for an error code: clients decode an ApiVersionsResponse with an error as version 0."""
     return 0 if field.name == "error_code" else None
 
 
 def kio_versions(api: Api, direction: str) -> list[int]:
-    """Return the versions of our message that kio supports."""
+    """Return the versions of the API's request or response that kio supports."""
     return [each for each in versions_of(getattr(api, direction)) if kio_class(api.name, each, direction)]
 
 
 def kafka_python_versions(message: type[Message]) -> list[int]:
-    """Return the versions of our message that kafka-python supports."""
+    """Return the versions of `message` that kafka-python supports."""
     oracle = kafka_python_classes().get(message.__name__)
     return [each for each in versions_of(message) if oracle is not None and each <= oracle.max_version]
 
@@ -147,7 +147,7 @@ KAFKA_PYTHON = [
     if kafka_python_versions(getattr(api, kind))
 ]
 
-# New in Kafka 4.4, which neither oracle supports.
+# Versions added in Kafka 4.4, which neither oracle supports.
 UNCOVERED = {
     ("ApiVersionsRequest", 5),
     ("ApiVersionsResponse", 5),
@@ -211,17 +211,18 @@ def test_kafka_python_decodes_and_encodes_the_same_bytes(api: Api, direction: st
             ours = random_message(message, version, rng, no_error if api.key == ApiKey.API_VERSIONS else None)
             data = encode_joined(ours, version)
             theirs = oracle.decode(data, version=version)
-            theirs._header = None  # otherwise a decoded message cannot be encoded
+            theirs._header = None  # kafka-python encodes a decoded message only without its header
             assert theirs.encode(version=version) == data
             assert differences(ours, theirs, version) == []
 
 
-# kafka-python's defaults of these differ from Kafka's: empty records instead of null, and the replica id of a consumer.
+# kafka-python's defaults for these messages differ from Kafka's: records are empty instead of null, and the replica id
+# is that of a consumer.
 OTHER_DEFAULTS = {"ProduceRequest", "FetchResponse", "ListOffsetsRequest"}
 
 
 def with_one_of_each(message: type[Message], version: int) -> Any:
-    """Return a message with default fields, whose arrays contain one such message each."""
+    """Return a message with default fields, in which each array of structs contains one struct with default fields."""
     return message(
         **{
             field.name: [with_one_of_each(field.element.message, version)]
@@ -232,7 +233,7 @@ def with_one_of_each(message: type[Message], version: int) -> Any:
 
 
 def theirs_with_one_of_each(ours: Message, oracle: Any, version: int) -> Any:
-    """Return the message of `with_one_of_each` as a message of kafka-python."""
+    """Return the kafka-python message that equals `ours`, a message from `with_one_of_each`."""
     values = {
         field.name: [theirs_with_one_of_each(each, oracle._struct.fields[field.name].data_class, version)]
         for field in ours.__fields__

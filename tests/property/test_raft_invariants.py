@@ -1,4 +1,4 @@
-"""The invariants of the quorum under seeded faults.
+"""Checks the quorum's invariants under random faults, which are generated from a seed.
 
 Replay one seed with `RAFT_SEED=n pytest tests/property/test_raft_invariants.py`.
 """
@@ -24,5 +24,5 @@ def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leader_does_not_commit_record_of_earlier_epoch_by_counting_replicas(seed: int) -> None:
-    """R9: a leader commits a record of its own epoch first."""
+    """R9: a leader commits an earlier epoch's record only together with a record of its own epoch."""
     run_figure_8(seed)

@@ -1,4 +1,4 @@
-"""Batches are exchanged in both directions with kafka-python and aiokafka, with every codec."""
+"""Headrace reads the batches of kafka-python and aiokafka, and they read Headrace's batches, with every codec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HAS_CODEC = {
     Compression.LZ4: has_lz4(),
     Compression.ZSTD: has_zstd(),
 }
-"""kafka-python uses separate libraries for its codecs, which may not be installed."""
+"""Whether kafka-python supports each codec; the library that it uses for a codec may not be installed."""
 KAFKA_PYTHON_CODECS = st.sampled_from([codec for codec in Compression if HAS_CODEC[codec]])
 
 
@@ -121,7 +121,7 @@ def test_values_only_builder_produces_same_bytes_as_general_builder(values, code
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193, 20_000])
-def test_offset_deltas_of_every_varint_size(count: int) -> None:
+def test_offset_deltas_of_every_varint_size_are_read_by_aiokafka(count: int) -> None:
     values: list[bytes | None] = [b"%d" % index for index in range(count)]
     batch = bytes(build_batch(RecordColumns(values=values, timestamps=5)))
     assert [row[0] for row in aiokafka_rows(batch)] == list(range(count))

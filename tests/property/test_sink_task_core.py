@@ -1,4 +1,4 @@
-"""Random sequences of events keep the guarantees of the sink task core; the model is a log of records per partition."""
+"""Model-based test of SinkTaskCore's delivery guarantees; the model has a log of records for each partition."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ Partition = tuple[str, int]
 
 
 class SinkTaskMachine(RuleBasedStateMachine):
-    """A consumer, a task and a group around one core. A record is durable after a flush, or when it is reported."""
+    """Drives a SinkTaskCore with a simulated consumer, task and group; flushed and reported records are durable."""
 
     def __init__(self) -> None:
         super().__init__()
         self.core = SinkTaskCore("c-0", records_max=3)
         self.now_ms = 0
-        self.positions: dict[Partition, int] = {}  # of the consumer, for assigned partitions
+        self.positions: dict[Partition, int] = {}  # consumer positions of assigned partitions
         self.paused: frozenset[Partition] = frozenset()
         self.polls = POLLS_MAX
         self.epoch = 0
-        self.group: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)  # committed offsets
+        self.group: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)  # the group's committed offsets
         self.pending_commits: list[dict[Partition, int]] = []
-        self.buffered: set[tuple[Partition, int]] = set()  # put and not yet flushed
+        self.buffered: set[tuple[Partition, int]] = set()  # records that were put but not flushed
         self.durable: set[tuple[Partition, int]] = set()
         self.last_put: dict[Partition, int] = {}
         self.open: set[Partition] = set()
@@ -58,7 +58,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.has_failed = False
         self.is_stopped = False
 
-    # The owner of the core
+    # Execution of the core's effects
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -106,7 +106,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 pass
 
     def put(self, records: SinkRecords) -> None:
-        """Put as the plan says; check the order and the assignment of the records."""
+        """Put the records with the result `put_plan`; check that they are in order and their partitions are open."""
         ids = [((record.topic or "", record.partition or 0), record.offset) for record in records]
         assert len(ids) <= 3
         assert all(partition in self.open for partition, _ in ids), "put after revocation"
@@ -133,7 +133,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     def pre_commit(self, offsets: dict[Partition, int], *, is_final: bool) -> None:
         fails, self.flush_fails = self.flush_fails, False
         if fails:
-            self.buffered.clear()  # the task loses what it has not flushed
+            self.buffered.clear()  # the task loses its unflushed records
             self.carry_out(self.core.pre_commit_failed(is_final=is_final))
             return
         self.durable |= self.buffered
@@ -153,7 +153,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.positions.pop(partition, None)
         self.paused -= {partition}
         self.retried = [each for each in self.retried if each[0] != partition]
-        # Another member puts uncommitted records again.
+        # The partition's next owner puts the uncommitted records again.
         self.buffered = {each for each in self.buffered if each[0] != partition}
 
     # Events
@@ -182,7 +182,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.polls > 0 and not self.has_failed)
     def poll(self, counts: dict[Partition, int], is_current: bool) -> None:
-        """A poll returns; a poll that is not current was fetched before the last seek, and is then repeated."""
+        """Complete a poll; records that are not current were fetched before the last seek, and are fetched again."""
         self.polls -= 1
         chunks = []
         for partition, count in counts.items():
@@ -258,7 +258,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
             assert all((partition, each) in self.durable for each in range(offset))
 
     def teardown(self) -> None:
-        """At the end, resume everything: every fetched record must be put and committed."""
+        """Resume the task and all partitions at the end: every fetched record must be put and committed."""
         if self.is_stopped or self.has_failed or not self.positions:
             return
         self.put_plan, self.flush_fails = None, False

@@ -1,4 +1,4 @@
-"""Random sequences of events keep the guarantees of the source task core; the model is a list of records per partition.
+"""Model-based test of SourceTaskCore's delivery guarantees; the model has a list of records for each partition.
 
 Record n of a source partition has the value n and the offset n + 1, which means "resume after record n".
 """
@@ -37,20 +37,20 @@ from headrace.runtime.source_task_core import (
 PARTITIONS = 2
 TOPICS = ("even", "odd")
 DROPPED = 7
-"""Records whose number is divisible by it are dropped by a transform."""
+"""A transform drops every record whose number is divisible by `DROPPED`."""
 POLL_RECORDS_MAX = 3
 
 
 class SourceTaskMachine(RuleBasedStateMachine):
-    """A task, a producer and an offset store around one core. A killed task continues at the stored offsets."""
+    """Drives a SourceTaskCore with a simulated task, producer and offset store, from which a killed task resumes."""
 
     @initialize(tolerates_errors=st.booleans(), commits_records=st.booleans(), takes_risks=st.booleans())
     def create(self, tolerates_errors: bool, commits_records: bool, takes_risks: bool) -> None:
-        self.takes_risks = takes_risks  # whether events may end the task
+        self.takes_risks = takes_risks  # whether the task may be killed or fail
         self.tolerates_errors = tolerates_errors
         self.commits_records = commits_records
         self.stored = dict.fromkeys(range(PARTITIONS), 0)
-        self.done: set[tuple[int, int]] = set()  # written, dropped or skipped records, by partition and number
+        self.done: set[tuple[int, int]] = set()  # (partition, number) of written, dropped and skipped records
         self.is_paused = False
         self.start_task()
 
@@ -65,10 +65,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.is_buffer_full = False
         self.in_flight: list[Send] = []
-        self.unsent: set[tuple[int, int]] = set()  # polled, neither dropped nor passed to the producer
+        self.unsent: set[tuple[int, int]] = set()  # polled records, except those dropped or sent
         self.preparing: str | None = None
         self.is_preparation_failing = False
-        self.commits: list[list[Offset]] = []  # under way
+        self.commits: list[list[Offset]] = []  # commits in progress
         self.committed_records: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.written: set[tuple[int, int]] = set()
         self.poll_plan: list[tuple[int, int]] | None = []
@@ -78,7 +78,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         self.used_topics: list[str] = []
         self.expects_failure = False
 
-    # The owner of the core
+    # Execution of the core's effects
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -203,7 +203,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         prepares_topics=st.booleans(),
     )
     def run(self, plan: list[tuple[int, int]] | None, prepares_topics: bool) -> None:
-        """Take all steps until the task's thread waits, with at most one poll that returns the plan."""
+        """Run the task until its thread waits; the first poll returns `plan`, or fails if `plan` is None."""
         self.poll_plan = plan
         for _ in range(50):
             effects = self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full)
@@ -260,7 +260,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_running and self.in_flight)
     @rule()
     def producer_forgets_topic(self) -> None:
-        """The last send is returned unsent: its topic was deleted from the producer's metadata."""
+        """Return the last `Send` unsent, as if its topic had disappeared from the producer's metadata."""
         send = self.in_flight.pop()
         self.unsent |= self.records_in(send.records)
         self.carry_out(self.core.topic_unknown(send))
@@ -297,13 +297,13 @@ class SourceTaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.takes_risks)
     @rule()
     def kill(self) -> None:
-        """The task is killed; its commits under way are lost."""
+        """Kill the task; offset commits in progress are lost."""
         self.start_task()
 
     @precondition(lambda self: self.is_running)
     @rule()
     def stop(self) -> None:
-        """The task is stopped; what is in flight is acknowledged in time, or never."""
+        """Stop the task; `finish` then acknowledges the records in flight, or loses them."""
         self.carry_out(self.core.on_stop())
         for _ in range(100):
             if self.has_stopped or self.has_failed or (self.preparing and not self.is_buffer_full):
@@ -315,7 +315,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
     def finish(self, is_acknowledged: bool) -> None:
         while is_acknowledged and self.in_flight:
             self.acknowledge_first()
-        if self.commits:  # the commit under way is lost
+        if self.commits:  # the commit in progress fails
             offsets = self.commits.pop()
             self.carry_out(self.core.commit_failed(TimeoutError("closed")))
             assert offsets

@@ -1,4 +1,4 @@
-"""StringConverter decodes many strings in one call, with the same result as one by one."""
+"""StringConverter returns the same strings for a batch as for single records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.converters.string_converter import StringConverter
 from headrace.data.columns import Lines, listed
 from headrace.plugins.creation import create_converter
 
-# Bytes for which the UTF-8 rules about invalid sequences differ.
+# Bytes that different UTF-8 rules accept or reject.
 _BYTES = st.lists(st.sampled_from(b"a\n\r\x7f\x80\x90\x9f\xa0\xbf\xc0\xc2\xe0\xe2\xed\xf0\xf4\xf5\xff"), max_size=6)
 _TEXTS = st.one_of(st.none(), _BYTES.map(bytes), st.text(max_size=6).map(str.encode))
 
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(_TEXTS, min_size=1, max_size=5))
-def test_strings_decoded_together_match_strings_decoded_one_by_one(data: list[bytes | None]) -> None:
+def test_batch_decoding_of_strings_matches_single_records(data: list[bytes | None]) -> None:
     converter = create_converter(StringConverter, {}, "value")
     [run] = converter.to_connect_batch("t", data)
     assert listed(run.values) == [converter.to_connect("t", item).value for item in data]

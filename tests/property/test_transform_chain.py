@@ -1,7 +1,7 @@
-"""Each good record passes through each transform and predicate of a chain once and in order, whatever other records do.
+"""Each good record passes through each transform and predicate of a chain once and in order, even if others fail.
 
 The chains consist of stateful and stateless classes, which process single records or batches. Each step drops some
-records, and fails for others: with an error, or with errors that a retry cures or does not cure.
+records and fails for some, either permanently or with a retriable error, after which a retry may succeed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headrace.api.predicate import Predicate
 from headrace.api.transform import Transformation
 from headrace.data.batch import SourceBatch, from_records
 from headrace.runtime.chain import Step, TransformChain
-from headrace.runtime.error_policy import ErrorPolicy
 from headrace.runtime.tolerance import RetryWithToleranceOperator
+from support.errors import error_policy
 
-POLICY = ErrorPolicy(retry_timeout_ms=1000, tolerate=True)  # three retries, after 300, 600 and 100 ms
+POLICY = error_policy(retry_timeout_ms=1000, tolerate=True)  # three retries, after 300, 600 and 100 ms
 ALWAYS = 1_000_000
 
 
@@ -47,7 +47,7 @@ FAILURES = {Fate.FAIL: 0, Fate.RETRY_ONCE: 1, Fate.RETRY_THRICE: 3, Fate.RETRY_I
 
 @dataclass
 class Behaviour:
-    """What a plug-in does with each record, and the records that it has processed."""
+    """Simulates a plug-in: `fates` determines the result for each record, `processed` has the processed records."""
 
     kind: Kind
     fates: dict[int, Fate]
@@ -88,7 +88,7 @@ class Behaviour:
         return results
 
     def expected(self, number: int) -> tuple[bool, bool]:
-        """Return whether the record is good, and whether it is kept."""
+        """Return whether record `number` is processed without an error, and whether it is kept."""
         fate = self.fates[number]
         is_good = fate in (Fate.PASS, Fate.DROP) or (
             fate in (Fate.RETRY_ONCE, Fate.RETRY_THRICE) and self.kind is not Kind.BATCH
@@ -201,7 +201,7 @@ def test_each_good_record_passes_each_step_once_and_in_order(data: st.DataObject
 
 
 def _check_predicate(predicate: Behaviour | None, numbers: list[int]) -> set[int]:
-    """Check the records that a predicate has tested; return those for which it fails."""
+    """Check which records the predicate has tested; return the numbers of those for which it fails."""
     if predicate is None:
         return set()
     bad = {number for number in numbers if not predicate.expected(number)[0]}
@@ -212,5 +212,5 @@ def _check_predicate(predicate: Behaviour | None, numbers: list[int]) -> set[int
 def _check_processed(behaviour: Behaviour, good: list[int]) -> None:
     if behaviour.kind in (Kind.RECORD, Kind.BATCH):
         assert behaviour.processed == good
-    else:  # may receive a record again
+    else:  # a stateless plug-in may receive a record again
         assert set(behaviour.processed) == set(good)

@@ -1,4 +1,4 @@
-"""Header values as strings: any string can be parsed without loss, and formatted values parse to the same values."""
+"""Tests of header values as strings: any string is parsed without loss, formatted values parse to the same values."""
 
 from __future__ import annotations
 

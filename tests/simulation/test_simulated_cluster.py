@@ -1,4 +1,4 @@
-"""Tests of simulated clusters under random faults, which derive from a seed.
+"""Tests of simulated clusters under random faults that a seed determines.
 
 `python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed.  Seeds run in their own processes
 with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that finds a bug is not a regression test,
@@ -62,7 +62,7 @@ def _search(name: str, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_simulation_catches_mutant(name: str) -> None:
-    """Try twelve seeds, starting with the seed that is known to catch it: a code change may change that seed's run."""
+    """Try twelve seeds from the mutant's known seed on, because a code change may change the known seed's run."""
     assert "caught by seed" in _search(name, "--count", "12")
 
 

@@ -151,7 +151,7 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
 
 @contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
-    """Run Apache's connect-standalone with these configurations; `address` of the result is that of its REST API."""
+    """Run Kafka's connect-standalone with these configurations; the result's `address` is the REST API's address."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {
@@ -201,7 +201,7 @@ def _wait_for_port(node: ApacheProcess) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{node.address} does not listen: {node.log.read_text()[-2000:]}") from None
-            time.sleep(0.05)  # another project's process: polling its port is the only way to know that it is ready
+            time.sleep(0.05)  # poll, because Apache Kafka does not report when it is ready
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
@@ -213,7 +213,7 @@ def _wait_until_listening(process: subprocess.Popen[bytes], address: str, log: P
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
         except OSError:
-            time.sleep(0.05)  # another project's process: polling its port is the only way to know that it is ready
+            time.sleep(0.05)  # poll, because Apache Kafka does not report when it is ready
             continue
         return
     raise RuntimeError(f"{address} did not start to listen:\n{log.read_text()[-3000:]}")

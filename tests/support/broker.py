@@ -1,4 +1,4 @@
-"""A real broker in its own process, for tests that connect to it.
+"""Runs a real broker in a separate process, for tests that connect to the broker.
 
     with running_broker(tmp_path) as broker:
         client = connect(broker.address)          # "127.0.0.1:PORT"

@@ -1,4 +1,4 @@
-"""A real local cluster, `headrace cluster start` and its node processes, for tests that kill them.
+"""Runs a real local cluster (`headrace cluster start` and the node processes), for tests that kill nodes.
 
 with running_cluster(tmp_path) as cluster:
     cluster.kill(2); cluster.start_node(2)        # a crash, and the restart
@@ -114,7 +114,7 @@ class ClusterProcess:
         return ",".join(f"127.0.0.1:{self.base_port + index}" for index in range(self.nodes))
 
     def address(self, node_id: int) -> str:
-        """HOST:PORT of one node."""
+        """The node's address as HOST:PORT."""
         return f"127.0.0.1:{self.base_port + node_id - 1}"
 
     def pid(self, node_id: int) -> int:
@@ -122,22 +122,22 @@ class ClusterProcess:
         return next(int(pid) for found, _, pid in reversed(_NODE_LINE.findall(self.output)) if int(found) == node_id)
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL."""
+        """Kill the node with SIGKILL."""
         self._send(node_id, signal.SIGKILL)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP."""
+        """Freeze the node with SIGSTOP."""
         self._send(node_id, signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Resume the node with SIGCONT."""
         self._send(node_id, signal.SIGCONT)
 
     def _send(self, node_id: int, number: int) -> None:
         try:
             os.kill(self.pid(node_id), number)
         except (ProcessLookupError, StopIteration):
-            return  # it has exited already
+            return  # the process has exited
 
     def is_serving(self, node_id: int) -> bool:
         """Whether `headrace cluster status` reports that the node serves."""
@@ -151,17 +151,17 @@ class ClusterProcess:
         assert done.returncode == 0, done.stderr + self.logs()
 
     def stop_node(self, node_id: int) -> None:
-        """Controlled shutdown."""
+        """Stop the node with a controlled shutdown."""
         done = self.run_cli("stop-node", node_id)
         assert done.returncode == 0, done.stderr + self.logs()
 
     def restart_node(self, node_id: int) -> None:
-        """Controlled shutdown, then start."""
+        """Stop the node with a controlled shutdown, and start it again."""
         self.stop_node(node_id)
         self.start_node(node_id)
 
     def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
-        """Add these properties to the nodes' files, and restart the cluster."""
+        """Add `properties` to the nodes' properties files, and restart the cluster."""
         self.stop()
         for node_id, properties in added.items():
             with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:

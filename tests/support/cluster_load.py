@@ -1,4 +1,4 @@
-"""A client workload during cluster failures, and a check of every record.
+"""Runs producers and a consumer group during cluster failures, and checks every record.
 
 An idempotent producer with default settings (acks=all) sends numbered records continuously, and a consumer group reads
 them. `Load.verify` checks that no acknowledged record is missing, no record is duplicated, and each partition is in
@@ -38,7 +38,7 @@ class Load:
                 "bootstrap.servers": bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 0,
-                "error_cb": lambda error: None,  # these tests stop brokers on purpose
+                "error_cb": lambda error: None,  # ignore connection errors: the tests stop brokers
                 "log_level": 0,
                 **producer_settings,
             }
@@ -137,7 +137,7 @@ class Load:
             assert numbers == sorted(numbers), f"partition {partition} is not in the order of sending"
             for offset, number in items:
                 acknowledged, at = self.acknowledged.get(number, (partition, offset))
-                # librdkafka does not report the offset of a record that the response for a later batch acknowledged
+                # librdkafka reports no offset for a record that was acknowledged by the response for a later batch.
                 assert (acknowledged, offset if at is None else at) == (partition, offset), (
                     f"{number} is at {offset}, not {at}"
                 )

@@ -36,7 +36,7 @@ def primitives() -> st.SearchStrategy[Schema]:
 
 
 def struct_of(fields: st.SearchStrategy[Schema], max_size: int = 5) -> st.SearchStrategy[Schema]:
-    """Generate struct schemas with these field schemas."""
+    """Generate struct schemas whose field schemas come from `fields`."""
     names = _TEXT.filter(bool)
     named = st.lists(st.tuples(names, fields), max_size=max_size, unique_by=lambda pair: pair[0])
     return st.builds(lambda pairs, optional: struct(pairs, optional=optional), named, st.booleans())
@@ -53,7 +53,7 @@ def schemas() -> st.SearchStrategy[Schema]:
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:
-    """Generate values of a schema; structs are `Struct` objects."""
+    """Generate values that match `schema`; structs are `Struct` objects."""
     strategy = _values(schema)
     return st.none() | strategy if schema.optional else strategy
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Creates a virtual environment. Usage: create_venv.sh DIRECTORY [PYTHON]
-# Without PYTHON, it uses a Python from 3.11 on that is on the path, preferably one that was built with optimizations:
-# headrace then uses less CPU time. The builds of Linux distributions (/usr/bin) are optimized, pyenv's default build is not.
+# Without PYTHON, it uses a Python from 3.11 on that is on the path: the newest of those that were built with optimizations,
+# because headrace then uses less CPU time; if there is none, the newest. The builds of Linux distributions (/usr/bin) are
+# optimized, pyenv's default build is not.
 venv=$1
 chosen=$2
 check='
@@ -11,7 +12,7 @@ if sys.version_info < (3, 11):
 import ensurepip, os, venv
 executable = os.path.realpath(sys.executable)
 optimized = executable.startswith("/usr/bin/") or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-print(int(optimized), "%d.%d.%d" % sys.version_info[:3])
+print(1000 * optimized + sys.version_info.minor, "%d.%d.%d" % sys.version_info[:3])
 '
 names="python3 python3.14 python3.13 python3.12 python3.11"
 
@@ -26,7 +27,7 @@ choose() { # sets chosen to a Python that can create environments
         done
     done
     if [ -n "$chosen" ]; then
-        optimized=$([ "$rank" = 1 ] && echo "built with optimizations" || echo "built without optimizations")
+        optimized=$([ "$rank" -ge 1000 ] && echo "built with optimizations" || echo "built without optimizations")
         echo "using $chosen (Python $version, $optimized); to use another one: make PYTHON=/path/to/python3 .venv"
         return
     fi

@@ -1,6 +1,6 @@
-"""A group member in a process of its own, so that tests can kill it: `python group_member.py KIND ...`.
+"""Runs one group member as a program, so that tests can kill it: `python group_member.py KIND ...`.
 
-It prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
+The program prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
 `{"record": [partition, offset, value]}`. KIND is confluent, aiokafka or kafka-python.
 """
 
@@ -19,7 +19,7 @@ def print_json(kind: str, value: object) -> None:
 
 
 class AssignmentPrinter:
-    """Prints an assignment if it differs from the last one."""
+    """Prints an assignment if it differs from the last printed assignment."""
 
     def __init__(self) -> None:
         self._last: list[int] | None = None
@@ -70,7 +70,7 @@ def kafka_python(address: str, group: str, topic: str, session_ms: int, instance
     )
     print_assignment = AssignmentPrinter()
     while True:
-        # kafka-python 3.0.12 loses its assignment if this timeout ends while its SyncGroup is in flight
+        # kafka-python 3.0.12 loses its assignment if this timeout ends while its SyncGroup request is in flight.
         batches = consumer.poll(timeout_ms=1000)
         print_assignment(p.partition for p in consumer.assignment())
         for records in batches.values():

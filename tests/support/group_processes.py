@@ -55,7 +55,7 @@ class MemberProcess:
         elif line.startswith(b'{"record"'):
             partition, offset, value = json.loads(line)["record"]
             self.records.append((partition, offset, value))
-        elif line.startswith(b"%"):  # a message of kcat
+        elif line.startswith(b"%"):  # kcat's log messages start with %
             found = _KCAT_ASSIGNED.search(line)
             if found is not None:
                 self._assign({int(partition) for partition in _KCAT_PARTITION.findall(found[1])})
@@ -134,7 +134,7 @@ class GroupProcesses:
         return self.await_(is_shared, timeout_s, f"{partitions} partitions shared by {len(self.alive)} members")
 
     def await_values(self, values: set[str], timeout_s: float) -> None:
-        """Wait until the members, including killed ones, have received all these values."""
+        """Wait until the members, including killed members, have received all of `values`."""
         self.await_(
             lambda: values <= {value for member in self.all for _, _, value in member.records},
             timeout_s,

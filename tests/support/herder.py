@@ -3,71 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.herder.standalone import StandaloneHerder
 from headrace.runtime.channel import RemoteError
-from headrace.runtime.worker import Instance
+from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.worker_config import WorkerConfig
-from headrace.stores.file_offsets import FileOffsetStore
+from headrace.stores.offset_store import MemoryOffsetStore
 
 
 class SlowWorker:
-    """A fake worker whose calls yield to the event loop first; `running` = the instances started and not stopped."""
+    """A fake worker whose calls yield to the event loop first; `running` has the started instances."""
 
     def __init__(self) -> None:
-        self.running: set[Instance] = set()
+        self.running: set[InstanceId] = set()
         self.tasks = 2
+        self.type = "source"
         self.fails_to_start = False
         self.sent_orders: list[tuple[str, str]] = []
 
-    async def validate(self, config: dict[str, str]) -> dict[str, Any]:
+    async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
         await asyncio.sleep(0)
-        return {"type": "source", "configs": []}
+        return {"type": self.type, "configs": []}
 
-    async def start_connector(self, name: str, config: dict[str, str], generation: int) -> Instance:
+    async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
         if self.fails_to_start:
             raise RemoteError("ValueError", "no", "the trace")
-        return await self._started(Instance(name, None, generation, ""))
+        return await self._started(id_)
 
-    async def task_configs(self, instance: Instance) -> list[dict[str, str]]:
+    async def task_configs(self, id_: InstanceId) -> list[dict[str, str]]:
         await asyncio.sleep(0)
         return [{} for _ in range(self.tasks)]
 
-    async def start_task(self, spec: Any, generation: int) -> Instance:
-        return await self._started(Instance(spec.connector, spec.number, generation, ""))
+    async def start_task(self, id_: InstanceId, spec: TaskSpec) -> str:
+        return await self._started(id_)
 
-    def tell(self, instance: Instance, order: str) -> None:
-        self.sent_orders.append((instance.name, order))
+    def pause_task(self, id_: InstanceId) -> None:
+        self.sent_orders.append((id_.name, "pause"))
+
+    def resume_task(self, id_: InstanceId) -> None:
+        self.sent_orders.append((id_.name, "resume"))
+
+    async def set_log_level(self, logger: str, level: str, now_ms: int) -> None:
+        await asyncio.sleep(0)
 
     def running_names(self) -> list[str]:
         """Return the sorted names of the running instances."""
-        return sorted(instance.name for instance in self.running)
+        return sorted(id_.name for id_ in self.running)
 
-    async def stop_connector(self, instance: Instance) -> None:
-        await self.stop_tasks([instance])
-
-    async def stop_tasks(self, instances: list[Instance]) -> None:
+    async def stop(self, id_: InstanceId) -> None:
         await asyncio.sleep(0)
-        self.running -= set(instances)
+        self.running.discard(id_)
 
-    async def _started(self, instance: Instance) -> Instance:
+    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Any) -> bool:
         await asyncio.sleep(0)
-        self.running.add(instance)
-        return instance
+        return True
+
+    def counters(self) -> list[tuple[str, int, dict[str, float]]]:
+        return []
+
+    async def _started(self, id_: InstanceId) -> str:
+        await asyncio.sleep(0)
+        assert id_ not in self.running
+        self.running.add(id_)
+        return "1.2.3"
 
 
 CONFIG = {"connector.class": "C"}
 
 
-def make_herder(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
+async def make_herder(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
     worker = SlowWorker()
     herder = StandaloneHerder(
         WorkerConfig.standalone({"key.converter": "K", "value.converter": "V", "bootstrap.servers": "none:1",
                                  "offset.storage.file.filename": "unused"}),
-        FileOffsetStore(tmp_path / "offsets"),
+        MemoryOffsetStore(),
         "worker:1",
         lambda _: worker,  # type: ignore[arg-type, return-value]
     )  # fmt: skip
+    await herder.start()
     return herder, worker

@@ -42,7 +42,7 @@ def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more:
 
 
 def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str = "") -> MetadataImage:
-    """Return an image with these brokers, one digit each, and a topic `t` with these partitions."""
+    """Return an image with `brokers` (one digit each; `fenced` are fenced), and a topic `t` with `partitions`."""
     return MetadataImage(
         offset=500,
         brokers={int(digit): broker_image(int(digit), fenced=digit in fenced) for digit in brokers},
@@ -52,7 +52,7 @@ def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str
 
 
 def topic_configs(min_insync: int = 2, *, unclean: bool = False) -> TopicConfigs:
-    """Return the same configs for every topic."""
+    """Return configs with `min_insync` and `unclean` for every topic."""
     return TopicConfigs(lambda image, topic: min_insync, lambda image, topic: unclean)
 
 

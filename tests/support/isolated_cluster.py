@@ -1,6 +1,6 @@
 """A cluster of isolated nodes: each has its own network namespace, small disk and process.
 
-Only programs that run in a sandbox (`support.namespaces`) can use it.
+Only programs that run in a sandbox (`support.namespaces`) can use this module.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class IsolatedNode:
         self.is_frozen = number == signal.SIGSTOP or (self.is_frozen and number != signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the node's process with SIGKILL."""
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def stop(self) -> None:
-        """Controlled shutdown."""
+        """Stop the node with a controlled shutdown."""
         self.send(signal.SIGTERM)
         if self._process is not None:
             self._process.wait(_STOP_TIMEOUT_S)

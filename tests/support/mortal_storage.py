@@ -1,4 +1,4 @@
-"""A storage in memory that kills the process before a given rename, to test the start after a kill."""
+"""In-memory storage that simulates a kill of the process before a given rename, for tests of the next start."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def end_with_parent() -> None:
 
 
 class Network:
-    """The machines 1..N of a sandbox. Machine 0 is the program that creates them; the clients run on machine 0."""
+    """The machines 1..N of a sandbox. Machine 0, where the clients run, is the program that creates the network."""
 
     def __init__(self, machines: int) -> None:
         self.machines = range(1, machines + 1)
@@ -97,19 +97,19 @@ class Network:
         return f"10.77.{machine}.1"
 
     def within(self, machine: int) -> list[str]:
-        """The command prefix that runs a command on that machine."""
+        """The command prefix that runs a command on `machine`."""
         return _within(self._holders[machine])
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
-        """Drop all packets from these sources to these targets, in this direction only."""
+        """Drop all packets from `sources` to `targets`, but not packets in the opposite direction."""
         pairs = {(source, target) for source in sources for target in targets if source != target} - self._cuts
         self._cuts |= pairs
         self._route(*(f"rule add {self._between(*pair)} blackhole" for pair in sorted(pairs)))
 
     def cut_both_ways(self, some: Iterable[int], others: Iterable[int]) -> None:
-        """Drop all packets between these two groups of machines."""
+        """Drop all packets between the machines `some` and the machines `others`."""
         some, others = set(some), set(others)
         self.cut(some, others)
         self.cut(others, some)
@@ -123,7 +123,7 @@ class Network:
         return f"from {self.address(source)} to {self.address(target)}"
 
     def throttle(self, machine: int, rate_kbit: int) -> None:
-        """Limit the bandwidth to the machine; packets that would be queued for more than 400 ms are dropped."""
+        """Limit the bandwidth to `machine`; packets that would be queued for more than 400 ms are dropped."""
         tc = [*_within(self._router), "tc", "qdisc", "replace", "dev", f"m{machine}", "root"]
         subprocess.run([*tc, *_SLOW.format(rate_kbit=rate_kbit).split()], check=True)
         self._throttled.add(machine)
@@ -150,7 +150,7 @@ class SmallDisk:
             held = os.statvfs(self.path)
             used_kib = max(4, (held.f_blocks - held.f_bfree) * held.f_frsize // 1024)
             if self._resize(f"{used_kib}k"):
-                return  # if the remount failed, another process has written data in the meantime: retry
+                return  # if another process writes during the remount, the remount fails: retry
         raise AssertionError(f"{self.path} cannot be made smaller")
 
     def free(self) -> None:

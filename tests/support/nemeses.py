@@ -133,7 +133,7 @@ def _throttle(run: Run) -> str:
 
 def _full_disk(run: Run) -> str:
     victim = _victim(run)
-    run.may_be_dead.add(victim)  # a node that cannot write stops
+    run.may_be_dead.add(victim)  # a node exits if it cannot write
     run.cluster.nodes[victim].disk.fill()
     return f"disk of node {victim} full"
 

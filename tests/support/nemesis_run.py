@@ -113,7 +113,7 @@ class Run:
         self.may_be_dead.clear()
 
     def await_recovered(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
-        """Wait until all replicas are in sync, and all producers, readers and committing members have made progress.
+        """Wait until all replicas are in sync, and all producers, consumers and committing members have made progress.
 
         Returns the seconds that each of these took. Raises NotRecoveredError.
         """

@@ -1,4 +1,4 @@
-"""Free loopback ports, for servers that need a configured port."""
+"""Finds free loopback ports, for servers that need a configured port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are not in use."""
+    """Return distinct ports that are not in use."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

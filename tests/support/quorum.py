@@ -67,7 +67,7 @@ class FakePeers:
 
 
 class Voter:
-    """Node 1 of `voters`; create it within a running loop."""
+    """Node 1 of `voters`; create a Voter while the event loop is running."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(
@@ -95,7 +95,7 @@ class Voter:
         log.sync_completed = sync_completed_and_notify  # type: ignore[method-assign]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is checked after every change of the leader, commit and sync."""
+        """Wait until `holds()` is true; `holds` is called after every leader change, commit and sync."""
         while not holds():
             self._changed.clear()
             await self._changed.wait()
@@ -118,7 +118,7 @@ class Voter:
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Let another voter fetch at the log end offset, which shows that it has all records; then sync the log."""
+        """Let voter `node_id` fetch at the log end offset, which proves that it has all records; then sync the log."""
         raft = self.quorum.raft
         if node_id in self.config.voters:
             request = messages.fetch_request(self.config, raft.epoch, raft.log_end, -1)
@@ -128,7 +128,7 @@ class Voter:
         await self.until(self.is_flushed)
 
     async def deposed(self, leader_id: int = 2) -> None:
-        """Elect another voter: send this node a BeginQuorumEpoch request of that voter with the next epoch."""
+        """Elect voter `leader_id`: send this node a BeginQuorumEpoch request from `leader_id` with the next epoch."""
         epoch = self.quorum.raft.epoch + 1
         request = messages.begin_quorum_epoch_request(self.config, 1, epoch)
         request.topics[0].partitions[0].leader_id = leader_id

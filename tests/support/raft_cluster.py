@@ -400,7 +400,7 @@ def run_figure_8(seed: int) -> None:
         return isinstance(role, Leader) and role.progress[third.node_id].end_offset == offset + 1
 
     assert cluster.run(20_000, lambda: third.log.log_end_offset > offset), _state(cluster)
-    first.log.entries_per_read = 0  # replicate no records after the one at `offset`
+    first.log.entries_per_read = 0  # replicate no record after the record at `offset`
     assert cluster.run(2_000, is_replicated), _state(cluster)
     first.crash(lose_unflushed=False)
     second.start()
@@ -438,7 +438,7 @@ def _check_recovery(cluster: RaftCluster) -> None:
     for node in cluster.nodes.values():
         if not node.is_up:
             node.start()
-    for _ in range(3):  # the first leader elected may lose its leadership soon
+    for _ in range(3):  # a newly elected leader may lose its leadership
         established = cluster.run(15_000, lambda: (leader := cluster.leader()) is not None and leader.is_established)
         assert established, _state(cluster)
         leader = cluster.leader()

@@ -93,7 +93,7 @@ class _NoJitter(Random):
 
 
 class _ScriptLog(MemoryRaftLog):
-    """Traces every change of the log; snapshots are plain text of a size that does not depend on the Python version."""
+    """A log that traces every change; snapshots are plain text whose size does not depend on the Python version."""
 
     def __init__(self, trace: Callable[[str], None]) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class _Node:
         self.process()
 
     def process(self) -> None:
-        """Execute effects and process inputs until none is left or the paused disk blocks the next effect."""
+        """Execute effects and process inputs until all are done or the paused disk blocks the next effect."""
         while True:
             if self._effects:
                 if isinstance(self._effects[0], Persist) and self.is_disk_paused:

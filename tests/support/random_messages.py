@@ -25,7 +25,7 @@ Choose = Callable[[Field, Random], Any]
 
 
 def random_message(message: type[Message], version: int, rng: Random, choose: Choose | None = None) -> Any:
-    """Return a message of this class: fields of `version` have random values, all other fields their defaults."""
+    """Return an instance of `message`: fields of `version` have random values, all other fields have their defaults."""
     values = {}
     for field in message.__fields__:
         if field.is_present(version):

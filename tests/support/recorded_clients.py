@@ -1,7 +1,7 @@
 """Real clients that record all requests and responses (`integration.history`) while faults are injected in a cluster.
 
-The clients are idempotent producers with keyed records, a consumer group whose members commit their positions, a reader
-of all partitions, and a client that queries end offsets and committed offsets. A timeout does not count as a response.
+The clients are idempotent producers with keyed records, a consumer group whose members commit their positions, a
+consumer of all partitions, and a client that queries end offsets and committed offsets. A timeout is not a response.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RecordedClients:
         """The number of acknowledged records of each producer."""
         self.sent: dict[str, int] = defaultdict(int)
         self.read: dict[int, int] = dict.fromkeys(self.partitions, 0)
-        """The offset after the last record that the reader has read, by partition."""
+        """The offset after the last record that the consumer of all partitions has read, by partition."""
         self.committed: dict[int, int] = dict.fromkeys(self.partitions, 0)
         """The committed offset of the group, by partition."""
 
@@ -71,7 +71,7 @@ class RecordedClients:
         """Start all clients."""
         self._senders = [self._thread(self._produce, f"producer-{number}") for number in range(1, producers + 1)]
         self._others = [self._thread(self._consume, f"member-{number}") for number in range(1, members + 1)]
-        self._others += [self._thread(self._read_all, "reader"), self._thread(self._query_offsets, "watcher")]
+        self._others += [self._thread(self._read_all, "consumer"), self._thread(self._query_offsets, "watcher")]
         for thread in (*self._senders, *self._others):
             thread.start()
 
@@ -157,19 +157,19 @@ class RecordedClients:
         settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
         return Consumer({**self._settings, **settings, "error_cb": lambda error: None})
 
-    def _record_reads(self, reader: str, messages: list[Message]) -> dict[int, int]:
-        """Append the read records to the history; return {partition: next offset}."""
+    def _record_reads(self, consumer: str, messages: list[Message]) -> dict[int, int]:
+        """Append the consumed records to the history; return {partition: next offset}."""
         now_s = time.monotonic()
         positions: dict[int, int] = {}
         for message in messages:
             error = message.error()
             if error is not None:
-                self._record_failure(reader, str(error))
+                self._record_failure(consumer, str(error))
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
-            self.events.append(Read(now_s, reader, partition, offset, value_of(message)))
+            self.events.append(Read(now_s, consumer, partition, offset, value_of(message)))
             positions[partition] = offset + 1
         return positions
 

@@ -9,10 +9,10 @@ from typing import Any
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock starts at 0 and jumps to the next timer whenever nothing else is ready to run.
+    """An event loop whose clock starts at 0 and jumps to the next timer whenever nothing else is ready to run.
 
-    Executor work runs immediately on the loop's thread, so that the clock cannot jump during the work. Do not use this
-    loop with real sockets or subprocesses: the clock would jump while the loop waits for them.
+    Executor work runs immediately on the event loop's thread, so that the clock cannot jump during the work. Do not use
+    this event loop with real sockets or subprocesses: the clock would jump while the event loop waits for I/O.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def block(self, seconds: float) -> None:
-        """Advance the clock without running anything, as a callback that blocks the loop does."""
+        """Advance the clock without running anything, like a callback that blocks the event loop."""
         self.now_s += seconds
 
     def run_in_executor(  # type: ignore[override]

@@ -109,7 +109,7 @@ class Worker:
         return self._process.wait(timeout_s)
 
     def kill_group(self) -> None:
-        """SIGKILL the worker's process group."""
+        """Kill the worker's process group with SIGKILL."""
         os.killpg(os.getpgid(self.pid), 9)
         self.wait(5)
 
@@ -134,15 +134,15 @@ class Worker:
         return json.loads(content) if content[:1] in b"{[" and content else content.decode()
 
     def create(self, name: str, config: Mapping[str, str], **more: str) -> Any:
-        """POST /connectors."""
+        """Create a connector with POST /connectors."""
         return self.request("POST", "/connectors", {"name": name, "config": dict(config), **more})
 
     def status(self, name: str) -> Any:
-        """GET /connectors/NAME/status."""
+        """Return the response to GET /connectors/NAME/status."""
         return self.request("GET", f"/connectors/{name}/status")
 
     def wait_for_state(self, name: str, state: str, timeout_s: float = 20) -> None:
-        """Wait until the connector and all its tasks (at least one) are in that state."""
+        """Wait until the connector and all its tasks (at least one) are in `state`."""
 
         def reached() -> bool:
             status = self.status(name)
@@ -152,7 +152,7 @@ class Worker:
         wait_for(reached, f"{name} is {state}", timeout_s, lambda: self.status(name))
 
     def wait_for_task_state(self, name: str, task: int, state: str, timeout_s: float = 20) -> None:
-        """Wait until a task is in that state."""
+        """Wait until a task is in `state`."""
 
         def reached() -> bool:
             return any(each["id"] == task and each["state"] == state for each in self.status(name)["tasks"])
@@ -163,7 +163,7 @@ class Worker:
 def wait_for(
     condition: Callable[[], bool], description: str, timeout_s: float = 20, explain: Callable[[], Any] = lambda: ""
 ) -> None:
-    """Poll a condition. Raises AssertionError on a timeout."""
+    """Wait until `condition()` is true. Raises AssertionError on a timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"timed out after {timeout_s} s waiting for: {description} {explain()}"

@@ -1,4 +1,4 @@
-"""If a request asks for them, the response lists the operations that the client may perform (KIP-430).
+"""Tests of authorized operations (KIP-430): on request, a response lists the operations that the client may perform.
 
 The bit fields are the same as in Apache Kafka 4.3.1 without an authorizer.
 """
@@ -33,7 +33,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
 
 
 @pytest.mark.parametrize("all_topics", [False, True])
-def test_metadata_returns_the_operations_of_topics_and_cluster(client: RawClient, all_topics: bool) -> None:
+def test_metadata_returns_authorized_operations_of_topics_and_cluster(client: RawClient, all_topics: bool) -> None:
     request = metadata.MetadataRequest(
         topics=None if all_topics else [metadata.MetadataRequestTopic(name=name) for name in ("t", "missing")],
         allow_auto_topic_creation=False,
@@ -45,25 +45,25 @@ def test_metadata_returns_the_operations_of_topics_and_cluster(client: RawClient
     assert {topic.topic_authorized_operations for topic in response.topics} == {TOPIC}
 
 
-def test_metadata_returns_no_operations_unless_requested(client: RawClient) -> None:
+def test_metadata_returns_no_authorized_operations_unless_requested(client: RawClient) -> None:
     response = client.call(metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="t")]), 10)
     assert response.cluster_authorized_operations == NOT_REQUESTED
     assert response.topics[0].topic_authorized_operations == NOT_REQUESTED
 
 
-def test_describe_cluster_returns_the_operations_of_the_cluster(client: RawClient) -> None:
+def test_describe_cluster_returns_authorized_operations_of_the_cluster(client: RawClient) -> None:
     request = describe_cluster.DescribeClusterRequest
     assert client.call(request(include_cluster_authorized_operations=True), 1).cluster_authorized_operations == CLUSTER
     assert client.call(request(), 1).cluster_authorized_operations == NOT_REQUESTED
 
 
-def test_describe_topic_partitions_returns_the_operations_of_topics(client: RawClient) -> None:
+def test_describe_topic_partitions_returns_authorized_operations_of_topics(client: RawClient) -> None:
     topics = [describe_topic_partitions.TopicRequest(name=name) for name in ("t", "missing")]
     request = describe_topic_partitions.DescribeTopicPartitionsRequest(topics=topics, cursor=None)
     assert [topic.topic_authorized_operations for topic in client.call(request, 0).topics] == [TOPIC, TOPIC]
 
 
-def test_describe_groups_returns_the_operations_of_groups(client: RawClient) -> None:
+def test_describe_groups_returns_authorized_operations_of_groups(client: RawClient) -> None:
     await_coordinator(client, "g")
     request = describe_groups.DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
     assert client.call(request, 5).groups[0].authorized_operations == GROUP

@@ -1,4 +1,4 @@
-"""Tests headrace's client with headrace's broker, and together with confluent-kafka."""
+"""Tests of headrace's client with headrace's broker, alone and together with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_confluent_kafka_reads_records_of_our_producer(broker: BrokerProcess, co
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_our_reader_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
+def test_our_consumer_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
@@ -258,10 +258,10 @@ def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -
         await create_topic(broker.address, "behind", 1, max_message_bytes="40000")
         producer = await Producer.open(producer_config(broker.address))
         values: list[bytes | None] = [b"%04d" % index + b"x" * 600 for index in range(290)]
-        sends = [producer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB at once
+        sends = [producer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB, more than one batch may contain
         sends += [
             producer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)
-        ]  # 18 KB each
+        ]  # each send has 18 KB
         await asyncio.gather(*sends)
         await producer.close()
         consumer = await Consumer.open(consumer_config(broker.address))
@@ -272,7 +272,7 @@ def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -
     asyncio.run(run())
 
 
-def test_too_large_batches_are_split_and_too_large_records_rejected(broker: BrokerProcess) -> None:
+def test_too_large_batches_are_split_and_too_large_records_are_rejected(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "tight", 1, max_message_bytes="10000")
         producer = await Producer.open(producer_config(broker.address))
@@ -447,7 +447,7 @@ def test_batch_larger_than_max_partition_fetch_bytes_is_returned(broker: BrokerP
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess) -> None:
+def test_blocking_producer_and_consumer_calls_work_in_another_thread(broker: BrokerProcess) -> None:
     total = 200_000
 
     async def run() -> None:
@@ -482,10 +482,10 @@ def test_blocking_writer_and_reader_work_in_another_thread(broker: BrokerProcess
 # -- connection losses -----------------------------------------------------------------------------------------------
 
 
-async def write_through_losses(
+async def produce_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Write through a proxy and call `disturb` after each of 30 rounds; then check the records in the log.
+    """Produce through a proxy and call `disturb` after each of 30 rounds; then check the records in the log.
 
     No record may be missing, duplicated or out of order.
     """
@@ -496,7 +496,7 @@ async def write_through_losses(
     broker = BrokerProcess(tmp_path, {"listeners": listener, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"})
     proxy.target = ("127.0.0.1", int(listener.rpartition(":")[2]))
     await loop.run_in_executor(None, broker.start)
-    broker.properties["listeners"] = listener  # a restart must not replace it with the advertised address
+    broker.properties["listeners"] = listener  # otherwise a restart would replace it with the proxy's address
     try:
         producer = await Producer.open(
             producer_config(f"127.0.0.1:{port}", request_timeout_ms="1000", linger_ms="1", **properties)
@@ -532,7 +532,7 @@ def test_aborted_connections_cause_no_lost_duplicate_or_reordered_records(tmp_pa
         if number % 3 == 0:
             proxy.abort_connections()
 
-    asyncio.run(write_through_losses(tmp_path, abort_connections))
+    asyncio.run(produce_through_losses(tmp_path, abort_connections))
 
 
 def test_lost_responses_cause_retries_without_duplicates(tmp_path: Path) -> None:
@@ -543,10 +543,10 @@ def test_lost_responses_cause_retries_without_duplicates(tmp_path: Path) -> None
             proxy.abort_connections()
             proxy.drops_responses = False
 
-    asyncio.run(write_through_losses(tmp_path, drop_responses))
+    asyncio.run(produce_through_losses(tmp_path, drop_responses))
 
 
-def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None:
+def test_producer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None:
     async def crash(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
         if number == 10:
             loop = asyncio.get_running_loop()
@@ -554,13 +554,13 @@ def test_writer_continues_after_broker_crash_and_restart(tmp_path: Path) -> None
             await loop.run_in_executor(None, broker.start)
             proxy.abort_connections()
 
-    asyncio.run(write_through_losses(tmp_path, crash))
+    asyncio.run(produce_through_losses(tmp_path, crash))
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
 
 
-class PolledReader:
+class PolledConsumer:
     """A group member that uses headrace's `Consumer`; a separate asyncio task polls the consumer."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -606,13 +606,15 @@ GROUP = {"heartbeat_interval_ms": "200", "session_timeout_ms": "6000", "enable_a
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: BrokerProcess, strategy: str) -> None:
+def test_our_consumers_and_confluent_consumers_share_the_partitions_of_a_group(
+    broker: BrokerProcess, strategy: str
+) -> None:
     topic, group = f"shared-{strategy}", f"group-{strategy}"
 
     async def run() -> None:
         await create_topic(broker.address, topic, 6)
         config = consumer_config(broker.address, group_id=group, partition_assignment_strategy=strategy, **GROUP)
-        ours = [PolledReader(await Consumer.open(config)) for _ in range(2)]
+        ours = [PolledConsumer(await Consumer.open(config)) for _ in range(2)]
         await ours[0].start([topic])
         await until(lambda: len(ours[0].owned) == 6)
         await ours[1].start([topic])
@@ -665,7 +667,7 @@ def test_group_of_our_readers_and_confluent_consumers_shares_partitions(broker: 
         await asyncio.gather(polling, return_exceptions=True)
         await loop.run_in_executor(None, theirs.close)
         await until(lambda: len(ours[0].owned) == 6)
-        if strategy == "cooperative-sticky":  # retained partitions were never revoked
+        if strategy == "cooperative-sticky":  # this strategy does not revoke retained partitions
             assert max(count for event, count in ours[0].events if event == "revoked") <= 4
         await ours[0].stop()
 
@@ -676,7 +678,7 @@ def test_partitions_of_dead_member_are_reassigned_after_session_timeout(broker: 
     async def run() -> None:
         await create_topic(broker.address, "dying", 4)
         config = consumer_config(broker.address, group_id="dying", **GROUP)
-        members = [PolledReader(await Consumer.open(config)) for _ in range(3)]
+        members = [PolledConsumer(await Consumer.open(config)) for _ in range(3)]
         for member in members:
             await member.start(["dying"])
         await until(lambda: sorted(len(member.owned) for member in members) == [1, 1, 2])
@@ -695,13 +697,13 @@ def test_restarted_static_member_keeps_its_partitions_without_rebalance(broker: 
             consumer_config(broker.address, group_id="static", group_instance_id=f"i{index}", **GROUP)
             for index in range(2)
         ]
-        first, second = [PolledReader(await Consumer.open(config)) for config in configs]
+        first, second = [PolledConsumer(await Consumer.open(config)) for config in configs]
         await first.start(["static"])
         await second.start(["static"])
         await until(lambda: len(first.owned) == 2 and len(second.owned) == 2)
         owned, events = set(second.owned), list(first.events)
         await second.stop()
-        second = PolledReader(await Consumer.open(configs[1]))
+        second = PolledConsumer(await Consumer.open(configs[1]))
         await second.start(["static"])
         await until(lambda: second.owned == owned)
         assert first.events == events
@@ -724,7 +726,7 @@ def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerPr
         )
         while not lazy.assignment:
             await lazy.poll(100)
-        other = PolledReader(await Consumer.open(config))
+        other = PolledConsumer(await Consumer.open(config))
         await other.start(["lazy"])
         await until(lambda: len(other.owned) == 2)
         deadline = time.monotonic() + 10
@@ -742,7 +744,7 @@ def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerPr
 def test_pattern_subscription_discovers_new_topic_within_five_seconds(broker: BrokerProcess) -> None:
     async def run() -> None:
         config = consumer_config(broker.address, group_id="pattern", **GROUP)
-        member = PolledReader(await Consumer.open(config))
+        member = PolledConsumer(await Consumer.open(config))
         await member.start(pattern=lambda name: name.startswith("found-"), discovery_interval_ms=1000)
         await until(lambda: member.events != [])
         producer = await Producer.open(producer_config(broker.address))
@@ -760,7 +762,7 @@ def test_pattern_subscription_discovers_new_topic_within_five_seconds(broker: Br
     asyncio.run(run())
 
 
-def test_commits_with_metadata_are_visible_to_confluent(broker: BrokerProcess) -> None:
+def test_committed_offsets_with_metadata_are_visible_to_confluent_kafka(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "commits")
         consumer = await Consumer.open(consumer_config(broker.address, group_id="commits", enable_auto_commit="false"))

@@ -83,7 +83,7 @@ def test_partitions_are_reassigned_under_load(cluster: ClusterProcess, tmp_path:
         assert leader_of(cluster.bootstrap_servers, "moved", 1) in (2, 3)
         deadline = time.monotonic() + 30
         wanted = {1: {"moved-0", "moved-2"}, 2: {"moved-0", "moved-1"}, 3: {"moved-1", "moved-2"}}
-        while replicas_by_broker(cluster, "moved") != wanted:  # removed replicas are deleted
+        while replicas_by_broker(cluster, "moved") != wanted:  # wait until removed replicas are deleted
             assert time.monotonic() < deadline
         back = write(tmp_path / "back.json", before)
         run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", back)
@@ -348,7 +348,7 @@ def test_broker_unregistered_while_running_stays_unregistered_until_restart(
         pytest.param("delete_records", "DeleteRecordsCommand", ["--offset-json-file", "OFFSETS"], marks=jvm),
     ],
 )  # fmt: skip
-def test_tools_print_the_same_as_kafkas_tools(
+def test_tools_print_the_same_output_as_kafkas_tools(
     cluster: ClusterProcess, tmp_path: Path, ours: str, theirs: str, arguments: list[str]
 ) -> None:
     run(cluster, "topics", "--create", "--topic", "same", "--if-not-exists", "--replica-assignment", "1:2:3")

@@ -89,7 +89,7 @@ def test_partitions_of_killed_member_are_reassigned(broker: BrokerProcess, topic
         members.await_(
             lambda: any(owned & (member.assigned or set()) for member in survivors), 15, "a survivor takes over"
         )
-        # the last heartbeat was at most one interval before the kill
+        # The session starts at the last heartbeat, at most one heartbeat interval before the kill.
         assert time.monotonic() - killed > SESSION_MS / 1000 - 0.5
         members.await_shared(PARTITIONS, 15)
         late = produce(broker, topic, 60, 60)
@@ -178,7 +178,7 @@ def test_aiokafka_commits_metadata(broker: BrokerProcess, topic: str) -> None:
     assert fetch(broker, "rounds-a", topic, 1).metadata == "a note"
 
 
-@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's schemas
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's schema loader
 def test_kafka_python_fetches_committed_metadata_and_leader_epoch(broker: BrokerProcess, topic: str) -> None:
     import kafka
 

@@ -1,4 +1,4 @@
-"""Kafka's own tools describe and change groups of headrace's broker, and decode its `__consumer_offsets` topic."""
+"""Tests of Kafka's own tools and consumers with groups and the `__consumer_offsets` topic of headrace's broker."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_kafkas_formatters_decode_our_consumer_offsets_topic(broker: BrokerProce
     (found,) = [record for record in offsets if record["key"]["data"]["group"] == "written"]
     assert found["key"] == {"type": 1, "data": {"group": "written", "topic": "t", "partition": 2}}
     assert found["value"]["data"]["offset"] == 7
-    assert found["value"]["data"]["metadata"] == "a note\0"  # confluent-kafka includes C's end-of-string byte
+    assert found["value"]["data"]["metadata"] == "a note\0"  # confluent-kafka appends a null byte to the metadata
     assert found["value"]["data"]["leaderEpoch"] == 0
     groups = _formatted(broker, "GroupMetadataMessageFormatter", "led")
     stable = [r for r in groups if r["key"]["data"]["group"] == "led" and r["value"] and r["value"]["data"]["members"]]
@@ -113,7 +113,7 @@ def _formatted(broker: BrokerProcess, formatter: str, group: str) -> list[dict[s
         *("--offset", "earliest", "--timeout-ms", "4000", "--formatter", f"{FORMATTERS}.{formatter}"),
     )
     text, records = done.stdout.strip(), []
-    while text:  # only one of the two formatters writes a newline after each record
+    while text:  # one formatter writes no newlines between records
         record, end = json.JSONDecoder().raw_decode(text)
         records.append(record)
         text = text[end:].lstrip()

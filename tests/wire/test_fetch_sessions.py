@@ -58,7 +58,7 @@ def test_session_returns_all_records_over_several_small_responses(broker: Broker
         offsets = dict.fromkeys(range(PARTITIONS), 0)
         response = fetch(client, wanted, offsets, (0, 0))
         assert response.session_id > 0
-        assert len(response.responses[0].partitions) == PARTITIONS  # a full fetch response has all partitions
+        assert len(response.responses[0].partitions) == PARTITIONS  # the response to a full fetch has all partitions
         changed: dict[int, int] = {}
         for epoch in range(1, 40):
             for topic in response.responses:

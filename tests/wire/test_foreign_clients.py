@@ -259,7 +259,7 @@ def batches_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_client_reads_records_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+def test_client_reads_its_own_records(broker: BrokerProcess, client: str, codec: str) -> None:
     skip_if_missing(client, codec)
     create, produce, consume = CLIENTS[client]
     topic = f"{client}-{codec}"
@@ -269,16 +269,16 @@ def test_client_reads_records_it_wrote(broker: BrokerProcess, client: str, codec
     assert CODECS.index(codec) in batches_on_disk(broker, topic), "the client did not use its configured compression"
 
 
-@pytest.mark.parametrize("reader", CLIENTS)
-def test_client_reads_records_of_other_clients(broker: BrokerProcess, reader: str) -> None:
-    skip_if_missing(reader)
-    for writer, (create, produce, _) in CLIENTS.items():
-        if writer == "kcat" and shutil.which("kcat") is None:
+@pytest.mark.parametrize("consumer", CLIENTS)
+def test_client_reads_records_of_other_clients(broker: BrokerProcess, consumer: str) -> None:
+    skip_if_missing(consumer)
+    for producer, (create, produce, _) in CLIENTS.items():
+        if producer == "kcat" and shutil.which("kcat") is None:
             continue
-        topic = f"from-{writer}-to-{reader}"
+        topic = f"from-{producer}-to-{consumer}"
         create(broker.address, topic)
         produce(broker.address, topic, "gzip")
-        assert CLIENTS[reader][2](broker.address, topic) == RECORDS
+        assert CLIENTS[consumer][2](broker.address, topic) == RECORDS
 
 
 def test_records_survive_clean_restart_and_crash(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests Kafka's own administration tools with headrace's broker and its metadata log."""
+"""Tests of Kafka's own administration tools with headrace's broker and its metadata log."""
 
 from __future__ import annotations
 

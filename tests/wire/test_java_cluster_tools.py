@@ -1,4 +1,4 @@
-"""Tests Kafka's own tools with a headrace cluster: quorum, reassignments, elections, broker configurations."""
+"""Tests of Kafka's own tools with a headrace cluster: quorum, reassignments, elections, broker configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixture `kafka_broker`: real clients use the in-process broker and receive the faults that it injects."""
+"""Tests of the fixture `kafka_broker`: real clients use the in-process broker and receive the injected faults."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def consume_with_kafka_python(address: str, topic: str, count: int) -> list[byte
         values: list[bytes | None] = []
         deadline = time.monotonic() + TIMEOUT_S
         while len(values) < count and time.monotonic() < deadline:
-            # A poll that times out while the consumer joins its group sometimes stops kafka-python for good.
+            # If a poll times out while kafka-python joins its group, it sometimes never receives records again.
             for records in consumer.poll(timeout_ms=5000).values():
                 values += [record.value for record in records]
         consumer.commit()
@@ -181,7 +181,7 @@ def values_in(broker: KafkaBroker, topic: str, count: int = 0) -> list[bytes | N
 
 @pytest.mark.serial
 def test_broker_serves_within_150_ms_of_its_start() -> None:
-    """The test measures the first start in a process and later starts; the time of the imports is not included."""
+    """The test measures the first start in a process and later starts; the measured time excludes imports."""
     program = """
 import time
 from headrace.testing.broker import KafkaBroker
@@ -289,7 +289,7 @@ def test_consume_waits_for_records_and_reports_missing_topic_or_records(kafka_br
         kafka_broker.consume("topic", 2, timeout=0.1)
 
 
-def test_produce_names_a_missing_topic() -> None:
+def test_error_of_produce_names_the_missing_topic() -> None:
     with (
         KafkaBroker({"auto.create.topics.enable": "false"}) as broker,
         pytest.raises(ClientError, match="topic missing"),
@@ -309,9 +309,7 @@ def test_faults_do_not_affect_methods_of_the_broker(kafka_broker: KafkaBroker) -
 
 
 @producers
-def test_lost_acknowledgement_causes_no_duplicate_of_idempotent_producer(
-    kafka_broker: KafkaBroker, produce: Produce
-) -> None:
+def test_lost_acknowledgement_causes_no_duplicate_with_idempotence(kafka_broker: KafkaBroker, produce: Produce) -> None:
     fault = kafka_broker.disconnect("Produce", times=2)
     produce(kafka_broker.bootstrap_servers, "topic", VALUES)
     assert values_in(kafka_broker, "topic") == VALUES
@@ -371,7 +369,9 @@ def test_delay_postpones_response_after_the_broker_has_processed_the_request(kaf
 
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("before_request", [False, True])
-def test_disconnect_applies_with_any_acks(kafka_broker: KafkaBroker, acks: int, before_request: bool) -> None:
+def test_disconnect_applies_to_produce_requests_with_any_acks(
+    kafka_broker: KafkaBroker, acks: int, before_request: bool
+) -> None:
     kafka_broker.create_topic("topic")
     fault = kafka_broker.disconnect("Produce", before_request=before_request, times=1)
     confluent_producer(kafka_broker.bootstrap_servers, "topic", [b"a"], {"acks": acks, "retries": 0} if not acks else

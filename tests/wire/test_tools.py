@@ -1,4 +1,4 @@
-"""Tests the output and the exit status of each command-line tool with a real broker."""
+"""Tests of the output and the exit status of each command-line tool with a real broker."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_signal_after_end_of_input_reports_unsent_lines(broker: BrokerProcess) -
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             producer.stdin.close()
-            time.sleep(1.5)  # the line is sent and waits for its acknowledgement
+            time.sleep(1.5)  # the tool sends the line; the paused broker does not acknowledge it
             producer.send_signal(signal.SIGINT)
             assert producer.wait(20) == 130
         finally:
@@ -309,7 +309,7 @@ def test_signal_ends_console_consumer_while_its_output_pipe_is_full(broker: Brok
     with started(
         "console_consumer", broker, "--topic", "console-stuck", "--from-beginning", "--group", "stuck"
     ) as consumer:
-        assert read_line(consumer) == b"x" * 1000 + b"\n"  # read nothing more, so that the pipe fills up
+        assert read_line(consumer) == b"x" * 1000 + b"\n"  # the test reads no more output, so the pipe becomes full
         consumer.send_signal(signal.SIGINT)
         assert consumer.wait(20) == 130
         assert consumer.stdout is not None
@@ -520,7 +520,7 @@ def test_unreachable_broker_causes_a_one_line_error_within_the_time_limit() -> N
         "console_consumer": ["--topic", "t"],
         "console_producer": ["--topic", "t"],
     }
-    with socket.socket() as taken:  # bound and not listening: connections are refused
+    with socket.socket() as taken:  # the socket does not listen, so its port refuses connections
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         started_s = time.monotonic()
@@ -546,7 +546,7 @@ def test_unreachable_broker_causes_a_one_line_error_within_the_time_limit() -> N
 
 
 def test_server_start_starts_a_daemon_and_server_stop_stops_it(tmp_path: Path) -> None:
-    node_id = str(os.getpid())  # unique on this machine, which may run other brokers
+    node_id = str(os.getpid())  # no other broker on this machine has this node id
     (tmp_path / "server.properties").write_text(
         f"node.id={node_id}\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n"
     )
@@ -618,7 +618,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # another process changes the condition
+        time.sleep(0.05)  # poll, because the condition depends on another process
 
 
 def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
@@ -626,5 +626,5 @@ def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
 
 
 def is_drained(descriptor: int) -> bool:
-    """Return whether a pipe is empty, because its reader has read everything."""
+    """Return whether a pipe is empty, because the process at its other end has read everything."""
     return fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)) == bytes(4)

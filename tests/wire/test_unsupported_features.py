@@ -1,4 +1,4 @@
-"""To requests about features that it lacks, the broker responds like an Apache Kafka broker that does not use them.
+"""Tests of requests for unsupported features: the broker responds like an Apache Kafka broker that does not use them.
 
 Tools and user interfaces send such requests at start-up, and would fail if the broker closed the connection.
 """
@@ -124,7 +124,7 @@ def _component(entity_type: str, match_type: int, match: str | None = None) -> d
         ),
     ],
 )
-def test_describe_client_quotas_refuses_invalid_filters_with_kafkas_messages(
+def test_describe_client_quotas_rejects_invalid_filters_with_kafkas_messages(
     client: RawClient, components: list[describe_client_quotas.ComponentData], code: ErrorCode, message: str
 ) -> None:
     response = client.call(describe_client_quotas.DescribeClientQuotasRequest(components=components), 1)
@@ -142,7 +142,7 @@ def test_describe_user_scram_credentials_returns_no_users(client: RawClient) -> 
     ]
 
 
-def test_list_transactions_returns_no_transactions_and_names_unknown_states(client: RawClient) -> None:
+def test_list_transactions_returns_no_transactions_and_lists_unknown_state_filters(client: RawClient) -> None:
     request = list_transactions.ListTransactionsRequest
     response = client.call(request(state_filters=["Ongoing", "Bogus"]), 1)
     assert (response.error_code, response.unknown_state_filters, response.transaction_states) == (0, ["Bogus"], [])
@@ -181,7 +181,7 @@ def test_describe_producers_returns_the_producer_state_of_the_leader(broker: Bro
 def test_list_config_resources_lists_topics_brokers_and_loggers(client: RawClient) -> None:
     create_topic(client, "listed")
     request = list_config_resources.ListConfigResourcesRequest
-    assert client.call(request(), 0).config_resources == []  # client metrics only
+    assert client.call(request(), 0).config_resources == []  # version 0 lists only client metrics
     found = {(item.resource_type, item.resource_name) for item in client.call(request(), 1).config_resources}
     assert {(TOPIC_TYPE, "listed"), (BROKER_TYPE, "1"), (LOGGER_TYPE, "1")} <= found
     brokers = client.call(request(resource_types=[BROKER_TYPE]), 1)

@@ -81,13 +81,13 @@ def topic(client: RawClient, request: pytest.FixtureRequest) -> str:
 def produce(
     client: RawClient, topic: str, *batches: bytearray, version: int = 9, **options: int
 ) -> list[tuple[int, int]]:
-    """Produce and return (error code, base offset) per partition."""
+    """Send a Produce request; return (error code, base offset) per partition."""
     response = client.call(produce_request(topic, *batches, **options), version)
     return [(item.error_code, item.base_offset) for item in response.responses[0].partition_responses]
 
 
 def fetch(client: RawClient, topic: str, offset: int = 0, *, version: int = 12, **options: int) -> tuple[int, bytes]:
-    """Fetch and return (error code, records) of the only partition."""
+    """Send a Fetch request; return (error code, records) of the only partition."""
     response = client.call(fetch_request(topic, offset, **options), version)
     partition = response.responses[0].partitions[0]
     return partition.error_code, bytes(partition.records or b"")
@@ -401,7 +401,7 @@ def test_delete_records_advances_the_log_start_offset(client: RawClient, topic: 
 
 
 def metadata(client: RawClient, *names: str, create: bool = False, version: int = 12) -> list[tuple[str, int, int]]:
-    """Return (name, error code, number of partitions) per topic."""
+    """Send a Metadata request; return (name, error code, number of partitions) per topic."""
     topics = [MetadataRequestTopic(name=name) for name in names]
     response = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
     return [(item.name, item.error_code, len(item.partitions)) for item in response.topics]
@@ -423,11 +423,11 @@ def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
     assert "known" in {item.name for item in everything.topics}
     assert client.call(MetadataRequest(topics=[]), 12).topics == []
     assert "known" in {item.name for item in client.call(MetadataRequest(topics=[]), 0).topics}
-    for name in (None, ""):  # Java's clients send ""
+    for name in (None, ""):  # Java clients send an empty name with a topic id
         by_id = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic_id)]), 12)
         assert (by_id.topics[0].name, by_id.topics[0].topic_id) == ("known", topic_id)
     for wanted in (MetadataRequestTopic(name="known", topic_id=bytes(16 * [7])), MetadataRequestTopic(name="known")):
-        # Version 11 ignores the id if there is a name.
+        # In version 11, the broker ignores the topic id of a topic that has a name.
         assert client.call(MetadataRequest(topics=[wanted]), 11).topics[0].error_code == 0
     nameless = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16 * [7]))]), 11)
     assert nameless.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

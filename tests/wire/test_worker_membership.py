@@ -1,4 +1,4 @@
-"""Groups with protocol types other than `consumer`: the coordinator passes metadata and assignments on unchanged."""
+"""Tests of groups with protocol types other than `consumer`: metadata and assignments are passed on unchanged."""
 
 from __future__ import annotations
 

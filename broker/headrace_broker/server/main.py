@@ -11,7 +11,8 @@
 
 An empty data directory is formatted at the start. When the broker serves, it prints one line to standard output,
 flushed, `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`; log lines go to standard error. SIGTERM and
-SIGINT stop it cleanly with status 0. If it cannot start, it prints one line to standard error and exits with status 1.
+SIGINT stop it cleanly with status 0; a signal that arrives more than two seconds after the first kills it. If it cannot
+start, it prints one line to standard error and exits with status 1.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _GC_THRESHOLDS = (50_000, 20, 50)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
 _DEFAULTS_WITHOUT_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
 
 
@@ -127,6 +130,8 @@ def run(
         raise_file_descriptor_limit()
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run(config, cluster_id, watch_fd, ready_fd))
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the node has stopped, and this process exits
     except ConfigError as error:
         _warn(error.warnings)  # a misspelt key often explains an error
         for line in error.errors:
@@ -174,7 +179,7 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     if watch_fd is not None:
         _stop_at_eof(loop, watch_fd, stop)
@@ -190,9 +195,14 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
         _announce(node, ready_fd)
         await stop.wait()
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second signal kills the process if the stop hangs
+        loop.call_later(_SIGNAL_REPEAT_S, _remove_signal_handlers, loop)
         await node.stop()
+
+
+def _remove_signal_handlers(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the next signal kill the process, in case the stop hangs."""
+    for number in _STOP_SIGNALS:
+        loop.remove_signal_handler(number)
 
 
 async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:

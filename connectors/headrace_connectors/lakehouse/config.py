@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from headrace.api.config import Config, Importance, key
+from headrace.api.config import Config, Importance, config_def, key
 from headrace.api.errors import ConfigError
 from headrace_connectors.lakehouse.column_types import SchemaError, TableColumn
 from headrace_connectors.lakehouse.ddl import parse_ddl
@@ -129,7 +129,7 @@ class LakehouseSinkConfig(Config):
 
 
 class ValueFormat:
-    """The format of record values, from the value converter's configuration.
+    """The format of record values, from the value converter's configuration with its defaults.
 
     `kind` is "envelope" (JsonConverter with schemas), "json" (without schemas), "string", or None if not supported.
     """
@@ -138,29 +138,32 @@ class ValueFormat:
         self.converter = properties.get("value.converter", "")
         self._settings = properties
         kind = _CONVERTERS.get(self.converter)
-        self.kind = kind if kind != "json" else "envelope" if self._flag("schemas.enable", True) else "json"
+        self.kind = kind if kind != "json" else "envelope" if self._flag("schemas.enable") else "json"
 
     @property
     def encoding(self) -> str:
         """The character encoding of StringConverter."""
-        return self._settings.get("value.converter.converter.encoding", "UTF-8")
+        return self._settings.get("value.converter.converter.encoding", "")
 
     @property
     def decimals_numeric(self) -> bool:
         """Whether to parse decimals as numbers until a record shows how they are encoded."""
-        return self._settings.get("value.converter.decimal.format", "BASE64").upper() == "NUMERIC"
+        return self._settings.get("value.converter.decimal.format", "").upper() == "NUMERIC"
 
     @property
     def replace_null_with_default(self) -> bool:
         """Whether null in a field with a default becomes the default."""
-        return self._flag("replace.null.with.default", True)
+        return self._flag("replace.null.with.default")
 
-    def _flag(self, name: str, default: bool) -> bool:
-        return self._settings.get(f"value.converter.{name}", str(default)).strip().lower() == "true"
+    def _flag(self, name: str) -> bool:
+        return self._settings.get(f"value.converter.{name}", "").strip().lower() == "true"
 
 
 def check(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield configuration errors that the validation of single keys does not find."""
+    """Yield configuration errors that the validation of single keys does not find.
+
+    `properties` contains the settings of the value converter with their defaults, if the connector sets a converter.
+    """
     yield from _check_packages()
     yield from _check_chain(properties)
     yield from _check_paths(properties)
@@ -202,7 +205,7 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         path = properties.get(name, "").strip()
         if "://" in path and not path.startswith("file://"):
             yield ConfigError(name, path, "only local directories are supported yet")
-    name_format = properties.get("lakehouse.table.name.format", TOPIC_VARIABLE).strip()
+    name_format = _text(properties, "lakehouse.table.name.format")
     example = name_format.replace(TOPIC_VARIABLE, "t")
     parts = example.split("/")
     if not _TABLE_NAME.fullmatch(example) or any(part in (".", "..") for part in parts) or parts[0] == _CHECKPOINTS:
@@ -213,8 +216,14 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         )
 
 
+def _text(properties: Mapping[str, str], name: str) -> str:
+    """Return a key's value as text, or its default."""
+    text: str = properties.get(name, config_def(LakehouseSinkConfig).keys[name].default)
+    return text.strip()
+
+
 def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
-    master = properties.get("spark.master", "local[*]").strip()
+    master = _text(properties, "spark.master")
     if properties.get("spark.remote") or master.startswith("sc://"):
         name = "spark.remote" if properties.get("spark.remote") else "spark.master"
         yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.api.config_def import ConfigValue
+from headrace.api.config_def import ConfigValue, to_text
 from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError
 from headrace.api.task import SelfReadingSinkTask
@@ -170,5 +170,7 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Add the errors that the validation of single keys does not find."""
-        for error in check(props):
+        defaults = {name: to_text(value.value) for name, value in values.items() if name.startswith("value.converter.")}
+        converter = {name: text for name, text in defaults.items() if text is not None}
+        for error in check({**converter, **props}):
             values.setdefault(error.key, ConfigValue(error.key, error.value)).errors.append(str(error))

@@ -70,7 +70,7 @@ def test_sticky_user_data_is_decoded_with_and_without_generation() -> None:
     assert decode_sticky_user_data(data[:-4]) == ([("t", 1)], -1)
 
 
-def test_range_assigns_consecutive_partitions_and_one_more_to_first_members() -> None:
+def test_range_assignor_assigns_consecutive_partitions_and_one_more_to_first_members() -> None:
     members = [member("b", "t", "u"), member("a", "t"), member("c", "t")]
     assert assign_range(members, {"t": 7, "u": 2}) == {
         "a": [("t", 0), ("t", 1), ("t", 2)],
@@ -86,7 +86,7 @@ def test_static_members_are_sorted_by_instance_id() -> None:
     assert assign_range([dynamic, two, one], {"t": 3}) == {"z": [("t", 0)], "a": [("t", 1)], "b": [("t", 2)]}
 
 
-def test_round_robin_assigns_only_subscribed_topics() -> None:
+def test_round_robin_assignor_assigns_only_subscribed_topics() -> None:
     members = [member("a", "t"), member("b", "t", "u"), member("c", "u")]
     assert assign_round_robin(members, {"t": 3, "u": 2}) == {
         "a": [("t", 0), ("t", 2)],
@@ -95,7 +95,7 @@ def test_round_robin_assigns_only_subscribed_topics() -> None:
     }
 
 
-def test_sticky_keeps_owned_partitions_and_balances() -> None:
+def test_sticky_assignor_keeps_owned_partitions_and_balances_members() -> None:
     members = [
         member("a", "t", owned=[("t", n) for n in range(6)]),
         member("b", "t", owned=[("t", 6)]),
@@ -110,13 +110,13 @@ def test_sticky_keeps_owned_partitions_and_balances() -> None:
     assert ("t", 6) in assignment["b"]
 
 
-def test_sticky_prefers_owner_of_newest_generation() -> None:
+def test_sticky_assignor_prefers_owner_with_newest_generation() -> None:
     old = member("a", "t", owned=[("t", 0), ("t", 1)], generation=3)
     new = member("b", "t", owned=[("t", 0)], generation=4)
     assert assign_sticky([old, new], {"t": 2}) == {"a": [("t", 1)], "b": [("t", 0)]}
 
 
-def test_cooperative_sticky_withholds_partitions_owned_by_another_member() -> None:
+def test_cooperative_sticky_assignor_withholds_partitions_owned_by_another_member() -> None:
     holder = member("a", "t", owned=[("t", 0), ("t", 1)])
     fresh = member("b", "t", generation=-1)
     first = assign_cooperative_sticky([holder, fresh], {"t": 2})

@@ -65,7 +65,7 @@ def new_connection(*, reuses_frames: bool = False) -> tuple[BrokerConnection, Fa
 
 
 def feed(connection: BrokerConnection, data: bytes, chunk_bytes: int) -> None:
-    """Deliver bytes as a socket would, in chunks."""
+    """Deliver `data` to the connection in chunks, as a socket would."""
     position = 0
     while position < len(data) and connection.is_open:
         buffer = connection.get_buffer(-1)
@@ -143,7 +143,7 @@ def test_long_responses_share_memory_if_frames_are_reused(reuses_frames: bool) -
 
         first, second = await fetched(1, 300_000), await fetched(2, 200_000)
         assert (first.obj is second.obj) == reuses_frames
-        small = await fetched(3, 10)  # a small response does not keep the large frame
+        small = await fetched(3, 10)  # after this response, the connection does not reuse the large frame
         third = await fetched(4, 300_000)
         assert third.obj is not first.obj
         assert small == bytes([3]) * 10
@@ -158,7 +158,7 @@ def long_response() -> bytes:
 
 
 @in_loop
-async def test_receive_low_water_mark_is_at_most_one_megabyte_and_the_remaining_bytes() -> None:
+async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_remaining_bytes() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
@@ -216,7 +216,7 @@ def test_invalid_response_sizes_are_rejected_without_allocating_memory(size: int
 
 
 @in_loop
-async def test_error_of_undecodable_response_names_the_broker() -> None:
+async def test_error_for_undecodable_response_names_the_broker() -> None:
     connection, _ = new_connection()
     future = connection.request(heartbeat_request())
     feed(connection, (5).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\0", 100)
@@ -267,7 +267,7 @@ async def test_response_that_stops_arriving_times_out() -> None:
 
 
 @in_loop
-async def test_lost_connection_fails_requests_in_flight_once() -> None:
+async def test_lost_connection_fails_requests_in_flight_and_is_reported_once() -> None:
     closed: list[int] = []
     connection = BrokerConnection("broker 1", "me", 30_000, lambda: closed.append(1))
     connection.connection_made(FakeTransport())
@@ -281,7 +281,7 @@ async def test_lost_connection_fails_requests_in_flight_once() -> None:
 
 
 @in_loop
-async def test_api_versions_is_retried_in_an_older_version() -> None:
+async def test_api_versions_request_is_retried_with_an_older_version() -> None:
     connection, transport = new_connection()
     negotiation = asyncio.ensure_future(connection._negotiate())
     await asyncio.sleep(0)
@@ -298,7 +298,7 @@ async def test_api_versions_is_retried_in_an_older_version() -> None:
 
 
 @in_loop
-async def test_oldest_request_does_not_include_join_group() -> None:
+async def test_oldest_request_ignores_join_group_requests() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

@@ -1,4 +1,4 @@
-"""Error messages of client calls that fail after retries."""
+"""Tests of the error messages of client calls that fail after retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 def timeout_message(*errors: Exception) -> str:
-    """Return the TimedOutError's message after attempts that raise these errors and one that never completes."""
+    """Return the TimedOutError's message after attempts that raise `errors`, and an attempt that never completes."""
 
     async def run() -> str:
         remaining = list(errors)

@@ -1,4 +1,4 @@
-"""A reader's offset commits when brokers do not respond."""
+"""Tests of a consumer's offset commits when brokers do not respond."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.virtual_time import run_in_virtual_time
 def test_auto_commit_without_response_is_not_retried_after_a_later_commit(
     monkeypatch: pytest.MonkeyPatch, is_auto_commit: bool
 ) -> None:
-    """The retry would overwrite the newer committed offset, and the group would continue from the older one."""
+    """A retry of the older commit would overwrite the newer committed offset."""
     committed: list[int] = []
 
     async def commit_offsets(

@@ -42,7 +42,7 @@ def test_deliveries_of_one_batch_get_their_own_base_offsets() -> None:
     assert second_recorder.results == [(RecordMetadata("t", 1, 103, 2), None)]
 
 
-def test_metadata_of_several_parts_is_combined() -> None:
+def test_metadata_of_delivery_with_several_parts_is_combined() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     assert recorder.results == []
@@ -52,7 +52,7 @@ def test_metadata_of_several_parts_is_combined() -> None:
     assert (result.partition, result.base_offset, result.count, len(result.parts), error) == (0, 10, 5, 2, None)
 
 
-def test_metadata_of_parts_in_several_partitions_has_no_base_offset() -> None:
+def test_metadata_of_delivery_to_several_partitions_has_no_base_offset() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     acknowledge([DeliveryPart(delivery, 2)], 1, 20)

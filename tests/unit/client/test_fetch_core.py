@@ -39,7 +39,7 @@ def test_at_most_one_response_is_prefetched() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     assert (requested.fetch_offset, requested.leader_epoch, requested.max_bytes) == (0, 5, 1000)
-    assert plan(core) == {}  # in flight
+    assert plan(core) == {}  # the request is in flight
     assert receive(core, requested, batch_at(0, 3)) is FetchAction.RECORDS
     assert plan(core) == {}  # one response is buffered
     chunk = core.next_chunk()
@@ -114,7 +114,7 @@ def test_position_skips_compaction_gaps_and_control_batches() -> None:
     marker = bytes(
         build_control_batch(ControlType.COMMIT, end_transaction_value(0), timestamp=1, base_offset=9, producer_id=4)
     )
-    receive(core, requested, batch_at(5, 2) + marker)  # compaction removed 0-4 and 7-8
+    receive(core, requested, batch_at(5, 2) + marker)  # compaction removed offsets 0-4 and 7-8
     chunk = core.next_chunk()
     assert chunk is not None
     assert chunk.next_offset == 10
@@ -189,7 +189,7 @@ def plan_at(
 
 
 def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
-    """Return a core whose leader, node 1, has returned node 2 as the preferred read replica, valid until 1000 ms."""
+    """Return a core that was redirected from node 1, the leader, to the preferred read replica 2 until 1000 ms."""
     core = make_core()
     (requested,) = plan(core)[1]
     core.fetch_done(1)
@@ -208,11 +208,11 @@ def test_preferred_replica_is_used_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_error_of_preferred_replica_returns_to_leader_without_reset(code: ErrorCode) -> None:
+def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_reset(code: ErrorCode) -> None:
     core, requested = core_with_preferred_replica()
     assert core.handle_error(requested, code, 10) is not FetchAction.RESET_POSITION
     assert core.position(P0) == 0
-    [requested] = plan(core, 10)[1]  # at once
+    [requested] = plan(core, 10)[1]
     assert (requested.is_from_leader, requested.allow_preferred_replica) == (True, False)
     core.fetch_done(1)
     assert plan(core, 1010)[1][0].allow_preferred_replica
@@ -238,7 +238,7 @@ def test_preferred_replica_missing_from_metadata_triggers_refresh() -> None:
     assert (list(plans), outdated) == ([1], {"t"})
 
 
-def test_preferred_replica_in_response_before_a_seek_is_ignored() -> None:
+def test_preferred_replica_in_response_to_fetch_before_a_seek_is_ignored() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)
@@ -247,7 +247,7 @@ def test_preferred_replica_in_response_before_a_seek_is_ignored() -> None:
     assert list(plan(core)) == [1]
 
 
-def test_partition_is_not_fetched_from_leader_older_than_epoch_of_position() -> None:
+def test_partition_is_not_fetched_from_leader_with_older_epoch_than_the_position() -> None:
     """KIP-320: a former leader may lack the newest records and reject a valid offset as out of range."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)
@@ -258,7 +258,7 @@ def test_partition_is_not_fetched_from_leader_older_than_epoch_of_position() -> 
 
 
 def test_wait_for_newer_leader_epoch_is_limited() -> None:
-    """The epoch may come from an offset commit for a deleted topic of the same name."""
+    """The epoch may come from an offset commit for a deleted topic of the same name, so the wait must end."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)
     assert plan(core, now_ms=0) == {} == plan(core, now_ms=29_000)

@@ -1,4 +1,4 @@
-"""A reader's start positions: the committed offset of each partition, or else the offset of auto.offset.reset."""
+"""Tests of a consumer's start positions: each partition's committed offset, or the offset from auto.offset.reset."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_partition_assigned_during_lookup_starts_at_its_committed_offset(monkeyp
     assert asyncio.run(work()) == {A: 3, B: 43}
 
 
-def test_offset_committed_before_reassignment_of_partition_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another member owned the partition in the meantime and committed a newer offset."""
+def test_committed_offset_requested_before_partition_is_reassigned_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two assignments, another member may have owned the partition and committed a newer offset."""
 
     async def work() -> dict[Any, int | None]:
         fetcher = FetcherWithPendingLookups(monkeypatch)

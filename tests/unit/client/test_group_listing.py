@@ -1,4 +1,4 @@
-"""Listing groups while a broker is removed from the cluster."""
+"""Tests of listing groups while a broker is removed from the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 class FakeBrokerConnection:
-    """A connection to a broker that coordinates these groups."""
+    """A connection to the coordinator of `groups`."""
 
     def __init__(self, groups: list[str]) -> None:
         self.groups = groups
@@ -29,7 +29,7 @@ class FakeBrokerConnection:
 
 
 class ShrinkingCluster(Cluster):
-    """Broker 3 is in the metadata but not reachable. A refresh removes it; broker 1 then coordinates its group."""
+    """A cluster whose outdated metadata lists broker 3; after a refresh, broker 1 coordinates the group of broker 3."""
 
     async def connection(self, node_id: int, purpose: str = "") -> Any:
         if node_id == 3:

@@ -36,7 +36,7 @@ def make_stable(core: MembershipCore, now_ms: float = 0) -> None:
     assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is NextStep.ASSIGNED
 
 
-def test_new_member_receives_its_id_before_joining() -> None:
+def test_new_member_receives_its_member_id_before_joining() -> None:
     core = make_core("instance")
     request = core.join_request([("default", b"x")])
     assert (request.member_id, request.group_instance_id, request.protocol_type) == ("", "instance", "connect")

@@ -24,7 +24,7 @@ def test_murmur2_matches_java(key: bytes, expected: int) -> None:
     assert ctypes.c_int32(murmur2(key)).value == expected
 
 
-def test_murmur2_hashes_keys_longer_than_the_struct_table() -> None:
+def test_murmur2_hashes_long_keys() -> None:
     assert murmur2(b"x" * 1000) == murmur2(b"x" * 1000)
     assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
 
@@ -46,7 +46,7 @@ def test_single_partition_gets_all_records() -> None:
     assert split_by_key(columns, 1, keyless=0) == {0: columns}
 
 
-def test_sticky_partitioner_switches_after_batch_size_bytes() -> None:
+def test_sticky_partitioner_switches_partition_after_batch_size_bytes() -> None:
     sticky = StickyPartitioner(100, Random(1))
     first = sticky.partition("t", [0, 1, 2])
     sticky.count_produced("t", 99)
@@ -55,7 +55,7 @@ def test_sticky_partitioner_switches_after_batch_size_bytes() -> None:
     assert sticky.partition("t", [0, 1, 2]) != first
 
 
-def test_sticky_partitioner_switches_if_partition_has_no_leader() -> None:
+def test_sticky_partitioner_switches_partition_if_the_current_partition_has_no_leader() -> None:
     sticky = StickyPartitioner(100, Random(1))
     first = sticky.partition("t", [0, 1, 2])
     others = [number for number in (0, 1, 2) if number != first]

@@ -1,4 +1,4 @@
-"""A connection detects that the broker has closed it, before the event loop reads the end of the stream."""
+"""A client connection detects a close by the broker before the event loop reads the end of the stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_close_by_broker_is_detected_at_once(new_loop: Callable[[], asyncio.Abst
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
         assert not connection.is_closed_by_peer()
         theirs.send(b"\x00")
-        assert not connection.is_closed_by_peer()  # unread data is not a close
+        assert not connection.is_closed_by_peer()  # the broker has sent data but has not closed
         theirs.close()
         assert connection.is_closed_by_peer()
         assert connection.is_open

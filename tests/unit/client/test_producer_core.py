@@ -34,7 +34,7 @@ def make_core(
 
 
 def known_core(*, is_at_least_once: bool = False) -> ProducerCore:
-    """Return a core whose producer is known to the broker: the batch with sequence 0 is acknowledged."""
+    """Return a core whose first batch, with sequence 0, is acknowledged, so the broker knows the producer."""
     core = make_core(is_at_least_once=is_at_least_once)
     core.add(make_batch(1))
     (batch,) = batches_of(drain(core))
@@ -70,7 +70,7 @@ def test_batches_get_sequences_by_record_count_and_a_valid_crc() -> None:
         verify_crc(batch.data, 0, header)
 
 
-def test_at_most_five_requests_of_a_node_are_in_flight() -> None:
+def test_at_most_five_requests_to_a_node_are_in_flight() -> None:
     core = known_core()
     for _ in range(8):
         core.add(make_batch())
@@ -81,7 +81,7 @@ def test_at_most_five_requests_of_a_node_are_in_flight() -> None:
     assert len(drain(core)) == 1
 
 
-def test_one_request_carries_one_batch_of_each_partition() -> None:
+def test_request_contains_one_batch_for_each_partition() -> None:
     core = make_core()
     for partition in (0, 1, 2):
         core.add(make_batch(partition=partition))
@@ -90,7 +90,7 @@ def test_one_request_carries_one_batch_of_each_partition() -> None:
     assert [batch.partition for batch in plans[0].batches] == [0, 1, 2]
 
 
-def test_first_batch_of_a_producer_is_not_overtaken() -> None:
+def test_second_batch_is_not_sent_before_the_first_batch_of_a_producer_is_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
     core.add(make_batch())
@@ -105,7 +105,7 @@ def test_first_batch_of_a_producer_is_not_overtaken() -> None:
     assert len(batches_of(drain(core, 200))) == 1
 
 
-def test_without_idempotence_one_batch_of_a_partition_is_in_flight() -> None:
+def test_non_idempotent_producer_sends_one_batch_of_a_partition_at_a_time() -> None:
     core = make_core(idempotent=False)
     core.add(make_batch())
     core.add(make_batch())
@@ -125,7 +125,7 @@ def test_batches_are_retried_in_order_with_same_sequences_after_disconnect() -> 
     assert drain(core, 1_050) == []
     again = []
     for now_ms in (1_100, 1_101, 1_102):
-        (batch,) = batches_of(drain(core, now_ms))  # one at a time until all batches are acknowledged
+        (batch,) = batches_of(drain(core, now_ms))  # one retried batch is in flight at a time
         again.append(batch)
         core.request_done(1)
         core.acknowledge(batch)
@@ -229,7 +229,7 @@ def test_sequence_of_rejected_batch_is_reused_if_no_later_batch_was_sent() -> No
     assert batches_of(drain(core))[0].base_sequence == 0
 
 
-def test_too_large_batch_is_split_in_its_position() -> None:
+def test_too_large_batch_is_split_and_keeps_its_position() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))
@@ -238,7 +238,7 @@ def test_too_large_batch_is_split_in_its_position() -> None:
     assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.SPLIT
     core.replace(batch, [make_batch(2), make_batch(2)])
     order = []
-    for _ in range(3):  # one at a time: a part that may have to be split again must not be overtaken
+    for _ in range(3):  # one batch is in flight at a time, because a split batch may have to be split again
         (part,) = batches_of(drain(core))
         order.append((part.count, part.base_sequence))
         core.request_done(1)
@@ -246,7 +246,7 @@ def test_too_large_batch_is_split_in_its_position() -> None:
     assert order == [(2, 0), (2, 2), (1, 4)]
 
 
-def test_split_part_that_is_too_large_is_split_in_its_position() -> None:
+def test_too_large_split_batch_is_split_again_and_keeps_its_position() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))
@@ -313,9 +313,10 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
 
 
 def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
-    """Four batches wait for a leader that does not respond.
+    """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
-    If newer batches were sent to the next leader, it would no longer remember the four and could not detect duplicates.
+    The new leader remembers only the last five batches. After more new batches, it could not recognize a retry of the
+    four batches as a duplicate.
     """
     core = known_core()
     for _ in range(4):
@@ -348,7 +349,7 @@ def leader_2(topic: str, partition: int) -> int | None:
 
 
 def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -> None:
-    """The former leader may hang until request.timeout.ms; its late response must not affect the new attempt."""
+    """The former leader may hang until request.timeout.ms; its late response must not complete the resent batches."""
     core = known_core()
     batches = [make_batch() for _ in range(3)]
     elsewhere = make_batch(partition=1)
@@ -359,7 +360,7 @@ def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -
     original_data = [batch.data for batch in batches]
     leaders = {0: 2, 1: 1}
     assert core.requeue_from_former_leaders(0, lambda topic, partition: leaders[partition]) == 3
-    assert batches_of(unanswered) == [elsewhere]  # a late response of the former leader affects only this batch
+    assert batches_of(unanswered) == [elsewhere]  # the former leader's response completes only this batch
     for batch in batches:
         (plan,) = core.drain(1000, leader_2, lambda node: True)
         assert (plan.node_id, plan.batches, bytes(batch.data)) == (2, [batch], stamped.pop(0))
@@ -422,7 +423,7 @@ def test_exhausted_epoch_requests_a_new_producer_id() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_acks_0_continues_without_responses(in_flight: int) -> None:
+def test_producer_with_acks_0_sends_without_waiting_for_responses(in_flight: int) -> None:
     core = make_core(idempotent=False, acks=False, in_flight=in_flight)
     for _ in range(3):
         core.add(make_batch())

@@ -47,7 +47,7 @@ def test_pending_member_id_expires_after_the_session_timeout() -> None:
     assert error(driver, driver.join(member)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_join_response_lists_the_members_to_the_leader_only() -> None:
+def test_only_the_leader_receives_the_member_list_in_its_join_response() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=3_000))
     joins = [driver.join_new_member(protocols={"range": bytes([n])}) for n in range(3)]
     driver.advance(3_000)
@@ -151,7 +151,7 @@ def test_join_error_has_empty_protocol_name_before_version_7_and_null_from_versi
 
 
 def test_g1_second_member_joins_a_stable_group_and_both_members_receive_assignments() -> None:
-    """Both receive their assignments within the session timeout of the first member."""
+    """Both members receive their assignments within the first member's session timeout."""
     driver = GroupDriver()
     (first,) = driver.create_stable_group()
     second, second_join = driver.join_new_member()
@@ -478,7 +478,7 @@ def test_g6_rejoin_of_a_static_member_does_not_rebalance() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_rejoin_of_a_static_leader_tells_it_to_skip_the_assignment(version: int) -> None:
+def test_join_response_to_a_rejoining_static_leader_sets_skip_assignment(version: int) -> None:
     driver = GroupDriver()
     responses = driver.responses
     token = driver.join(instance="a")
@@ -541,7 +541,7 @@ def test_leave_with_only_an_instance_id_removes_the_static_member() -> None:
 # -- describing, listing and deleting
 
 
-def test_describe_returns_member_metadata_of_a_stable_group_only() -> None:
+def test_describe_returns_member_metadata_only_for_a_stable_group() -> None:
     driver = GroupDriver()
     first, _ = driver.create_stable_group(2)
     described = driver.shard.describe("g", 6)

@@ -96,7 +96,7 @@ def error_of(response: Any) -> ErrorCode:
     return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
-def test_join_sync_heartbeat_commit_and_fetch() -> None:
+def test_member_can_join_sync_heartbeat_commit_and_fetch() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator)
         assignment = SyncGroupRequestAssignment(member_id=member, assignment=b"mine")
@@ -119,7 +119,7 @@ def test_join_sync_heartbeat_commit_and_fetch() -> None:
 async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """Start a commit whose record is appended but not committed, and a fetch of that offset."""
+    """Start an offset commit whose record is appended but not committed, and an offset fetch."""
     topic.advances_high_watermark = False
     stored_commit = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
     await asyncio.sleep(0.01)
@@ -144,7 +144,7 @@ def test_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset() ->
 
 
 def test_pending_reads_do_not_return_offsets_appended_after_the_request() -> None:
-    """A pending read returns the state at the time of its request; later offsets are uncommitted and may be lost."""
+    """A pending read returns the state at the time of the request; later offsets are uncommitted and may be lost."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
@@ -298,7 +298,7 @@ def test_unload_completes_pending_requests_with_not_coordinator() -> None:
 
 @pytest.mark.parametrize("loses_leadership", [True, False])
 def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
-    """While a read is pending, the node loses leadership or the high watermark does not advance within the timeout."""
+    """The broker loses leadership while reads are pending, or the high watermark does not advance in time."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
@@ -319,7 +319,7 @@ def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: b
 
 
 def test_requests_between_leader_change_and_unload_return_not_coordinator() -> None:
-    """The metadata image already names another leader, but the coordinator is not unloaded yet."""
+    """The metadata image already has another leader, but the coordinator partition is not unloaded yet."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic_without_partitions = OffsetsTopic(1, MetadataImage, PartitionTable(1, not_called, not_called), not_called)
@@ -347,7 +347,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_logs_a_partition_that_cannot_be_read_and_does_not_raise(
+def test_load_of_an_unreadable_partition_does_not_raise_and_logs_corruption(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
@@ -387,7 +387,7 @@ def test_client_that_disconnects_during_a_join_stays_a_member_until_its_session_
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_change_of_the_wall_clock_does_not_change_session_timeouts(jump_ms: int) -> None:
+def test_wall_clock_change_does_not_affect_session_timeouts(jump_ms: int) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         member = await join_new_member(coordinator, session_ms=600)
         coordinator._now_ms.offset_ms += jump_ms  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The Arrow arrays that the lakehouse source builds without pa.array()."""
+"""Tests of the Arrow arrays that the lakehouse source builds without pa.array()."""
 
 from __future__ import annotations
 

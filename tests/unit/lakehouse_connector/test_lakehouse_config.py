@@ -1,4 +1,4 @@
-"""The configuration of the lakehouse sink and its Kafka clients, and the search for Java."""
+"""Tests of the configuration of the lakehouse sink and the sink's Kafka clients, and of the search for Java."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.plugins.validation import validate_connector
 from headrace_connectors.lakehouse.client_config import librdkafka_config
 from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat, check
 from headrace_connectors.lakehouse.java import JavaNotFoundError, find_java, major_version
@@ -60,12 +61,21 @@ def test_connector_validation_reports_all_errors_at_once() -> None:
     assert not connector.supports_transforms
 
 
+def test_validation_uses_the_defaults_of_the_value_converter() -> None:
+    props = {"name": "c", "connector.class": "LakehouseSinkConnector", "topics": "t", "lakehouse.path": "/tables"}
+    assert validate_connector({**props, "value.converter": JSON}, {}).errors == []
+    errors = validate_connector({**props, "value.converter": JSON, "lakehouse.schema": "id BIGINT"}, {}).errors
+    assert len(errors) == 1
+    assert "must be set only for value.converter=JsonConverter with value.converter.schemas.enable=false" in errors[0]
+
+
 def test_json_without_schemas_requires_declared_columns() -> None:
     plain = {"value__converter": JSON, "value__converter__schemas__enable": "false"}
     assert "must be declared as Spark DDL" in errors_of(**plain)["lakehouse.schema"]
     assert errors_of(**plain, lakehouse__schema="id BIGINT") == {}
     assert errors_of(**plain, lakehouse__table__t__schema="id BIGINT") == {}
-    assert "only" in errors_of(value__converter=JSON, lakehouse__schema="id BIGINT")["lakehouse.schema"]
+    envelope = {"value__converter": JSON, "value__converter__schemas__enable": "true"}
+    assert "only" in errors_of(**envelope, lakehouse__schema="id BIGINT")["lakehouse.schema"]
 
 
 def test_task_configs_returns_one_task_with_the_whole_configuration() -> None:
@@ -76,13 +86,13 @@ def test_task_configs_returns_one_task_with_the_whole_configuration() -> None:
 
 
 def test_value_converter_determines_the_value_format() -> None:
-    assert ValueFormat({"value.converter": JSON}).kind == "envelope"
+    assert ValueFormat({"value.converter": JSON, "value.converter.schemas.enable": "true"}).kind == "envelope"
     assert ValueFormat({"value.converter": "JsonConverter", "value.converter.schemas.enable": "False"}).kind == "json"
     assert ValueFormat({"value.converter": "org.apache.kafka.connect.storage.StringConverter"}).kind == "string"
     assert ValueFormat({"value.converter": "x"}).kind is None
 
 
-def test_java_consumer_configuration_is_converted_to_librdkafkas() -> None:
+def test_java_consumer_configuration_is_converted_to_librdkafka_configuration() -> None:
     config, warnings = librdkafka_config(
         {
             "bootstrap.servers": "a:1",

@@ -1,4 +1,4 @@
-"""Error messages of the lakehouse sink: they name the path, the configuration key and the fix."""
+"""Tests of the lakehouse sink's error messages, which name the path, the configuration key and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""exit_with_process: a process exits when the watched process dies, even while it is blocked in C code."""
+"""exit_with_process ends its process when the watched process dies, even during a blocking call in C code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offset ranges of the lakehouse source, and the planner that determines the end of each micro-batch."""
+"""Tests of the lakehouse source's offset ranges, and of the planner that determines the end of each micro-batch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Payloads, schemas, layouts, DDL and bad records of the lakehouse sink."""
+"""Tests of the lakehouse sink's handling of payloads, schemas, layouts, DDL and bad records."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.errors import ConnectError
+from headrace.api.task import ErrantRecord
 from headrace_connectors.lakehouse.bad_records import BadRecord, BadRecordHandler, describe_bad_payload
 from headrace_connectors.lakehouse.column_types import (
     ColumnType,
@@ -88,7 +90,7 @@ def test_read_many_returns_the_same_payloads_as_read(run: list[bytes | None]) ->
         for value in run:
             one_by_one.append(reader.read(value))
         reader = make()
-        reader.read_many(run[:1], at_once)  # the reader learns the prefix from the first value
+        reader.read_many(run[:1], at_once)  # an EnvelopeReader learns the prefix from this value
         reader.read_many(run[1:], at_once)
         for name in ("texts", "schema_ids", "schemas", "errors", "size_bytes"):
             assert getattr(one_by_one, name) == getattr(at_once, name)
@@ -212,7 +214,7 @@ def test_layout_of_a_topic_is_learned_from_its_first_record() -> None:
     assert known.layout_of("t", "t") is None
     assert known.variants("t", "t") == ()
     assert known.learn_schema("t", "t", text(A, B), "{}")
-    # a schema with the same columns in other JSON
+    # The second schema has the same columns, but other JSON text.
     assert known.learn_schema("t", "t", text({**B, "optional": True}, A, version=2), "{}")
     layout = known.layout_of("t", "t")
     assert layout is not None
@@ -258,7 +260,7 @@ OTHER_COLUMNS = [
 
 @pytest.mark.parametrize(("fields", "changed"), OTHER_COLUMNS)
 def test_schema_with_other_columns_than_the_table_is_rejected(fields: tuple[dict[str, Any], ...], changed: str) -> None:
-    """The rule is the same for an existing table and for a table created from the first record of another topic."""
+    """The table may exist already, or may be created from the first record of another topic."""
     existing = layouts()
     existing.set_table_columns("all", {"a": "int", "b": "string"})
     first = layouts()
@@ -336,29 +338,44 @@ def test_description_of_a_bad_payload_names_the_field(payload: str, reason: str)
     assert re.search(reason.replace("expected string", "expected boolean"), found), found
 
 
-def test_bad_records_fail_the_task_or_are_sent_to_the_dlq_and_skipped() -> None:
+class Reporter:
+    """An errant record reporter that stores the reported records."""
+
+    def __init__(self, *, tolerates_errors: bool) -> None:
+        self.tolerates_errors = tolerates_errors
+        self.reported: list[ErrantRecord] = []
+
+    def report(self, records: Sequence[ErrantRecord]) -> None:
+        self.reported += records
+
+
+def test_bad_records_fail_the_task_or_are_reported_and_skipped() -> None:
     records = [
         BadRecord(RecordPosition("t", 0, 9), "late"),
         BadRecord(RecordPosition("t", 0, 2), "early"),
         BadRecord(RecordPosition("u", 1, 4), "x"),
     ]
-    error = BadRecordHandler(tolerate=False, log=True).handle(records)
+    error = BadRecordHandler(Reporter(tolerates_errors=False)).handle(records)
     assert error is not None
     assert str(error).startswith(
         "topic t, partition 0, offset 2: early (and 2 more bad records in this batch); all records before it are"
         " loaded. To continue, set errors.tolerance=all to skip such records, "
     )
     assert error.first_bad_offsets == {("t", 0): 2, ("u", 1): 4}
-    sent: list[BadRecord] = []
-    tolerant = BadRecordHandler(tolerate=True, log=True, send_to_dlq=sent.extend)
+    reporter = Reporter(tolerates_errors=True)
+    tolerant = BadRecordHandler(reporter)
     assert tolerant.handle(records) is None
-    assert [record.position.offset for record in sent] == [2, 9, 4]
+    assert [(each.topic, each.partition, each.offset, str(each.error), each.stage) for each in reporter.reported] == [
+        ("t", 0, 2, "early", "VALUE_CONVERTER"),
+        ("t", 0, 9, "late", "VALUE_CONVERTER"),
+        ("u", 1, 4, "x", "VALUE_CONVERTER"),
+    ]
     assert tolerant.skipped == 3
     assert tolerant.handle([]) is None
 
 
 def test_columns_mismatch_error_recommends_how_to_continue() -> None:
     record = BadRecord(RecordPosition("t", 0, 2), "changed", columns_mismatch=True)
-    error = BadRecordHandler(tolerate=False, log=False).handle([record])
+    error = BadRecordHandler(Reporter(tolerates_errors=False)).handle([record])
     assert "add the new columns to the table" in str(error)
     assert "a second connector can load them into another table" in str(error)

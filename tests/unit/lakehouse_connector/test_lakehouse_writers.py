@@ -1,4 +1,4 @@
-"""Table writers commit rows and offsets atomically and once, and TopicRows converts Arrow rows to a table's rows."""
+"""Tests of table writers, which commit rows and offsets atomically, and of TopicRows, which converts Arrow rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_rows_and_offsets_are_committed_together(format_: str, tmp_path: Path) -
     assert writer.committed() == KafkaSourceOffset()
     assert writer.columns() is None
     writer.write(batch(0), rows(1, 2), position(2))
-    writer.write(batch(1), rows(), position(5))  # a batch that contains only bad records advances the offsets too
+    writer.write(batch(1), rows(), position(5))  # a batch of bad records adds no rows but advances the offset
     writer.write(batch(2), rows(3), position(6))
     assert numbers_in(format_, directory) == [1, 2, 3]
 
@@ -99,7 +99,7 @@ def test_delta_offsets_survive_log_cleanup(tmp_path: Path) -> None:
 
 
 def test_altered_or_rewritten_delta_table_keeps_its_offsets(tmp_path: Path) -> None:
-    """The error message about changed columns recommends to alter or rewrite the table."""
+    """The error message about changed columns recommends altering or rewriting the table."""
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()

@@ -1,4 +1,4 @@
-"""Formats of the checkpoint files, leader epochs, producer snapshots and indexes: exact bytes and rejected input."""
+"""Tests of the exact bytes of checkpoint files, producer snapshots and indexes, and of the input that is rejected."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_epoch_checkpoint_has_kafkas_format() -> None:
 
 
 def test_incomplete_epoch_checkpoint_is_rejected() -> None:
-    """A power failure may cut off digits of the last start offset; the number that remains would be wrong."""
+    """A power failure may cut digits off the last start offset, which leaves a valid but wrong number."""
     complete = encode_epoch_checkpoint([(0, 0), (2, 50), (3, 500)])
     for size in range(1, len(complete)):
         with pytest.raises(MalformedFileError):
@@ -106,7 +106,7 @@ def test_assigning_an_epoch_removes_contradicting_entries() -> None:
     assert cache.entries == [(2, 12)]
 
 
-def test_producer_snapshot_is_restored_and_corrupt_one_is_rejected() -> None:
+def test_producer_snapshot_is_restored_and_corrupt_snapshot_is_rejected() -> None:
     state = ProducerStateManager()
     options = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 2**31 - 1, "base_offset": 40}
     state.update(read_header(build_batch(RecordColumns(values=[b"a", b"b"], timestamps=99), **options)))

@@ -1,4 +1,4 @@
-"""Truncations, checkpoints and power failures: old checkpoints must not be applied to records written later."""
+"""Tests of crashes after truncations: old checkpoints must not be applied to records that were written later."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_written_late", [False, True])
 def test_records_after_truncation_are_recovered_after_power_failure(seed: int, is_written_late: bool) -> None:
-    """With the recovery point from before the truncation, recovery would not check the unsynced new records.
+    """Recovery does not check records below the recovery point, so the old recovery point must not cover new records.
 
-    With `is_written_late`, a background thread writes the checkpoint with the old recovery point after the truncation.
+    With `is_written_late`, a background thread writes the old recovery point to the checkpoint after the truncation.
     """
     disk, manager, log, old = with_flushed_records(seed)
     write_tasks = manager.checkpoints.write_tasks(RECOVERY_POINT_FILE)
@@ -89,7 +89,7 @@ def test_records_after_truncation_are_recovered_after_power_failure(seed: int, i
 
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset(loses_power: bool) -> None:
-    """The checkpoint contains the log start offset from before the restart, which is after the new log end offset."""
+    """The checkpoint has the old log start offset, which is beyond the new log end offset."""
     disk = SimulatedDisk(Random(0))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -112,7 +112,7 @@ def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset
 
 @pytest.mark.parametrize("seed", range(20))
 def test_truncation_during_flush_keeps_recovery_point_from_advancing(seed: int) -> None:
-    """The flush synced the truncated records, not the new ones; recovery must check the new records."""
+    """The flush synced records that were then truncated, so recovery must check the new records at their offsets."""
     disk, manager, log, old = with_flushed_records(seed)
     for value in old:
         append(log, value, 0)
@@ -136,7 +136,7 @@ def test_truncation_during_flush_keeps_recovery_point_from_advancing(seed: int) 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_after_recovery_truncation_are_recovered_after_power_failure(seed: int) -> None:
-    """The disk lost records before the recovery point. With the old one, recovery would not check new records."""
+    """The disk lost records below the recovery point. Without a lower recovery point, new records are not checked."""
     disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
@@ -156,7 +156,7 @@ def test_records_after_recovery_truncation_are_recovered_after_power_failure(see
 
 @pytest.mark.parametrize("seed", range(5))
 def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
-    """With the old high watermark, consumers would read new records of this replica that are not committed."""
+    """The old high watermark is beyond the lost records; consumers would read uncommitted records at their offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     for number in range(20):
         append(log, b"unsynced %d" % number, 0)
@@ -173,7 +173,7 @@ def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_l
 
 
 def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
-    """With the old offset, compaction would remove a refetched tombstone before the older values of its key."""
+    """With the old cleaner offset, compaction would remove a refetched tombstone before the key's older values."""
     disk, manager, log, old = with_flushed_records(0)
     log.cleaner_offset = 15
     for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
@@ -192,7 +192,7 @@ def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
     assert log.log_end_offset > 15
 
 
-def test_checkpoints_of_offline_directory_are_rewritten_once_online() -> None:
+def test_checkpoints_of_offline_directory_are_rewritten_when_it_is_online_again() -> None:
     disk = SimulatedDisk(Random(0))
     manager = LogManager(disk.mount(), ("/a", "/b"))
     manager.open_directories()
@@ -217,7 +217,7 @@ def test_checkpoints_of_offline_directory_are_rewritten_once_online() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_orphan_indexes_removed_by_recovery_do_not_return_after_power_failure(seed: int) -> None:
-    """If the orphan indexes returned, recovery would drop the flushed records after them."""
+    """With orphan indexes in the directory, recovery would drop the flushed records after them."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -249,7 +249,7 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
 
 
 def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
-    """Without this recovery, a later one would truncate all records appended after a batch with a wrong offset."""
+    """Otherwise a batch with a wrong offset would remain, and a later recovery would truncate all records after it."""
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
     position = segment.locate(last)
@@ -264,7 +264,7 @@ def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
-    """The segment ends at the recovery point, so recovery would not check it, and consumers would read old records."""
+    """Recovery does not check a segment that ends at the recovery point, so consumers would read truncated records."""
     disk, manager, log, old = with_flushed_records(seed)
     end_offset = log.segments[-1].base_offset + 1
     log.truncate_to(end_offset, NOW)
@@ -279,8 +279,8 @@ def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_checkpoint_read_at_startup_is_not_replaced_by_older_one_after_power_failure(seed: int) -> None:
-    """The older checkpoint has a larger offset; with it, recovery would not check unsynced new records."""
+def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_power_failure(seed: int) -> None:
+    """The older checkpoint has a larger recovery point, with which recovery would not check unsynced new records."""
     disk, manager, log, _ = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
@@ -310,7 +310,7 @@ def test_epochs_rebuilt_by_recovery_are_synced_before_recovery_point_passes_them
     log.flush(NOW)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     path = f"{log.directory}/{LEADER_EPOCH_FILE}"
-    disk.mount().write_atomic(path, b"0\n1\n0 0\n")  # the content after a power failure
+    disk.mount().write_atomic(path, b"0\n1\n0 0\n")  # an old checkpoint, as after a power failure
     log = start(disk).logs["t", 0]
     log.roll(NOW)
     append(log, b"newer", 1)
@@ -320,9 +320,9 @@ def test_epochs_rebuilt_by_recovery_are_synced_before_recovery_point_passes_them
 
 @pytest.mark.parametrize("seed", range(40))
 def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: int) -> None:
-    """Without the truncation, the next start would load the incomplete batch unchecked.
+    """If a power failure undid the truncation, the next start would load the incomplete batch unchecked.
 
-    The batch is the only one in the log, and the log has no leader epoch checkpoint.
+    The log contains only this batch, and has no leader epoch checkpoint.
     """
     disk = SimulatedDisk(Random(seed))
     append(start(disk).get_or_create("t", 0, CONFIG, NOW), b"torn", 1)
@@ -338,7 +338,7 @@ def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: i
 
 @pytest.mark.parametrize("seed", range(8))
 def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdown(seed: int) -> None:
-    """The old high watermark would make records readable that no other replica has."""
+    """With the old high watermark, consumers would read records that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
     log.advance_high_watermark(20)
     manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)
@@ -355,7 +355,7 @@ def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdow
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """When the log reaches its old length again, the old entries would cause false damage or wrong timestamps."""
+    """When the log reaches its old length again, it would seem damaged, or have wrong timestamps in its indexes."""
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)

@@ -1,4 +1,4 @@
-"""Compaction of single batches, and both passes over the segments of a log."""
+"""Tests of the compaction of single batches, and of both passes over the segments of a log."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_tombstone_is_retained_until_delete_horizon_set_by_first_cleaning(codec:
     assert (columns.keys, columns.values) == ([b"a", b"b"], [None, b"2"])
     cleaned = bytearray(filter_of(newest).filter_batch(read_header(data), memoryview(data)) or b"")
     later = filter_of(newest, now_ms=NOW + RETENTION_MS - 1)
-    assert later.filter_batch(read_header(cleaned), memoryview(cleaned)) == cleaned  # the horizon is set only once
+    assert later.filter_batch(read_header(cleaned), memoryview(cleaned)) == cleaned  # the horizon is unchanged
     at_last = retained(filter_of(newest, now_ms=NOW + RETENTION_MS), cleaned)
     assert at_last is not None
     assert (offsets(at_last), at_last[1].timestamp_list()) == ([11], [NOW - 10**9 + 10])
@@ -186,7 +186,7 @@ def test_last_batch_of_producer_is_retained_as_empty_batch() -> None:
         filter_of(newest, last=[LastRecord(5, 11, 1)]).filter_batch(read_header(data), memoryview(data)) or b""
     )
     assert retained(filter_of({}, last=[LastRecord(5, 11, 1)]), emptied) is not None
-    assert retained(filter_of({}), emptied) is None  # for a producer that has a later batch or has expired
+    assert retained(filter_of({}), emptied) is None  # the producer has a later batch, or has expired
 
 
 def test_batch_before_high_watermark_is_retained_as_empty_batch() -> None:
@@ -205,12 +205,12 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_aborted_data_is_removed_and_marker_after_its_delete_horizon() -> None:
+def test_aborted_data_is_removed_at_once_and_its_marker_after_the_delete_horizon() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
     assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)
-    assert batches.filter_batch(read_header(end), memoryview(end)) == end  # the log still had data of the transaction
+    assert batches.filter_batch(read_header(end), memoryview(end)) == end  # the log had transaction data until now
     batches = filter_of({}, aborted=[])
     found = retained(batches, end)
     assert found is not None
@@ -238,7 +238,7 @@ def test_commit_marker_is_retained_while_data_remains() -> None:
     assert retained(filter_of({}), end)[0].has_delete_horizon  # type: ignore[index]
 
 
-def test_data_of_next_transaction_is_not_removed_with_aborted_one() -> None:
+def test_data_of_next_transaction_is_not_removed_with_aborted_transaction() -> None:
     batches = filter_of({b"a": 12}, aborted=[AbortedTxn(7, 10, 11, 10)])
     assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)

@@ -1,4 +1,4 @@
-"""The components of compaction: dirty range, offset map, grouping, throttle, transaction index, job encoding."""
+"""Tests of compaction: dirty range, offset map, grouping, throttle, transaction index, encoding of jobs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_record_beyond_max_compaction_lag_makes_log_due() -> None:
     assert not dirty(config, without_timestamps).is_due(config)
 
 
-def test_log_with_one_segment_is_never_due() -> None:
+def test_log_with_one_segment_is_never_due_for_cleaning() -> None:
     found = dirty(segments=[Segment(0, 100)])
     assert (found.dirty_bytes, found.is_due(COMPACT)) == (0, False)
 

@@ -1,4 +1,4 @@
-"""Topic configurations: Kafka's names and defaults, precedence over broker configurations, and validation errors."""
+"""Tests of topic configs: Kafka's names and defaults, precedence over broker configs, and validation errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LogManager: directories, locks, clean and unclean restarts, deletion, checkpoints, maintenance."""
+"""Tests of LogManager: directories, locks, clean and unclean restarts, deletion, checkpoints, maintenance."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_unclean_restart_recovers_logs(caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.parametrize("restarts_before_recreation", [False, True])
-def test_recreated_partition_does_not_use_checkpoints_of_deleted_one(restarts_before_recreation: bool) -> None:
-    """After a kill -9, the log start offset of the deleted log, beyond the new log's end, would empty the new log."""
+def test_recreated_partition_does_not_use_checkpoints_of_deleted_partition(restarts_before_recreation: bool) -> None:
+    """After a kill -9, the deleted log's log start offset would empty the new log, which ends before that offset."""
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -156,11 +156,11 @@ def test_deleted_partition_is_removed_after_delay_and_can_be_recreated() -> None
 
 
 def test_maintenance_removes_due_times_of_deleted_partitions() -> None:
-    """The manager stores due times by partition directory, and must remove those of deleted logs."""
+    """LogManager stores the due times of each log, and must remove the due times of deleted logs."""
     manager = start(MemoryStorage())
     append(manager, "t", 0, b"old")
     manager.maintain(NOW)
-    manager.maintain(NOW)  # starts another round
+    manager.maintain(NOW)  # this call starts another maintenance round
     due_ms = dict(manager._due_ms)
     append(manager, "u", 0, b"deleted before its maintenance")
     for _ in range(3):
@@ -237,7 +237,7 @@ def test_deleted_log_directory_is_offline(caplog: pytest.LogCaptureFixture) -> N
 
 
 class SmallStorage(MemoryStorage):
-    """A disk that is full while `is_full` is set."""
+    """Storage on a disk that is full while `is_full` is set."""
 
     is_full = False
 
@@ -252,7 +252,7 @@ class SmallStorage(MemoryStorage):
 
         class File(MemoryFile):
             def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-                super().write(data[: len(data) // 2], position)  # a failed write may leave a part
+                super().write(data[: len(data) // 2], position)  # a failed write may leave some bytes
                 raise_if_full()
                 super().write(data, position)
 
@@ -300,7 +300,7 @@ def test_retention_deletes_segments_on_full_disk() -> None:
         append(manager, "t", 0, b"lost")
     for seconds in (0, 301, 303, 304):
         manager.maintain(NOW + 1000 * seconds)
-        manager.maintain(NOW + 1000 * seconds)  # completes the round
+        manager.maintain(NOW + 1000 * seconds)  # the second call completes the maintenance round
     assert not storage.exists(first)
     assert not [name for name in storage.listdir("/data/t-0") if name.endswith(".deleted")]
     storage.is_full = False
@@ -354,7 +354,7 @@ def test_flush_ms_flushes_active_segment_in_background() -> None:
     for now in (NOW + 4_999, NOW + 5_000, NOW + 5_001):
         manager.maintain(now)
         manager.maintain(now)
-        assert len(due) == (now >= NOW + 5_000)  # no second flush while one is in progress
+        assert len(due) == (now >= NOW + 5_000)  # only one flush of a log is in progress
     append(manager, "t", 0, b"two")
     assert log.recovery_point == 0
     work, done = due.pop()
@@ -370,7 +370,7 @@ def test_flush_ms_flushes_active_segment_in_background() -> None:
 
 
 def test_maintenance_writes_checkpoints_only_in_background() -> None:
-    """The sync of a checkpoint would block the event loop."""
+    """Syncing a checkpoint file would block the event loop."""
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -397,7 +397,7 @@ def test_outdated_checkpoint_task_writes_nothing() -> None:
     assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
     unfinished = directory.checkpoint_task(name, {("t", 0): 6})
     manager.close(clean=False, now_ms=NOW)
-    unfinished()  # another process may use the directory by now
+    unfinished()  # another process may have locked the directory
     assert storage.read(f"/data/{name}") == b"0\n1\nt 0 5\n"
 
 
@@ -548,7 +548,7 @@ def test_log_with_failed_deletion_is_not_used_for_recreated_topic(is_restarted: 
     with pytest.raises(ApiError, match="cannot delete /one/t-0"):
         manager.delete("t", 0, NOW)
     manager.maintain(NOW)
-    # The log is not created in the other directory either: the next start would find the partition in both.
+    # The log must not be created in the other directory, because the next start would find the partition in both.
     with pytest.raises(ApiError, match="Permission denied"):
         manager.get_or_create("t", 0, CONFIG, NOW, topic_id=other)
     storage.fails = False

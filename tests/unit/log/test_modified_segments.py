@@ -52,7 +52,7 @@ def truncate_file(path: Path) -> None:
 
 
 def set_modified_after(path: Path, than: Path) -> None:
-    """Make `path` newer than `than` by more than a file system's timestamp resolution of a few milliseconds."""
+    """Make `path` newer than `than`, even if both were written within the file system's timestamp resolution."""
     time_ns = max(path.stat().st_mtime_ns, than.stat().st_mtime_ns + 1)
     os.utime(path, ns=(time_ns, time_ns))
 
@@ -74,13 +74,15 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
     assert log.log_end_offset < int(paths[2].stem)
     assert f"Recovering {paths[1]}: the file was modified after this node's last checkpoint or shutdown" in caplog.text
     assert str(paths[1]) in caplog.text.partition("Truncating ")[2] or f"{tmp_path}/t-0: offsets" in caplog.text
-    assert manager.is_damaged == is_clean  # after a crash, a log may be incomplete anyway
+    assert manager.is_damaged == is_clean  # an incomplete log is normal after a crash
     manager.close(now_ms=NOW)
 
 
 @pytest.mark.parametrize("has_others", [True, False])
-def test_undamaged_modified_segment_or_only_replica_keeps_all_records(tmp_path: Path, has_others: bool) -> None:
-    """If the only replica were truncated at the damage, the undamaged records after it would be lost."""
+def test_log_keeps_all_records_if_modified_segment_is_undamaged_or_no_other_replica_exists(
+    tmp_path: Path, has_others: bool
+) -> None:
+    """Truncating the only replica at the damage would lose the undamaged records after the damage."""
     paths = write_segments(tmp_path)
     if not has_others:
         flip_bit(paths[1])

@@ -1,4 +1,4 @@
-"""PartitionLog on memory storage: append, read, roll, epochs, producers, timestamps, truncation, retention."""
+"""Tests of PartitionLog: appends, reads, rolls, leader epochs, producers, timestamps, truncation, retention."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> Non
 
 
 def test_read_is_bounded_by_high_watermark_by_default() -> None:
-    """R3. A fetch offset between high watermark and log end offset is not out of range."""
+    """R3: a fetch offset between the high watermark and the log end offset is not out of range."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0
@@ -308,7 +308,7 @@ def test_incomplete_log_after_clean_shutdown_is_damaged() -> None:
     assert (reopened.log_end_offset, reopened.is_damaged) == (1, True)
 
 
-def test_truncation_removes_segments_and_part_of_a_segment() -> None:
+def test_truncation_removes_later_segments_and_truncates_the_last_remaining_segment() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))
     for number in range(30):
@@ -322,8 +322,8 @@ def test_truncation_removes_segments_and_part_of_a_segment() -> None:
     assert values_from(log) == [*(b"value %d" % number for number in range(11)), b"new"]
 
 
-def test_truncation_before_log_start_offset_lowers_it() -> None:
-    """With the old log start offset, the log would end after its leader's log, and would be truncated repeatedly."""
+def test_truncation_before_log_start_offset_lowers_log_start_offset() -> None:
+    """With the old log start offset, the log would still end after the leader's log, and be truncated repeatedly."""
     log = open_log()
     for number in range(10):
         append(log, b"value %d" % number)
@@ -439,7 +439,7 @@ def test_offset_for_timestamp_is_exact_to_the_record() -> None:
     assert log.offset_for_timestamp(0) == (NOW + 70, 7, 0)
 
 
-def test_max_timestamp_offset_is_that_of_first_record_with_largest_timestamp() -> None:
+def test_max_timestamp_offset_is_first_offset_with_largest_timestamp() -> None:
     log = open_log()
     assert log.max_timestamp_offset() is None
     for number in (5, 9, 7):
@@ -453,7 +453,7 @@ def test_max_timestamp_offset_is_that_of_first_record_with_largest_timestamp() -
 
 
 class FailingFile(MemoryFile):
-    """Writes a part of the data, then fails."""
+    """A file in which a write stores half of the data and then fails with `error`."""
 
     __slots__ = ("error",)
 
@@ -497,7 +497,7 @@ def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: in
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
 def test_failed_segment_creation_leaves_no_files(error: int, was_closed_cleanly: bool) -> None:
-    """An empty segment within the offsets of another would make the next start skip records, or drop later ones."""
+    """An empty segment at an offset inside another segment would make the next start skip or drop records."""
 
     class TimeIndexFailingStorage(MemoryStorage):
         error = 0
@@ -526,7 +526,7 @@ def test_failed_segment_creation_leaves_no_files(error: int, was_closed_cleanly:
 def test_append_failing_to_load_index_writes_no_records(suffix: str, is_empty: bool) -> None:
     """Indexes are loaded on first use, which fails if no file descriptor is free; append loads them before writing.
 
-    If the write came first, a retry would write the same records again, and recovery would truncate the log at them.
+    If the records were written first, a retry would write them again, and recovery would truncate the log there.
     """
 
     class FewDescriptorsStorage(MemoryStorage):
@@ -838,7 +838,7 @@ def test_producer_state_after_truncation_equals_replay_of_remaining_batches(seed
 
 
 def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
-    """A truncation blocks the event loop; reading the whole segment took a second."""
+    """Truncation blocks the event loop, and reading a whole segment can take a second."""
     log = open_log()
     for number in range(5000):
         records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=number)
@@ -859,7 +859,7 @@ def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
     assert log.max_timestamp_offset() == (NOW, 0, 0)
     assert log.producers.producers[7].last_sequence == 4995
     assert len(log.producers.producers[7].batches) == 5
-    log.producers.expire(NOW + 86_400_000, 86_400_000)  # the producer is active, whatever its record timestamps are
+    log.producers.expire(NOW + 86_400_000, 86_400_000)  # the producer is active, although its records are a day old
     assert 7 in log.producers.producers
 
 

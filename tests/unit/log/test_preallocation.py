@@ -1,4 +1,4 @@
-"""Preallocated segments: the file is longer than its records while it is active, and is trimmed when it is closed."""
+"""Tests of preallocated segments: the active file is longer than its records, and is trimmed when it is closed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_appends_do_not_change_size_of_preallocated_file(tmp_path: Path) -> None
     assert len(sizes) == 1
     assert sizes.pop() > log.size_bytes
     for _ in range(6):
-        append(log, bytes(900_000))  # in total more than was preallocated
+        append(log, bytes(900_000))  # the batches exceed the preallocated size
         assert size_of(file_of(log)) >= log.size_bytes
     assert size_of(file_of(log)) > log.size_bytes > 5_000_000
 
@@ -62,15 +62,17 @@ def test_rolled_and_closed_segments_are_trimmed(tmp_path: Path) -> None:
     assert size_of(file_of(log, 1)) == log.segments[1].size_bytes
     reopened = opened(tmp_path / "t-0", was_closed_cleanly=True)
     assert reopened.log_end_offset == 2
-    assert size_of(file_of(log, 1)) > reopened.segments[1].size_bytes  # it is preallocated again
+    assert size_of(file_of(log, 1)) > reopened.segments[1].size_bytes  # the active segment is preallocated again
 
 
-def test_trailing_zeros_after_crash_are_not_reported_as_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_trailing_zeros_after_crash_are_not_reported_as_data_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     log.roll(NOW)
     append(log, b"two")
-    with file_of(log).open("ab") as file:  # simulate a lost trim
+    with file_of(log).open("ab") as file:  # simulate a crash before the trim
         file.write(bytes(10_000))
     log.release()
     with caplog.at_level(logging.WARNING):
@@ -106,7 +108,7 @@ def test_records_missing_before_next_segment_truncate_the_log(tmp_path: Path) ->
     assert opened(tmp_path / "t-0").log_end_offset == 1
 
 
-def test_append_after_truncation_of_preallocated_segment(tmp_path: Path) -> None:
+def test_append_after_truncation_of_preallocated_segment_continues_at_truncation_offset(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     for number in range(5):
         append(log, b"%d" % number)

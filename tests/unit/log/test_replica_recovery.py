@@ -1,4 +1,4 @@
-"""Recovery and truncation of a replica's log: leader epochs, gaps, damage, and missing files."""
+"""Tests of recovery and truncation of a replica's log: leader epochs, gaps, damage, and missing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 def test_truncation_to_log_end_removes_epoch_without_records() -> None:
-    """R10: otherwise the follower would report the epoch without records to the leader as its last epoch."""
+    """R10: otherwise the follower would report a last epoch to the leader for which it has no records."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -32,7 +32,7 @@ def test_truncation_to_log_end_removes_epoch_without_records() -> None:
 
 
 class FewDescriptorsStorage(MemoryStorage):
-    """Runs out of file descriptors while `descriptors` is 0."""
+    """Storage that has no free file descriptors while `descriptors` is 0."""
 
     descriptors = 1
 
@@ -43,7 +43,7 @@ class FewDescriptorsStorage(MemoryStorage):
 
 
 def test_partially_truncated_log_goes_offline() -> None:
-    """After the error, segments are deleted but the log end offset is unchanged; an append would leave a gap."""
+    """The failed truncation has deleted segments but not lowered the log end offset, so an append would leave a gap."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -60,8 +60,8 @@ def test_partially_truncated_log_goes_offline() -> None:
     assert PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0).log_end_offset <= 2
 
 
-def test_failed_follower_append_does_not_leave_its_epoch() -> None:
-    """R10: otherwise refetched records of the previous epoch would count as the start of that epoch."""
+def test_failed_follower_append_does_not_add_leader_epoch() -> None:
+    """R10: with epoch 3 in the checkpoint, the refetched record would be stored as the start of epoch 2."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -83,7 +83,7 @@ def test_failed_follower_append_does_not_leave_its_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """R10: the leader would return such an entry's start offset as an epoch's end offset, beyond the log end."""
+    """R10: otherwise the leader would return 40 as the end offset of epoch 2, beyond the log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -122,9 +122,9 @@ def test_replica_log_is_truncated_at_gap_left_by_power_failure(is_compacted: boo
 def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_point(
     was_closed_cleanly: bool, is_only_replica: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R15: a crash may destroy the producer snapshots; then records before the recovery point are read too.
+    """R15: without producer snapshots, which a crash may destroy, recovery also reads records below the recovery point.
 
-    The only replica is not truncated, because no other replica has the records after the damage. It continues without
+    The only replica is not truncated, because no other replica has the records after the damage. Its log opens without
     the producer state.
     """
     storage = MemoryStorage()
@@ -159,9 +159,9 @@ def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_p
 
 @pytest.mark.parametrize("damaged", [0, 4, 5])
 def test_log_goes_offline_if_damage_prevents_truncation(damaged: int) -> None:
-    """With the producer state from before the truncation, the retry of a truncated batch would be acknowledged.
+    """With the old producer state, the retry of a truncated batch would be acknowledged without being appended.
 
-    If the damage hides the end of the records, new records would overwrite existing ones.
+    If the damage hides where the remaining records end, new records would overwrite some of them.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -193,8 +193,8 @@ def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
     assert log.log_end_offset == 2**31 + 21
 
 
-def test_recovery_keeps_start_offset_of_epoch_before_recovery_point() -> None:
-    """R2: without the entry, this replica as leader would return too large an end offset of the previous epoch."""
+def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
+    """R2: otherwise this replica, as the leader, would return too large an end offset for epoch 1."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -209,7 +209,7 @@ def test_recovery_keeps_start_offset_of_epoch_before_recovery_point() -> None:
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
-    """R2: without the entries, a follower would not truncate uncommitted records of the previous epoch."""
+    """R2: otherwise a follower would not truncate its uncommitted records of the previous epoch."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
@@ -276,8 +276,8 @@ def test_replica_log_is_truncated_where_segment_file_was_deleted(
     assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only replica keeps its records
 
 
-def test_restart_after_failed_truncation_of_damaged_log_can_truncate() -> None:
-    """The leader makes the follower truncate at the same offset after each restart; the log must not fail again."""
+def test_truncation_that_failed_on_damaged_log_succeeds_after_restart() -> None:
+    """After a restart, the leader makes the follower truncate at the same offset again, which must then succeed."""
     storage = MemoryStorage()
     flushed(storage, rolled_after=(1, 3)).release()
     storage.open(f"/d/t-0/{2:020d}.log").write(bytes(12), 0)
@@ -291,7 +291,7 @@ def test_restart_after_failed_truncation_of_damaged_log_can_truncate() -> None:
 
 
 class CrashingStorage(MemoryStorage):
-    """Crashes the process after `steps_left` more renames and removals."""
+    """Storage that crashes the process after `steps_left` more renames and removals."""
 
     steps_left = 1000
 
@@ -310,7 +310,7 @@ class CrashingStorage(MemoryStorage):
 
 
 def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionLog:
-    """Create a flushed log with five batches of one record, rolled after the given batches."""
+    """Create a flushed log with five batches of one record, and roll it after the batch numbers in `rolled_after`."""
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
     for number in range(5):
@@ -323,7 +323,7 @@ def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionL
 
 
 def reopened(storage: MemoryStorage) -> PartitionLog:
-    """Open the log after a crash. All records had been flushed, and other replicas have them."""
+    """Open the log after a crash; all records are below the recovery point, and other replicas have them."""
     return PartitionLog.open(
         storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_replica=False
     )
@@ -331,7 +331,7 @@ def reopened(storage: MemoryStorage) -> PartitionLog:
 
 @pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is damaged"])
 def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
-    """A gap before the recovery point would not be detected."""
+    """Recovery would not detect a gap below the recovery point."""
     for steps in range(40):
         storage = CrashingStorage()
         log = flushed(storage, rolled_after=range(4))

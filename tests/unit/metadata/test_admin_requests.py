@@ -50,7 +50,7 @@ def replicas_of(image: MetadataImage) -> tuple[str, str, str]:
 
 
 class TestReassignments:
-    def test_reassignment_first_adds_replicas(self) -> None:
+    def test_reassignment_adds_replicas_before_removing_others(self) -> None:
         image = cluster_image(partition_image("12", "12", 1), brokers="1234")
         moved = apply_result(image, move(image, "34"))
         assert replicas_of(moved) == ("3412", "34", "12")
@@ -160,7 +160,7 @@ class TestConfigs:
     ) -> ControllerResult[Any]:
         return alter_configs(image, [(kind, name, changes)], self.RULES)
 
-    def test_unclean_election_happens_when_it_is_enabled(self) -> None:
+    def test_enabling_unclean_leader_election_triggers_an_unclean_election(self) -> None:
         image = cluster_image(partition_image("12", "2", -1), fenced="2")
         allow = ("unclean.leader.election.enable", 0, "true")
         assert describe_partition(apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", allow))) == "1/1//"
@@ -206,7 +206,7 @@ class TestConfigs:
         result = self.alter(cluster_image(), BROKER_RESOURCE, "1", ("leader.replication.throttled.rate", 1, None))
         assert (result.response, result.records) == ([None], [])
 
-    def test_appending_to_long_config_list_is_fast_and_result_is_limited(self) -> None:
+    def test_appending_to_long_config_list_is_fast_and_result_size_is_limited(self) -> None:
         key, image = "leader.replication.throttled.replicas", cluster_image(partition_image("1", "1", 1))
         first, second = (",".join(f"{index}:1" for index in range(start, start + 60_000)) for start in (0, 30_000))
         image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", (key, 2, first)))

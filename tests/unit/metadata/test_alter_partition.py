@@ -100,7 +100,7 @@ def test_rejected_isr_change_writes_no_record(overrides: dict[str, object], code
 
 
 def test_replica_with_other_broker_epoch_cannot_join_isr() -> None:
-    """R6: the request refers to an earlier incarnation of the broker; the current one may have lost records."""
+    """R6: the request has the epoch of an earlier incarnation; the current incarnation may have lost records."""
     result = alter(IMAGE, "123", epochs={3: 99})
     assert (partition_result(result).error_code, result.records) == (ErrorCode.INELIGIBLE_REPLICA, [])
 

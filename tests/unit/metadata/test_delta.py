@@ -1,4 +1,4 @@
-"""Tests of the changes that a delta reports.  Listeners act on the reported changes only."""
+"""Tests of the changes that a MetadataDelta reports; listeners act only on reported changes."""
 
 from __future__ import annotations
 

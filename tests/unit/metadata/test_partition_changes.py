@@ -41,7 +41,7 @@ def test_unchanged_partition_has_no_record() -> None:
     assert change(partition_image("123", "123", 1)) is None
 
 
-def test_live_leader_stays_although_it_is_not_the_preferred_one() -> None:
+def test_live_leader_stays_leader_although_another_replica_is_preferred() -> None:
     assert change(partition_image("123", "123", 3)) is None
 
 
@@ -89,7 +89,7 @@ def test_eligible_replica_is_elected_when_isr_is_empty() -> None:
 
 
 def test_eligible_replica_is_not_elected_while_isr_is_not_empty() -> None:
-    """The in-sync replica may have records that the eligible ones lack, so the partition waits for it."""
+    """The in-sync replica may have records that the eligible replicas lack, so the partition stays without a leader."""
     record = expect_change(partition_image("123", "1", 1, elr="23"), live="23")
     assert record.leader == NO_LEADER
     assert record.last_known_elr == [1]
@@ -194,11 +194,11 @@ def test_no_election_elects_a_dead_replica(election: Election) -> None:
         ("1", "1", "", "", False),
         ("123", "123", "", "", True),
         ("123", "23", "", "", True),
-        ("123", "1", "", "", False),  # the others lag behind, and will truncate to its log
+        ("123", "1", "", "", False),  # replicas 2 and 3 lag behind replica 1
         ("123", "1", "2", "", True),
         ("123", "", "2", "1", True),
         ("123", "", "1", "1", False),
-        ("123", "", "1", "2", True),  # after an unclean shutdown replica 1 is not eligible any more
+        ("123", "", "1", "2", True),  # replica 1 leaves the ELR after an unclean shutdown
         ("123", "", "", "1", False),
         ("123", "", "", "2", True),
     ],

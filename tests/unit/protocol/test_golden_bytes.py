@@ -1,4 +1,4 @@
-"""The exact bytes of a few messages, derived by hand from the protocol's specification."""
+"""Checks the exact bytes of a few messages, derived by hand from the protocol's specification."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ GOLDEN: list[tuple[Message, int, str]] = [
         0,
         "01 00000001 01 02 74 00000002 00 00",
     ),
-    # New in Kafka 4.4, which neither reference implementation of the property tests supports.
+    # This version is new in Kafka 4.4, which neither oracle of the property tests supports.
     (
         DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=134, error_message="no")]),
         3,

@@ -1,4 +1,4 @@
-"""Malformed input: truncated, oversized and random bytes raise only DecodeError and use bounded memory."""
+"""Tests of malformed input: truncated, oversized and random bytes raise only DecodeError and use bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message objects, version ranges, and the table of APIs."""
+"""Tests of message objects, version ranges, and the table of APIs."""
 
 from __future__ import annotations
 

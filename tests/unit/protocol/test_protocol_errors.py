@@ -1,4 +1,4 @@
-"""Compares the error codes with Kafka 4.4's: names, codes, and which are retriable."""
+"""Compares the names, codes and retriability of errors with those in Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
-# Kafka 4.4, in the order of the codes, from -1 on.
+# The names of Kafka 4.4's errors in the order of their codes, from -1.
 NAMES = [
     "UNKNOWN_SERVER_ERROR",
     "NONE",

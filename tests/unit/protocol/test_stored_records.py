@@ -1,4 +1,4 @@
-"""The on-disk format of metadata, group, transaction and control records."""
+"""Tests of the on-disk format of metadata, group, transaction and control records."""
 
 from __future__ import annotations
 

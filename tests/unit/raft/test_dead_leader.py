@@ -1,6 +1,6 @@
 """When the leader's process dies, the two other voters elect a leader at once.
 
-Their vote responses may still name the dead leader: a voter that has not noticed its death yet still follows it.
+A vote response may still name the dead leader, if the responding voter has not noticed the leader's death.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pre_vote_to(node_id: int, effects: list[Any]) -> Any:
     return next(effect.request for effect in effects if isinstance(effect, SendRequest) and effect.node_id == node_id)
 
 
-def test_granted_vote_counts_although_it_names_the_dead_leader() -> None:
+def test_granted_pre_vote_counts_although_it_names_the_dead_leader() -> None:
     raft = follower()
     request = pre_vote_to(OTHER, raft.on_connection_refused(DEAD, 10))
     assert isinstance(raft.role, Prospective)
@@ -41,7 +41,7 @@ def test_granted_vote_counts_although_it_names_the_dead_leader() -> None:
     assert isinstance(raft.role, Candidate)
 
 
-def test_rejected_vote_that_names_a_leader_makes_candidate_follow_it() -> None:
+def test_voter_follows_the_leader_named_in_a_rejected_pre_vote() -> None:
     raft = follower()
     request = pre_vote_to(OTHER, raft.on_connection_refused(DEAD, 10))
     raft.handle_response(OTHER, request, messages.vote_response(ErrorCode.NONE, DEAD, 1, granted=False), 11)

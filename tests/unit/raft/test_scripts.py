@@ -1,4 +1,4 @@
-"""Scripted traces of the Raft core.  `support.raft_script` documents the format of the files in `scripts/`.
+"""Runs the Raft scripts in `scripts/` and compares their traces.  `support.raft_script` documents the file format.
 
 To accept changed traces, run `RAFT_SCRIPTS_REWRITE=1 pytest tests/unit/raft/test_scripts.py` and review the diff.
 """

@@ -39,9 +39,9 @@ def test_new_consumer_session_does_not_close_other_sessions() -> None:
 
 
 def test_partition_removed_and_added_in_one_request_is_kept() -> None:
-    """A replica that was moved away and back is added under a new key and removed under the old one in one request.
+    """A replica that moved away and back is removed with the old key and added with a new key in the same request.
 
-    If the request forgot the partition, the leader would drop it, and every fetch would return at once.
+    If the request forgot the partition, the leader would drop the partition, and every fetch would return at once.
     """
     partition, topic_id = FetchPartition(partition=3, fetch_offset=5), b"t" * 16
     state, session = FetchSessionHandler(), FetchSession(7, 1)

@@ -78,15 +78,15 @@ def test_next_fetch_precedes_append_only_below_leaders_high_watermark(
 @pytest.mark.parametrize(
     ("epoch", "end_offset", "expected"),
     [
-        (3, 8, 8),  # the leader's epoch 3 ends before the follower's
-        (3, 20, 10),  # the follower's epoch 3 ends first: nothing to truncate
-        (2, 5, 6),  # the follower does not have epoch 2: truncate to the end of its epoch 1
+        (3, 8, 8),  # epoch 3 ends at 8 on the leader, at 10 on the follower
+        (3, 20, 10),  # epoch 3 ends at 10 on the follower, so nothing is truncated
+        (2, 5, 6),  # the follower has no epoch 2, so it truncates to the end of epoch 1
         (1, 4, 4),
         (1, 9, 6),
     ],
 )
 def test_truncation_offset_follows_leader_epochs(epoch: int, end_offset: int, expected: int) -> None:
-    """R2: a follower never truncates to its high watermark (4 in this test), which may lag behind the leader's."""
+    """R2: a follower never truncates to its high watermark, here 4, which may be lower than the leader's."""
     assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 
@@ -105,8 +105,8 @@ def test_fenced_epoch_stops_fetching_and_other_leader_errors_are_retried() -> No
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
-        (0, 6, (6, False)),  # the follower's log is longer than the leader's
-        (20, 30, (20, True)),  # the leader has deleted the follower's next records
+        (0, 6, (6, False)),  # the leader's log ends before the fetch offset
+        (20, 30, (20, True)),  # the leader's log starts after the fetch offset
         (5, 30, (10, False)),
     ],
 )
@@ -117,6 +117,6 @@ def test_out_of_range_follower_continues_within_leaders_log(start: int, end: int
     assert follower.reset_offset(Log(), start, end) == expected
 
 
-def test_log_is_replaced_if_leaders_log_ends_before_it_starts() -> None:
-    """Records were deleted up to an offset beyond the log end of the next leader, which was elected uncleanly."""
+def test_follower_log_is_replaced_if_leader_log_ends_before_follower_log_starts() -> None:
+    """The log of an uncleanly elected leader may end before the offset up to which DeleteRecords deleted records."""
     assert follower.reset_offset(Log(log_start_offset=8), 1, 5) == (1, True)

@@ -69,11 +69,11 @@ def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     fetch(replicas, 2, 12, end=12)
     assert replicas.compute_high_watermark(12, 0, all_eligible) == 10
     assert replicas.compute_high_watermark(12, 0, none_eligible) == 12
-    assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 does not keep up any more
+    assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 lags behind
 
 
 def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up() -> None:
-    """A follower that left the ISR recently has many records to fetch; producers must not wait for it."""
+    """A follower that recently left the ISR has many records to fetch, and producers must not wait for it."""
     replicas = leader()
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -85,13 +85,13 @@ def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up(
     fetch(replicas, 3, 900, end=1001, now_ms=2001, epoch=200)
     fetch(replicas, 2, 1001, end=1001, now_ms=2001)
     assert replicas.compute_high_watermark(1001, 2001, all_eligible) == 1001
-    fetch(replicas, 3, 1001, end=1002, now_ms=2002, epoch=200)  # the leader's end at its previous fetch
+    fetch(replicas, 3, 1001, end=1002, now_ms=2002, epoch=200)  # the log end offset at the previous fetch
     fetch(replicas, 2, 1002, end=1002, now_ms=2002)
     assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
 def test_high_watermark_does_not_wait_for_new_incarnation_of_follower_until_it_catches_up() -> None:
-    """The follower left the ISR, and its previous incarnation was caught up until it stopped."""
+    """Replica 3 is not in the ISR; its previous incarnation was caught up until it stopped."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -124,7 +124,7 @@ def test_follower_removed_from_isr_is_no_longer_considered_caught_up() -> None:
 
 
 def test_caught_up_follower_starts_to_lag_at_next_append() -> None:
-    """Before the append there was no append, and therefore no fetch, for a long time."""
+    """Before this append, no records were appended or fetched for a long time."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=0)
     fetch(replicas, 3, 9, end=10, now_ms=0)
@@ -167,7 +167,7 @@ def test_isr_expansion_takes_effect_when_proposed_and_shrink_when_in_metadata_lo
 
 
 def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
-    """R5: the leader's high watermark may lag; a follower that has reached it may lack earlier leaders' commits."""
+    """R5: a new leader's high watermark may lag, so a follower that has reached it may lack committed records."""
     replicas = leader(isr=(1, 2), end=10)
     fetch(replicas, 3, 7, end=10)
     assert (
@@ -183,7 +183,7 @@ def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
 
 
 def test_isr_proposal_contains_broker_epoch_of_fetching_incarnation() -> None:
-    """R6: the controller rejects the proposal if the broker has restarted since, perhaps with an empty disk."""
+    """R6: the controller rejects the proposal if the follower has restarted since, perhaps with an empty disk."""
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0, epoch=41)
     proposal = replicas.propose_isr_change(
@@ -260,7 +260,7 @@ def test_newer_image_replaces_pending_proposal() -> None:
     replicas.on_image_changed(image, 0)
     assert replicas.pending_proposal is None
     assert replicas.isr == (1,)
-    replicas.on_proposal_accepted((1, 2, 3), 7)  # a late response
+    replicas.on_proposal_accepted((1, 2, 3), 7)  # the controller's response arrives late
     assert replicas.isr == (1,)
 
 

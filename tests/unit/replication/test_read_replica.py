@@ -16,9 +16,9 @@ LEADER = ReplicaView(1, "a", 100)
     [
         ("b", [ReplicaView(2, "b", 90), ReplicaView(3, "c", 100)], 2),
         ("b", [ReplicaView(2, "b", 90), ReplicaView(3, "b", 100)], 3),  # the highest log end offset wins
-        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 20)], 2),  # then the smallest lag
-        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 5)], 3),  # then the higher id
-        ("a", [ReplicaView(2, "a", 100)], None),  # the leader is in the rack too
+        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 20)], 2),  # of equal offsets, the smallest lag wins
+        ("b", [ReplicaView(2, "b", 90, 5), ReplicaView(3, "b", 90, 5)], 3),  # of equal lags, the higher id wins
+        ("a", [ReplicaView(2, "a", 100)], None),  # the leader is also in rack a
         ("d", [ReplicaView(2, "b", 100)], None),
         ("", [ReplicaView(2, "", 100)], None),
         ("b", [ReplicaView(2, None, 100)], None),

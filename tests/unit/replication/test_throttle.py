@@ -13,10 +13,10 @@ def throttle_with_rate(bytes_per_s: int | None = 1000) -> ReplicationThrottle:
     return throttle
 
 
-def test_rate_is_measured_since_oldest_sample_but_at_least_one_second() -> None:
+def test_rate_is_measured_since_oldest_sample_over_at_least_one_second() -> None:
     limit = throttle_with_rate()
     limit.record(1000, 5000)
-    assert not limit.is_exceeded(5000)  # the bytes of one second at the limit
+    assert not limit.is_exceeded(5000)  # these are the bytes that the limit allows per second
     assert limit.is_exceeded(5000, more_bytes=1)
     limit.record(1000, 5500)
     assert limit.is_exceeded(5500)

@@ -1,4 +1,4 @@
-"""The broker's command line: defaults, overrides, error messages and help."""
+"""Tests of the broker's command line: defaults, overrides, error messages and help."""
 
 from __future__ import annotations
 

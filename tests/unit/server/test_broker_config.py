@@ -1,4 +1,4 @@
-"""The broker's configuration: Kafka's keys and defaults, all errors at once, warnings about unknown keys."""
+"""Tests of BrokerConfig: Kafka's keys and defaults, all errors at once, warnings about unknown keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_broker.server.network.request_memory import DEFAULT_BYTES_MAX, req
 
 
 def parse(**properties: str) -> BrokerConfig:
-    """`node_id="2"` sets `node.id`."""
+    """Parse `properties`, whose keys have underscores instead of dots."""
     return BrokerConfig.from_properties(
         {"node.id": "1"} | {key.replace("_", "."): value for key, value in properties.items()}
     )

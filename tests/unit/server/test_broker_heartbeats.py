@@ -1,4 +1,4 @@
-"""Heartbeats of a broker whose controller is unreachable: log lines are rate-limited, and heartbeats continue."""
+"""Tests of heartbeats to an unreachable controller: log lines are rate-limited, and heartbeats continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.virtual_time import run_in_virtual_time
 
 
 class FakeChannel:
-    """The first ten heartbeats fail with `error`."""
+    """A controller channel on which the first ten heartbeats fail with `error`."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -17,8 +17,8 @@ from support.ports import free_ports
 
 
 @pytest.mark.parametrize("waits_for", ["the quorum", "its logs"])
-def test_cancelled_start_leaves_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
-    """A quorum that keeps running would write to its log after the directories are released, and log an error."""
+def test_cancelled_start_closes_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
+    """A quorum that is not closed would write to the metadata log after the directories are released."""
 
     async def work() -> None:
         waiting, (port, other) = asyncio.Event(), free_ports(2)
@@ -47,7 +47,7 @@ def test_cancelled_start_leaves_the_quorum(tmp_path: Path, monkeypatch: pytest.M
         config = BrokerConfig.from_properties(properties)
         starting = asyncio.ensure_future(Node.start(config, cluster_id=encode_uuid(bytes(16))))
         await waiting.wait()
-        await asyncio.sleep(0)  # let the start reach its wait
+        await asyncio.sleep(0)  # let Node.start reach the point where it waits
         assert not starting.done()
         starting.cancel()
         with suppress(asyncio.CancelledError):

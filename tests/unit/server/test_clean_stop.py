@@ -19,7 +19,7 @@ from support.ports import free_port
 def test_clean_shutdown_marker_is_written_after_the_metadata_log_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_synced: bool
 ) -> None:
-    """In the reverse order, a power failure in between leaves an incomplete log that the next start does not check."""
+    """If the marker were written first, a power failure could leave an incomplete log that the next start trusts."""
     calls: list[str] = []
     close_log, close_directory = MetadataLog.close, LogDirectory.close
 

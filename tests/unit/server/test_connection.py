@@ -18,7 +18,7 @@ from headrace_broker.server.network.request_memory import RequestMemoryPool
 
 
 class FakeTransport:
-    """Collects the written bytes; a test can simulate a client that does not read."""
+    """A transport that collects the written bytes; `unwritten_bytes` simulates a client that does not read."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -53,7 +53,7 @@ class FakeTransport:
 
 
 class FakeRouter:
-    """Echoes each frame, unless its first byte says otherwise: P delays, H mutes, X raises, 0 sends no response."""
+    """A router that echoes each frame, unless the first byte is P (delay), H (mute), X (raise) or 0 (no response)."""
 
     def __init__(self, memory: RequestMemoryPool | None = None) -> None:
         self.frames: list[bytes] = []
@@ -86,8 +86,8 @@ class FakeRouter:
         self.is_disconnected = True
 
 
-class Peer:
-    """One connection with a fake router and transport; `send` delivers bytes as a transport does."""
+class SimulatedClient:
+    """A client whose connection has a fake router and transport; `send` delivers bytes as a transport does."""
 
     def __init__(self, limits: ConnectionLimits | None = None, memory: RequestMemoryPool | None = None) -> None:
         self.router = FakeRouter(memory)
@@ -96,7 +96,7 @@ class Peer:
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes, step: int = 1 << 30) -> int:
-        """Deliver until all bytes are received or reading stops; returns the number of received bytes."""
+        """Deliver `data` until all bytes are received or reading stops; return the number of received bytes."""
         received = 0
         while received < len(data) and self.transport.reading and not self.transport.closed:
             buffer = self.connection.get_buffer(-1)
@@ -122,8 +122,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def peer() -> Peer:
-    return Peer()
+def client() -> SimulatedClient:
+    return SimulatedClient()
 
 
 SMALL = [8] * 50
@@ -137,250 +137,255 @@ LARGE = [3_000_000, 8, 5_000_000]
     + [(LARGE, 9_999), (LARGE, 1 << 20)],
 )
 def test_frames_are_received_complete_for_any_segmentation(sizes: list[int], step: int) -> None:
-    peer = Peer()
+    client = SimulatedClient()
     bodies = [bytes([65 + number % 7]) * size for number, size in enumerate(sizes)]
-    peer.send(b"".join(map(frame, bodies)), step)
-    assert peer.router.frames == bodies
-    assert bytes(peer.transport.written) == b"".join(bodies)
+    client.send(b"".join(map(frame, bodies)), step)
+    assert client.router.frames == bodies
+    assert bytes(client.transport.written) == b"".join(bodies)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 101, 2**31 - 1])
 def test_invalid_request_size_closes_connection(size: int, caplog: pytest.LogCaptureFixture) -> None:
-    peer = Peer(ConnectionLimits(request_bytes_max=100, time_slice_s=600))
-    peer.send(struct.pack(">i", size) + bytes(50))
-    assert peer.transport.closed
-    assert peer.router.frames == []
+    client = SimulatedClient(ConnectionLimits(request_bytes_max=100, time_slice_s=600))
+    client.send(struct.pack(">i", size) + bytes(50))
+    assert client.transport.closed
+    assert client.router.frames == []
     assert [record.getMessage() for record in caplog.records] == [
         f"Connection from 127.0.0.1:5000: closing, request size {size} is not within 8..100 bytes"
     ]
 
 
-def test_malformed_request_closes_connection_after_earlier_responses(peer: Peer) -> None:
-    peer.send(frame(body(b"a")) + frame(body(b"X")) + frame(body(b"b")))
-    assert bytes(peer.transport.written) == body(b"a")
-    assert peer.transport.closed
-    assert len(peer.router.frames) == 2
+def test_malformed_request_closes_connection_after_earlier_responses(client: SimulatedClient) -> None:
+    client.send(frame(body(b"a")) + frame(body(b"X")) + frame(body(b"b")))
+    assert bytes(client.transport.written) == body(b"a")
+    assert client.transport.closed
+    assert len(client.router.frames) == 2
 
 
 @pytest.mark.anyio
-async def test_responses_are_sent_in_order_of_requests(peer: Peer) -> None:
-    peer.send(b"".join(frame(body(tag)) for tag in (b"a", b"P1", b"b", b"P2", b"c")))
-    assert bytes(peer.transport.written) == body(b"a")
-    first, second = peer.router.slots
+async def test_responses_are_sent_in_order_of_requests(client: SimulatedClient) -> None:
+    client.send(b"".join(frame(body(tag)) for tag in (b"a", b"P1", b"b", b"P2", b"c")))
+    assert bytes(client.transport.written) == body(b"a")
+    first, second = client.router.slots
     second.fill((b"two",))
-    assert bytes(peer.transport.written) == body(b"a")
+    assert bytes(client.transport.written) == body(b"a")
     first.fill((b"one",))
-    assert bytes(peer.transport.written) == body(b"a") + b"one" + body(b"b") + b"two" + body(b"c")
+    assert bytes(client.transport.written) == body(b"a") + b"one" + body(b"b") + b"two" + body(b"c")
 
 
 @pytest.mark.anyio
-async def test_responses_that_complete_together_are_sent_with_one_write(peer: Peer) -> None:
+async def test_responses_that_complete_together_are_sent_with_one_write(client: SimulatedClient) -> None:
     purgatory = Purgatory(asyncio.get_running_loop())
-    peer.send(b"".join(frame(body(b"P")) for _ in range(5)))
-    for number, slot in enumerate(peer.router.slots):
+    client.send(b"".join(frame(body(b"P")) for _ in range(5)))
+    for number, slot in enumerate(client.router.slots):
         response = b"%d" % number
         purgatory.watch(partial(slot.fill, (response,)), [], 1000, required_offsets={"a": number})
     purgatory.try_complete("a", 3, 1)
     purgatory.complete_due()
-    assert bytes(peer.transport.written) == b"0123"
-    assert peer.transport.writes == 1
+    assert bytes(client.transport.written) == b"0123"
+    assert client.transport.writes == 1
     purgatory.close()
 
 
 @pytest.mark.anyio
-async def test_request_that_mutes_connection_blocks_later_requests(peer: Peer) -> None:
-    peer.send(frame(body(b"H")) + frame(body(b"a")))
-    assert len(peer.router.frames) == 1
-    peer.router.slots[0].fill((b"first",))
+async def test_request_that_mutes_connection_blocks_later_requests(client: SimulatedClient) -> None:
+    client.send(frame(body(b"H")) + frame(body(b"a")))
+    assert len(client.router.frames) == 1
+    client.router.slots[0].fill((b"first",))
     await asyncio.sleep(0)
-    assert bytes(peer.transport.written) == b"first" + body(b"a")
+    assert bytes(client.transport.written) == b"first" + body(b"a")
 
 
 @pytest.mark.anyio
-async def test_no_more_requests_are_read_from_client_that_never_reads(peer: Peer) -> None:
-    peer.connection.pause_writing()
-    received = peer.send(frame(body(b"a", 1000)) * 1000)
+async def test_connection_stops_reading_requests_of_client_that_does_not_read_responses(
+    client: SimulatedClient,
+) -> None:
+    client.connection.pause_writing()
+    received = client.send(frame(body(b"a", 1000)) * 1000)
     assert received < 40_000
-    assert not peer.transport.reading
-    assert peer.router.frames == []
-    assert peer.connection.buffered_bytes < 64 * 1024
-    peer.connection.resume_writing()
+    assert not client.transport.reading
+    assert client.router.frames == []
+    assert client.connection.buffered_bytes < 64 * 1024
+    client.connection.resume_writing()
     await asyncio.sleep(0)
-    assert peer.transport.reading
-    assert len(peer.router.frames) == received // 1004
+    assert client.transport.reading
+    assert len(client.router.frames) == received // 1004
 
 
 @pytest.mark.anyio
 async def test_responses_queued_after_delayed_request_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(queued_bytes_max=10_000, time_slice_s=600))
-    peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
-    assert 10 <= len(peer.router.frames) <= 13
-    assert not peer.transport.reading
-    peer.router.slots[0].fill((b"one",))
+    client = SimulatedClient(ConnectionLimits(queued_bytes_max=10_000, time_slice_s=600))
+    client.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
+    assert 10 <= len(client.router.frames) <= 13
+    assert not client.transport.reading
+    client.router.slots[0].fill((b"one",))
     await asyncio.sleep(0)
-    assert peer.transport.reading
+    assert client.transport.reading
 
 
 @pytest.mark.anyio
 async def test_delayed_requests_are_bounded() -> None:
-    peer = Peer(ConnectionLimits(queued_responses_max=10, time_slice_s=600))
-    peer.send(frame(body(b"P")) * 5000)
-    assert len(peer.router.slots) == 10
-    assert not peer.transport.reading
-    for slot in list(peer.router.slots):
+    client = SimulatedClient(ConnectionLimits(queued_responses_max=10, time_slice_s=600))
+    client.send(frame(body(b"P")) * 5000)
+    assert len(client.router.slots) == 10
+    assert not client.transport.reading
+    for slot in list(client.router.slots):
         slot.fill((b"x",))
     await asyncio.sleep(0)
-    assert len(peer.router.slots) == 20
-    assert bytes(peer.transport.written) == b"x" * 10
+    assert len(client.router.slots) == 20
+    assert bytes(client.transport.written) == b"x" * 10
 
 
 @pytest.mark.anyio
-async def test_unsent_responses_are_counted_until_sent_or_disconnected(peer: Peer) -> None:
-    peer.send(frame(body(b"P")) + frame(body(b"a", 1000)) + frame(body(b"P")) + frame(body(b"b", 500)))
-    assert peer.router.unsent_bytes == 1500
-    peer.router.slots[0].fill((b"one",))
-    assert peer.router.unsent_bytes == 500
-    peer.transport.unwritten_bytes = 1003
-    peer.connection.pause_writing()
-    assert peer.router.unsent_bytes == 1503
-    peer.connection.resume_writing()
-    assert peer.router.unsent_bytes == 500
-    peer.connection.pause_writing()
-    peer.connection.connection_lost(None)
-    peer.router.slots[1].fill((b"two",))
-    assert peer.router.unsent_bytes == 0
+async def test_unsent_responses_are_counted_until_sent_or_disconnected(client: SimulatedClient) -> None:
+    client.send(frame(body(b"P")) + frame(body(b"a", 1000)) + frame(body(b"P")) + frame(body(b"b", 500)))
+    assert client.router.unsent_bytes == 1500
+    client.router.slots[0].fill((b"one",))
+    assert client.router.unsent_bytes == 500
+    client.transport.unwritten_bytes = 1003
+    client.connection.pause_writing()
+    assert client.router.unsent_bytes == 1503
+    client.connection.resume_writing()
+    assert client.router.unsent_bytes == 500
+    client.connection.pause_writing()
+    client.connection.connection_lost(None)
+    client.router.slots[1].fill((b"two",))
+    assert client.router.unsent_bytes == 0
 
 
-def test_connection_is_stuck_when_client_neither_reads_nor_sends(peer: Peer) -> None:
-    peer.send(frame(body(b"a", 1000)))
-    peer.transport.unwritten_bytes = 1000
-    peer.connection.pause_writing()
-    assert not peer.connection.is_stuck  # the client has just sent a request
-    peer.connection.sweep()
-    assert peer.connection.is_stuck
-    peer.transport.unwritten_bytes = 900
-    assert not peer.connection.is_stuck
-    peer.connection.sweep()
-    assert peer.connection.is_stuck
-    peer.connection.abort("enough")
-    assert peer.transport.aborted
+def test_connection_is_stuck_when_client_neither_reads_nor_sends(client: SimulatedClient) -> None:
+    client.send(frame(body(b"a", 1000)))
+    client.transport.unwritten_bytes = 1000
+    client.connection.pause_writing()
+    assert not client.connection.is_stuck  # the client has just sent a request
+    client.connection.sweep()
+    assert client.connection.is_stuck
+    client.transport.unwritten_bytes = 900
+    assert not client.connection.is_stuck
+    client.connection.sweep()
+    assert client.connection.is_stuck
+    client.connection.abort("enough")
+    assert client.transport.aborted
 
 
 @pytest.mark.anyio
 async def test_delayed_requests_count_towards_queued_bytes() -> None:
-    peer = Peer(ConnectionLimits(queued_bytes_max=100_000, time_slice_s=600))
-    handle = peer.router.handle
+    client = SimulatedClient(ConnectionLimits(queued_bytes_max=100_000, time_slice_s=600))
+    handle = client.router.handle
 
     def delay(connection: Connection, frame: memoryview) -> None:
-        peer.router.frames.append(bytes(frame))
-        peer.router.slots.append(connection.reserve_response(len(frame)))
+        client.router.frames.append(bytes(frame))
+        client.router.slots.append(connection.reserve_response(len(frame)))
 
-    peer.router.handle = delay  # type: ignore[method-assign]
-    peer.send(frame(body(b"P", 1000)) * 1000)
-    assert 10 <= len(peer.router.slots) <= 15
-    assert not peer.transport.reading
-    peer.router.handle = handle  # type: ignore[method-assign]
-    for slot in peer.router.slots:
+    client.router.handle = delay  # type: ignore[method-assign]
+    client.send(frame(body(b"P", 1000)) * 1000)
+    assert 10 <= len(client.router.slots) <= 15
+    assert not client.transport.reading
+    client.router.handle = handle  # type: ignore[method-assign]
+    for slot in client.router.slots:
         slot.fill((b"x",))
     await asyncio.sleep(0)
-    assert peer.transport.reading
+    assert client.transport.reading
 
 
 @pytest.mark.anyio
 async def test_pipelined_requests_are_processed_in_time_slices() -> None:
-    peer = Peer(ConnectionLimits(time_slice_s=0))
+    client = SimulatedClient(ConnectionLimits(time_slice_s=0))
     loop = asyncio.get_running_loop()
     frames_seen: list[int] = []
 
     def other_callback() -> None:
-        frames_seen.append(len(peer.router.frames))
+        frames_seen.append(len(client.router.frames))
         loop.call_soon(other_callback)
 
     loop.call_soon(other_callback)
     bodies = [body(b"a", 8 + number) for number in range(20)]
-    peer.send(b"".join(map(frame, bodies)))
-    assert peer.router.frames == bodies[:1]
+    client.send(b"".join(map(frame, bodies)))
+    assert client.router.frames == bodies[:1]
     for _ in bodies:
         await asyncio.sleep(0)
-    assert peer.router.frames == bodies
-    assert bytes(peer.transport.written) == b"".join(bodies)
+    assert client.router.frames == bodies
+    assert bytes(client.transport.written) == b"".join(bodies)
     assert frames_seen[:5] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.anyio
 async def test_pipelined_requests_are_processed_before_closing_after_eof() -> None:
     """A producer with acks=0 disconnects right after writing and does not retry its requests."""
-    peer = Peer(ConnectionLimits(time_slice_s=0))
-    peer.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])
-    keeps_open = peer.connection.eof_received()
+    client = SimulatedClient(ConnectionLimits(time_slice_s=0))
+    client.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])
+    keeps_open = client.connection.eof_received()
     assert keeps_open
-    assert len(peer.router.frames) == 1
+    assert len(client.router.frames) == 1
     for _ in range(19):
-        assert not peer.transport.closed
+        assert not client.transport.closed
         await asyncio.sleep(0)
-    assert len(peer.router.frames) == 20
-    assert peer.transport.closed  # the incomplete request at the end is dropped
+    assert len(client.router.frames) == 20
+    assert client.transport.closed  # the incomplete request at the end is dropped
 
 
 @pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for a response"])
-def test_eof_closes_connection_at_once_without_request_for_next_slice(peer: Peer, waiting: bytes) -> None:
-    peer.send(frame(body(b"0")) + waiting)
-    assert not peer.connection.eof_received()
+def test_eof_closes_connection_at_once_if_no_request_is_left_for_the_next_time_slice(
+    client: SimulatedClient, waiting: bytes
+) -> None:
+    client.send(frame(body(b"0")) + waiting)
+    assert not client.connection.eof_received()
 
 
 @pytest.mark.anyio
-async def test_time_slices_keep_connection_limits() -> None:
-    peer = Peer(ConnectionLimits(time_slice_s=0))
-    received = peer.send(frame(body(b"a", 1000)) * 2000)
-    assert not peer.transport.reading
-    assert peer.connection.buffered_bytes <= 512 * 1024
+async def test_connection_limits_apply_to_requests_processed_in_time_slices() -> None:
+    client = SimulatedClient(ConnectionLimits(time_slice_s=0))
+    received = client.send(frame(body(b"a", 1000)) * 2000)
+    assert not client.transport.reading
+    assert client.connection.buffered_bytes <= 512 * 1024
     for _ in range(received // 1004):
         await asyncio.sleep(0)
-    assert len(peer.router.frames) == received // 1004
-    assert peer.transport.reading
+    assert len(client.router.frames) == received // 1004
+    assert client.transport.reading
 
 
-def test_frame_size_without_its_bytes_allocates_no_memory(peer: Peer) -> None:
-    peer.send(struct.pack(">i", 100_000_000) + bytes(100_000))
-    assert peer.connection.buffered_bytes <= 4 * 1024 * 1024
+def test_large_frame_size_allocates_no_memory_before_the_frame_arrives(client: SimulatedClient) -> None:
+    client.send(struct.pack(">i", 100_000_000) + bytes(100_000))
+    assert client.connection.buffered_bytes <= 4 * 1024 * 1024
 
 
-def test_large_receive_buffer_shrinks_when_idle(peer: Peer) -> None:
-    peer.send(frame(body(b"a", 1_000_000)))
-    assert peer.connection.buffered_bytes > 1_000_000
-    assert peer.connection.sweep()
-    assert not peer.connection.sweep()
-    assert peer.connection.buffered_bytes == 16 * 1024
-    peer.send(frame(body(b"b")))
-    assert peer.router.frames[-1] == body(b"b")
+def test_large_receive_buffer_shrinks_when_idle(client: SimulatedClient) -> None:
+    client.send(frame(body(b"a", 1_000_000)))
+    assert client.connection.buffered_bytes > 1_000_000
+    assert client.connection.sweep()
+    assert not client.connection.sweep()
+    assert client.connection.buffered_bytes == 16 * 1024
+    client.send(frame(body(b"b")))
+    assert client.router.frames[-1] == body(b"b")
 
 
-def test_responses_after_disconnect_are_dropped(peer: Peer) -> None:
-    peer.send(frame(body(b"P")))
-    peer.connection.connection_lost(None)
-    peer.router.slots[0].fill((b"late",))
-    peer.connection.reply((b"late",))
-    assert bytes(peer.transport.written) == b""
-    assert peer.router.is_disconnected
+def test_responses_after_disconnect_are_dropped(client: SimulatedClient) -> None:
+    client.send(frame(body(b"P")))
+    client.connection.connection_lost(None)
+    client.router.slots[0].fill((b"late",))
+    client.connection.reply((b"late",))
+    assert bytes(client.transport.written) == b""
+    assert client.router.is_disconnected
 
 
-def test_closing_connection_whose_client_does_not_read_is_aborted(peer: Peer) -> None:
-    peer.connection.close("enough")
-    peer.connection.sweep()
-    assert peer.transport.aborted
+def test_closing_connection_whose_client_does_not_read_is_aborted(client: SimulatedClient) -> None:
+    client.connection.close("enough")
+    client.connection.sweep()
+    assert client.transport.aborted
 
 
 # -- memory shared by all connections --------------------------------------------------------------------------------
 
 
-async def deliver(*streams: tuple[Peer, bytes]) -> None:
-    """Send to every peer in turn until all data is received, pausing each while its connection does not read."""
+async def deliver(*streams: tuple[SimulatedClient, bytes]) -> None:
+    """Deliver the clients' data in turn; skip clients whose connections do not read."""
     left = dict(streams)
     for _ in range(10_000):
         left = {
-            peer: data[peer.send(data, 50_000) :] if peer.transport.reading else data for peer, data in left.items()
+            client: data[client.send(data, 50_000) :] if client.transport.reading else data
+            for client, data in left.items()
         }
-        left = {peer: data for peer, data in left.items() if data}
+        left = {client: data for client, data in left.items() if data}
         if not left:
             return
         await asyncio.sleep(0)
@@ -390,7 +395,7 @@ async def deliver(*streams: tuple[Peer, bytes]) -> None:
 @pytest.mark.anyio
 async def test_large_requests_of_many_clients_share_memory_limit_and_all_complete() -> None:
     memory = RequestMemoryPool(8 << 20)
-    peers = [Peer(memory=memory) for _ in range(20)]
+    clients = [SimulatedClient(memory=memory) for _ in range(20)]
     bodies = [bytes([65 + number]) * 5_000_000 for number in range(20)]
     peak = 0
 
@@ -401,22 +406,22 @@ async def test_large_requests_of_many_clients_share_memory_limit_and_all_complet
         return is_allocated
 
     memory.try_allocate = measured  # type: ignore[method-assign]
-    await deliver(*[(peer, frame(content)) for peer, content in zip(peers, bodies, strict=True)])
-    assert [peer.router.frames for peer in peers] == [[content] for content in bodies]
-    assert peak <= (8 << 20) + (8 << 20)  # the limit, and one request in a buffer of a power of two
+    await deliver(*[(client, frame(content)) for client, content in zip(clients, bodies, strict=True)])
+    assert [client.router.frames for client in clients] == [[content] for content in bodies]
+    assert peak <= (8 << 20) + (8 << 20)  # the limit, and one request's buffer, whose size is a power of two
     assert not memory.is_under_pressure
 
 
 @pytest.mark.anyio
 async def test_stalled_request_is_distinguished_from_request_waiting_for_memory() -> None:
     memory = RequestMemoryPool(4 << 20)
-    stalled, waiting = Peer(memory=memory), Peer(memory=memory)
+    stalled, waiting = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
     stalled.send(frame(bytes(6_000_000))[:-1])
     received = waiting.send(frame(bytes(6_000_000)))
     assert not waiting.transport.reading
     assert received < 6_000_000
-    for peer in (stalled, waiting):
-        assert not peer.connection.detect_stalled_request()  # both clients have sent data since they connected
+    for client in (stalled, waiting):
+        assert not client.connection.detect_stalled_request()  # both clients have sent data since they connected
     assert stalled.connection.detect_stalled_request()
     assert not waiting.connection.detect_stalled_request()
     stalled.connection.connection_lost(None)
@@ -425,19 +430,19 @@ async def test_stalled_request_is_distinguished_from_request_waiting_for_memory(
 
 
 @pytest.mark.anyio
-async def test_requests_of_usual_size_are_received_while_large_ones_wait() -> None:
+async def test_requests_of_usual_size_are_received_while_large_requests_wait() -> None:
     memory = RequestMemoryPool(16 << 20)
-    large = [Peer(memory=memory) for _ in range(10)]
-    for peer in large:
-        peer.send(frame(bytes(9_000_000))[:-1])
-    usual = Peer(memory=memory)
+    large = [SimulatedClient(memory=memory) for _ in range(10)]
+    for client in large:
+        client.send(frame(bytes(9_000_000))[:-1])
+    usual = SimulatedClient(memory=memory)
     usual.send(frame(bytes(1_000_000)))
     assert len(usual.router.frames) == 1
 
 
 def test_idle_buffers_are_released_when_other_connections_need_memory() -> None:
     memory = RequestMemoryPool(3 << 20)
-    idle, other = Peer(memory=memory), Peer(memory=memory)
+    idle, other = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
     idle.send(frame(bytes(1_500_000)))
     assert memory.used_bytes == 2 << 20
     other.send(frame(bytes(1_500_000)))
@@ -461,11 +466,11 @@ class FakeLoop:
             work()
 
 
-def test_loop_polls_while_requests_follow_closely_and_stops_after_a_pause() -> None:
+def test_event_loop_busy_polls_while_reads_follow_closely_and_stops_after_a_pause() -> None:
     loop, now_ns = FakeLoop(), 0
     busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for _ in range(50):
-        now_ns += 600_000  # reads too far apart to start polling
+        now_ns += 600_000  # these reads are too far apart to start polling
         busy_poll.record_read(100)
         assert not loop.due
     for _ in range(16):
@@ -480,7 +485,7 @@ def test_loop_polls_while_requests_follow_closely_and_stops_after_a_pause() -> N
     assert not loop.due
     now_ns += 1_000
     busy_poll.record_read(100)
-    assert not loop.due  # polling starts again only after a new series of close reads
+    assert not loop.due  # polling starts again only after several reads in close succession
 
 
 def test_large_read_stops_busy_polling() -> None:

@@ -12,7 +12,7 @@ from headrace_broker.server.network.controller_channel import ControllerChannel,
 
 
 class FakeConnection:
-    """Responds to all requests or to none; without a response, a request times out and the connection is closed."""
+    """A connection that responds if `responds` is true; otherwise a request times out and closes the connection."""
 
     def __init__(self, responds: bool, request_timeout_ms: float) -> None:
         self.responds = responds
@@ -38,7 +38,7 @@ def fake_connections(monkeypatch: pytest.MonkeyPatch, *responds: bool) -> list[F
     return connections
 
 
-def test_request_reconnects_to_controller_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channel_reconnects_if_the_controller_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
     """TCP resumes an existing connection only a long time after a network partition has healed."""
     connections = fake_connections(monkeypatch, False, False, True)
 

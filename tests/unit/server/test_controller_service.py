@@ -1,4 +1,4 @@
-"""The controller service: responses after commit, discarding uncommitted state, fencing silent and dead brokers."""
+"""Tests of ControllerService: responses after commit, discarded uncommitted state, fencing of silent brokers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Cluster:
             await self._changed.wait()
 
     async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_local: bool = False) -> int:
-        """Register and unfence a broker; returns its epoch."""
+        """Register and unfence a broker; return the broker epoch."""
         self._incarnations += 1
         listener = Listener(name="PLAINTEXT", host="localhost", port=9000 + broker_id, security_protocol=0)
         request = BrokerRegistrationRequest(
@@ -88,7 +88,7 @@ class Cluster:
         return epoch
 
     async def send_heartbeat(self, broker_id: int, epoch: int) -> bool:
-        """Send a heartbeat of a caught-up broker; returns whether it is fenced."""
+        """Send a heartbeat of a caught-up broker; return whether the broker is fenced."""
         request = BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=1 << 40)
         return (await self.service.heartbeat(request)).is_fenced
 
@@ -234,8 +234,8 @@ def test_blocked_controller_processes_pending_heartbeats_before_fencing(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
         loop.call_later(0.05, loop.block, 0.6)
-        await asyncio.sleep(0.35)  # later than the session's deadline
-        await cluster.send_heartbeat(1, epoch)  # a heartbeat that arrived while the controller was blocked
+        await asyncio.sleep(0.35)  # the session's deadline has passed
+        await cluster.send_heartbeat(1, epoch)  # this heartbeat arrived while the controller was blocked
         await asyncio.sleep(0.15)
         await cluster.stop()
 
@@ -275,7 +275,7 @@ def test_dying_process_that_still_accepts_connections_is_probed_again() -> None:
         await cluster.until(lambda: cluster.probed.count(9002) == 2)
         cluster.refusing_ports.update((9002, 9003))
         await cluster.until(lambda: cluster.image.brokers[2].fenced)
-        assert 9003 not in cluster.probed, "it sent a heartbeat"
+        assert 9003 not in cluster.probed, "broker 3 sent a heartbeat"
         assert not cluster.image.brokers[3].fenced
         await cluster.stop()
 
@@ -283,7 +283,7 @@ def test_dying_process_that_still_accepts_connections_is_probed_again() -> None:
 
 
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
-    """A broker that accepts the probe's connection is not fenced; a broker fenced by mistake soon serves again."""
+    """The broker is not fenced while it accepts the probe's connections."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
@@ -306,7 +306,7 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
     run(work())
 
 
-def test_broker_restarted_before_it_was_fenced_is_not_a_duplicate() -> None:
+def test_registration_of_broker_restarted_before_fencing_is_not_rejected_as_duplicate() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         first = await cluster.join(2)
@@ -354,8 +354,9 @@ def test_new_controller_probes_every_broker_except_its_own() -> None:
         assert set(again.probed) == {9002, 9003}
         assert not again.image.brokers[2].fenced
         with pytest.raises(ApiError, match="is running"):
-            await again.join(1, b"another".ljust(16))  # registered over the network by another process
-        own = await again.join(1, b"new".ljust(16), is_local=True)  # the previous process must be dead
+            await again.join(1, b"another".ljust(16))  # another process registers over the network
+        # A local registration proves that the broker's previous process is dead.
+        own = await again.join(1, b"new".ljust(16), is_local=True)
         assert own == again.image.brokers[1].epoch
         await again.stop()
 

@@ -1,4 +1,4 @@
-"""Data directories: formatted once, rejected when they belong to another cluster or node."""
+"""Tests of data directories: they are formatted once, and rejected if they belong to another cluster or node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_empty_directories_are_formatted_with_one_cluster_id_and_own_directory_i
 
 
 def test_node_of_a_larger_cluster_does_not_generate_a_cluster_id() -> None:
-    """A node that lost its metadata directory does not generate an id either, because it has lost its vote."""
+    """The same applies to a node that lost its metadata directory, because its vote is lost."""
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/data")
     release(directories)

@@ -1,4 +1,4 @@
-"""Tests of delayed operations: they complete when data arrives or their deadline passes, exactly once."""
+"""Tests of delayed operations: each completes exactly once, when data arrives or the deadline passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def names(operations: list[DelayedOperation]) -> list[str]:
     return [operation.payload for operation in operations]
 
 
-def test_fetch_completes_when_missing_bytes_have_arrived() -> None:
+def test_delayed_fetch_completes_when_missing_bytes_have_arrived() -> None:
     operations = DelayedOperations()
     operations.watch(fetch("f", ["a", "b"], missing_bytes=100))
     assert operations.try_complete("a", 1, 60) == []
@@ -22,7 +22,7 @@ def test_fetch_completes_when_missing_bytes_have_arrived() -> None:
     assert not operations.is_watched("a")
 
 
-def test_produce_completes_when_every_partition_reached_its_offset() -> None:
+def test_delayed_produce_completes_when_every_partition_reaches_its_required_offset() -> None:
     operations = DelayedOperations()
     operations.watch(DelayedOperation("p", ["a", "b"], 500, required_offsets={"a": 10, "b": 5}))
     assert operations.try_complete("a", 10, 1) == []
@@ -35,7 +35,7 @@ def produce(name: str, **required_offsets: int) -> DelayedOperation:
     return DelayedOperation(name, required_offsets, 500, required_offsets=dict(required_offsets))
 
 
-def test_produces_complete_in_order_of_required_offsets() -> None:
+def test_delayed_produces_complete_in_order_of_required_offsets() -> None:
     operations = DelayedOperations()
     for name, offset in (("second", 10), ("third", 15), ("first, retried", 5), ("second, retried", 10)):
         operations.watch(produce(name, a=offset))
@@ -45,7 +45,7 @@ def test_produces_complete_in_order_of_required_offsets() -> None:
     assert not operations.is_watched("a")
 
 
-def test_cancelled_produce_does_not_affect_other_produces() -> None:
+def test_cancelled_produce_does_not_affect_other_delayed_produces() -> None:
     operations = DelayedOperations()
     produces = [produce(str(number), a=10, b=number) for number in range(5)]
     for operation in produces:
@@ -58,7 +58,7 @@ def test_cancelled_produce_does_not_affect_other_produces() -> None:
     assert len(operations) == 0
 
 
-def test_force_complete_ignores_produces_that_no_longer_wait_for_the_partition() -> None:
+def test_force_complete_ignores_delayed_produces_whose_required_offset_is_reached() -> None:
     operations = DelayedOperations()
     operations.watch(produce("p", a=10, b=5))
     assert operations.try_complete("a", 10, 1) == []
@@ -68,7 +68,7 @@ def test_force_complete_ignores_produces_that_no_longer_wait_for_the_partition()
 
 
 class Offset(int):
-    """An offset that counts the comparisons of all offsets."""
+    """An offset whose class counts the comparisons of offsets."""
 
     compared = 0
 
@@ -77,7 +77,7 @@ class Offset(int):
         return int(self) < other if isinstance(other, int) else NotImplemented
 
 
-def test_append_does_no_work_for_produces_it_does_not_complete() -> None:
+def test_append_does_not_check_delayed_produces_with_larger_required_offsets() -> None:
     operations = DelayedOperations()
     count = 1000
     for number in range(count):
@@ -86,7 +86,7 @@ def test_append_does_no_work_for_produces_it_does_not_complete() -> None:
     assert [names(operations.try_complete("a", number, 1)) for number in range(count)] == [
         [str(n)] for n in range(count)
     ]
-    assert Offset.compared < 15 * count  # binary search; checking every produce each time takes half a million
+    assert Offset.compared < 15 * count  # a linear search would compare half a million times
 
 
 def test_operations_expire_once_in_order_of_deadlines() -> None:

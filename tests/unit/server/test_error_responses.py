@@ -1,4 +1,4 @@
-"""Tests of error responses: every forwarded API has its error in the fields where clients expect it."""
+"""Tests of error responses: for every forwarded API, the error is in the fields where clients expect it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch sessions linked to partitions: the fetch of a caught-up follower does not read any log."""
+"""Tests of FetchSessionTable: the fetch of a caught-up follower does not read any log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEADER, REPLICA = 1, 2
 
 
 def partition(**changes: Any) -> Any:
-    """t-0 with ten records, led by broker 1 in epoch 4."""
+    """Return partition t-0 with ten records, led by broker 1 in epoch 4; `changes` replaces attributes."""
     replicas = SimpleNamespace(serves_consumers=lambda replica: False)
     log = SimpleNamespace(log_end_offset=10)
     given = {"leader": LEADER, "leader_epoch": 4, "log": log, "replicas": replicas, "sessions": []}
@@ -27,7 +27,7 @@ def partition(**changes: Any) -> Any:
 
 
 def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
-    """A session that fetches t-0 from offset 10, which the leader knows as the follower's end offset."""
+    """Return a session that fetches t-0 from offset 10, which the leader has recorded for the follower."""
     wanted = FetchPartition(partition=0, current_leader_epoch=4, fetch_offset=10)
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])])
     session = table.find(request, replica)
@@ -37,17 +37,17 @@ def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> 
     return session
 
 
-def has_nothing(held: Any, replica: int = REPLICA, *, is_noted: bool = True) -> bool:
+def has_nothing(held: Any, replica: int = REPLICA, *, is_recorded: bool = True) -> bool:
     async def check() -> bool:
         table = FetchSessionTable(10, Random(1), Purgatory(asyncio.get_running_loop()))
         session = new_session(table, held, replica)
-        session.partitions[TOPIC_ID, 0].is_fetch_state_recorded = is_noted
+        session.partitions[TOPIC_ID, 0].is_fetch_state_recorded = is_recorded
         return table.has_nothing_for_replica(session, LEADER)
 
     return asyncio.run(check())
 
 
-def test_caught_up_follower_has_nothing_to_read() -> None:
+def test_log_is_not_read_for_caught_up_follower() -> None:
     assert has_nothing(partition())
 
 
@@ -62,19 +62,19 @@ def test_caught_up_follower_has_nothing_to_read() -> None:
     ],
     ids=["new records", "another leader", "another epoch", "no longer the leader", "serves consumers"],
 )
-def test_follower_with_changes_to_receive_is_read(changes: dict[str, Any]) -> None:
+def test_log_is_read_if_partition_has_changes_for_the_follower(changes: dict[str, Any]) -> None:
     assert not has_nothing(partition(**changes))
 
 
-def test_follower_with_an_unrecorded_fetch_offset_is_read() -> None:
-    assert not has_nothing(partition(), is_noted=False)
+def test_log_is_read_if_the_fetch_offset_of_the_follower_is_not_recorded() -> None:
+    assert not has_nothing(partition(), is_recorded=False)
 
 
-def test_consumer_session_is_always_read() -> None:
+def test_log_is_read_for_every_consumer_fetch() -> None:
     assert not has_nothing(partition(), replica=-1)
 
 
-def test_partition_not_on_this_broker_is_read() -> None:
+def test_fetch_of_partition_missing_on_this_broker_is_not_skipped() -> None:
     assert not has_nothing(None)
 
 
@@ -92,13 +92,13 @@ def test_closed_session_is_not_attached_to_partitions() -> None:
     assert asyncio.run(attached_sessions()) == []
 
 
-def test_due_operation_completes_at_once_and_only_once() -> None:
+def test_due_operation_completes_exactly_once() -> None:
     async def completed_operations() -> list[str]:
         purgatory = Purgatory(asyncio.get_running_loop())
         completed: list[str] = []
         purgatory.watch(lambda: completed.append("produce"), ["t-0"], 10_000, required_offsets={"t-0": 5})
         purgatory.try_complete("t-0", 5, 100)
-        assert completed == []  # not completed inside `try_complete`
+        assert completed == []  # `try_complete` does not complete the operation itself
         purgatory.complete_due()
         assert completed == ["produce"]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Loading and unloading of group coordinator partitions as leaders of `__consumer_offsets` change."""
+"""Tests of loading and unloading coordinator partitions as leaders of `__consumer_offsets` change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THIS_BROKER, OTHER_BROKER = 1, 2
 
 
 class FakeGroups:
-    """Records the calls; loading partition 0 blocks until `may_load_0` is set."""
+    """A group coordinator that records the calls; loading partition 0 blocks until `may_load_0` is set."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -67,7 +67,7 @@ class Setting:
         return TopicImage(GROUP_METADATA_TOPIC, TOPIC_ID, tuple(self.images[index] for index in sorted(self.images)))
 
     def change(self, images: dict[int, PartitionImage]) -> None:
-        """Apply new leaders as the broker does."""
+        """Apply the new partition images and notify the loader, as the broker does."""
         self.images |= images
         topic = self.topic()
         for index in self.partitions.update(topic, sorted(self.held | images.keys())):

@@ -19,7 +19,7 @@ END, LEADER_EPOCH = 10, 5
 def list_offset(
     high_watermark: int, timestamp: int = -1, *, found: int | None = None, replica_id: int = -1, version: int = 5
 ) -> tuple[int, int]:
-    """Return (error, offset) from a leader that became the leader with log end offset `END`."""
+    """Return the (error code, offset) from a broker whose log end offset was `END` when it became the leader."""
     image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=LEADER_EPOCH)
     partition = SimpleNamespace(
         log=SimpleNamespace(
@@ -47,7 +47,7 @@ def test_new_leader_returns_no_latest_offset_below_previous_leaders_high_waterma
 
 
 def test_new_leader_returns_no_timestamp_result_that_may_be_uncommitted() -> None:
-    """R3, for a lookup by timestamp."""
+    """R3 also applies to a lookup by timestamp."""
     assert list_offset(6, 1_000, found=6)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(6, 1_000, found=5) == (ErrorCode.NONE, 5)
     assert list_offset(6, 1_000, found=None) == (ErrorCode.NONE, -1)

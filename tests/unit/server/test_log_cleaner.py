@@ -1,4 +1,4 @@
-"""The log cleaner with logs in memory: selection, swap, crashes at every step, uncleanable logs."""
+"""Tests of LogCleaner: selection of logs, segment swap, crashes at every step, uncleanable logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
 
 
 class Watched(InlineCleaner):
-    """Records the jobs, and calls `between` after each report."""
+    """A cleaner that records its jobs, and calls `between` after each report."""
 
     def __init__(self, storage: Storage, between: Callable[[], None] = lambda: None) -> None:
         super().__init__(storage)
@@ -52,7 +52,7 @@ def config(**properties: str) -> BrokerConfig:
 
 
 class Setting:
-    """A manager, a cleaner, and a clock."""
+    """A log manager, a log cleaner and a clock."""
 
     def __init__(self, storage: Storage | None = None, log_config: LogConfig = COMPACT) -> None:
         self.storage = storage or MemoryStorage()
@@ -118,7 +118,7 @@ def test_topics_without_compaction_are_not_cleaned() -> None:
     assert setting.clean() == 0
 
 
-def test_cleaner_offset_is_kept_over_a_restart() -> None:
+def test_cleaner_offset_survives_a_restart() -> None:
     setting = Setting()
     setting.write("t", b"aabb")
     setting.clean()
@@ -273,7 +273,7 @@ def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
 
 
 def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -> None:
-    """The cleaner process uses the log directory's name, which the recreated topic's log has by then."""
+    """The cleaner process writes to a directory by name, and the recreated topic's log has the same directory name."""
     setting = Setting()
     setting.write("t", b"aaaa")
 
@@ -355,7 +355,7 @@ def run_until_killed(storage: MortalStorage) -> None:
 
 
 def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
-    """Return the offsets of each key's records, after checking that the index locates them."""
+    """Return the offsets of each key's records; check that the index locates each batch."""
     table: dict[bytes, list[int]] = {}
     for segment in log.segments:
         for position, header, batch in segment.iter_checked_batches(0):
@@ -405,7 +405,7 @@ def test_log_is_cleaned_again_when_its_directory_cannot_be_synced(caplog: pytest
 
 
 def test_cleaner_continues_when_the_checkpoint_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
-    """On a full disk the cleaner logs one line and keeps running."""
+    """On a full disk, the cleaner logs one line and keeps running."""
     tried = asyncio.Event()
 
     class Full(MemoryStorage):

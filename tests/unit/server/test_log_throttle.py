@@ -1,4 +1,4 @@
-"""Rate limit of log lines about a condition that persists."""
+"""Tests of LogThrottle, which limits the rate of log lines about a condition that persists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distinguishing an incomplete end of the metadata log from corruption: a corrupt batch before a valid batch."""
+"""An incomplete end of the metadata log is distinguished from corruption, a corrupt batch before a valid batch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_unwritten_sector_is_not_corruption() -> None:
         lost[first : first + 512] = bytes(512)
         assert find_damage(bytes(lost)) is None
     lost = bytearray(log + bytes(4096))
-    lost[ends[2] : 1024] = bytes(1024 - ends[2])  # the first part of the sector was synced
+    lost[ends[2] : 1024] = bytes(1024 - ends[2])  # the sector was synced up to ends[2]
     assert find_damage(bytes(lost)) is None
 
 

@@ -1,4 +1,4 @@
-"""Removed or truncated segments of the metadata log: the start fails instead of losing committed records silently."""
+"""Tests of removed or truncated metadata log segments: the start fails instead of silently losing committed records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(base: int) -> str:
 
 
 def closed() -> MemoryStorage:
-    """Three segments of two batches each, closed cleanly."""
+    """Return the storage of a cleanly closed metadata log with three segments of two batches each."""
     storage = MemoryStorage()
     log = opened(storage)
     for number in range(6):
@@ -41,7 +41,7 @@ def closed() -> MemoryStorage:
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("base", [2, 4])
 def test_start_fails_when_a_segment_is_missing(base: int, was_closed_cleanly: bool) -> None:
-    """The start fails after a crash too: segments delete their log file last, so no crash leaves only indexes."""
+    """A crash cannot be the cause: a segment's .log file is deleted last, so index files never remain alone."""
     storage = closed()
     storage.remove(path(base))
     with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore it"):
@@ -50,7 +50,7 @@ def test_start_fails_when_a_segment_is_missing(base: int, was_closed_cleanly: bo
 
 @pytest.mark.parametrize("base", [0, 2])
 @pytest.mark.parametrize("cut", [1, 0])
-def test_start_fails_when_a_segment_ends_before_the_next_one_begins(base: int, cut: int) -> None:
+def test_start_fails_when_a_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
     """The segment is truncated inside or before its last batch; replay must not skip to the next segment."""
     storage = closed()
     data = storage.read(path(base))
@@ -58,7 +58,7 @@ def test_start_fails_when_a_segment_ends_before_the_next_one_begins(base: int, c
     storage.write(path(base), data[: last + cut])
     with pytest.raises(StartError, match=f"{path(base)} ends before offset {base + 2}, where the next segment begins"):
         opened(storage)
-    assert opened(storage, was_closed_cleanly=False).log_end_offset == base + 1  # later batches were not synced
+    assert opened(storage, was_closed_cleanly=False).log_end_offset == base + 1  # a crash may lose the later batches
 
 
 def test_complete_segments_are_loaded() -> None:

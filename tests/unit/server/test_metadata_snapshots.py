@@ -1,4 +1,4 @@
-"""Metadata snapshots: writing, loading at start, fetching from the leader, and crashes during these."""
+"""Tests of metadata snapshots: how they are written, loaded and fetched, even if the process crashes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def snapshotted(log: MetadataLog, images: Sequence[MetadataImage], **policy: int) -> None:
-    """Commit the images in order; a snapshot of each is due."""
+    """Commit `images` in order; by default, a snapshot is due after each image."""
     now = [images[0]]
     snapshot_policy = SnapshotPolicy(**{"max_bytes_between": 1, **policy})
     snapshotter = Snapshotter(log, lambda: now[0], snapshot_policy, lambda: NOW_MS)
@@ -147,7 +147,7 @@ class TestLog:
         assert again.earliest_snapshot() is None
         assert again.log_start_offset == 0
 
-    def test_corrupt_snapshot_is_ignored_when_an_older_one_is_valid(self) -> None:
+    def test_corrupt_snapshot_is_ignored_when_an_older_snapshot_is_valid(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 10)
         for offset in (3, 7):
@@ -195,7 +195,7 @@ class TestLog:
         assert names(storage) == ["00000000000000000000.log"]
 
     def test_log_that_ends_before_its_snapshot_is_reset_to_the_snapshots_end(self) -> None:
-        """After a power failure an observer's unsynced records are lost, but its snapshot was synced."""
+        """In a power failure, an observer may lose unsynced records that its synced snapshot covers."""
         storage = MemoryStorage()
         log = filled(storage, 3)
         write_snapshot(log, image_at(49))
@@ -295,7 +295,7 @@ def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snaps
 
 
 def test_leader_epochs_are_synced_with_the_records() -> None:
-    """Stale epochs after a power failure would make the log truncate records that agree with the leader's."""
+    """With stale epochs after a power failure, the log would truncate records that the leader has too."""
     log = filled(MemoryStorage(), 2)
     log.roll()
     log.append(block(3), 2)

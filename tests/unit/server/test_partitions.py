@@ -1,4 +1,4 @@
-"""The table of a broker's partitions: applying images, opening logs, removing partitions."""
+"""Tests of PartitionTable, the broker's partitions: applying images, opening logs, removing partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probing for a dead process: only connections refused at every address of its host prove that it is dead."""
+"""Tests of the process probe: a process is dead only if every address of its host refuses connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.virtual_time import run_in_virtual_time
         (None, False),
     ],
 )
-def test_only_refused_connections_count_as_refused(error: BaseException | None, refused: bool) -> None:
+def test_only_connection_refused_errors_count_as_refused(error: BaseException | None, refused: bool) -> None:
     assert is_connection_refused(error) is refused
 
 
@@ -75,7 +75,7 @@ def test_probe_distinguishes_a_listening_socket_from_a_bound_socket() -> None:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        assert await refuses_connections("127.0.0.1", port)  # bound, but not listening
+        assert await refuses_connections("127.0.0.1", port)  # the socket is bound but not listening
         listening.listen()
         assert not await refuses_connections("127.0.0.1", port)
         listening.close()

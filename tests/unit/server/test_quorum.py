@@ -1,4 +1,4 @@
-"""The quorum's I/O with a log in memory: votes are synced first, commits are in order, failures lose no records."""
+"""Tests of the quorum's I/O: votes are synced first, commits are in order, failures lose no records."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def started(storage: Storage, **more: Any) -> Voter:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_vote_written_by_a_killed_process_survives_a_power_failure_after_it_was_read(seed: int) -> None:
-    """Opening the log must sync the vote: if a power failure lost it, the voter could vote twice in the epoch."""
+def test_vote_of_a_killed_process_survives_a_power_failure_after_the_next_start_has_read_it(seed: int) -> None:
+    """Opening the metadata log must sync the vote: a voter that loses a vote could vote twice in the epoch."""
     disk = SimulatedDisk(Random(seed))
 
     def opened() -> MetadataLog:
@@ -56,7 +56,7 @@ def test_vote_written_by_a_killed_process_survives_a_power_failure_after_it_was_
 
     opened().write_state(QuorumState(leader_epoch=4))
     voted = QuorumState(leader_epoch=5, voted_id=2, voters=(1, 2, 3))
-    disk.mount().write_atomic(QUORUM_STATE, voted.to_json())  # killed before the name was synced
+    disk.mount().write_atomic(QUORUM_STATE, voted.to_json())  # the process dies before it syncs the directory
     assert opened().read_state() == voted
     disk.lose_power()
     assert opened().read_state() == voted
@@ -247,9 +247,9 @@ def test_rejected_request_is_logged_with_its_source(caplog: pytest.LogCaptureFix
 
 
 def test_voter_that_fetches_counts_as_alive_without_a_connection_from_the_leader() -> None:
-    """If its fetches were ignored, the last node of a rolling restart would assume that the majority is dead.
+    """If the fetches of voters were ignored, the last node of a rolling restart would assume that the majority is dead.
 
-    It would then skip its controlled shutdown.
+    That node would then skip its controlled shutdown.
     """
 
     async def work() -> None:

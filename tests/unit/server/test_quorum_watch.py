@@ -1,4 +1,4 @@
-"""Reports about an unavailable or misconfigured quorum, and about clock skew."""
+"""Tests of QuorumWatch: reports about an unavailable or misconfigured quorum, and about clock skew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 
 
 def watch(leader_id: int = -1, **connection_errors: str) -> tuple[QuorumWatch, list[str]]:
-    """A watch and the list of its reported misconfigurations; `n2` is the error of the connection to voter 2."""
+    """Return a watch and the list of its reported misconfigurations; `n2` is the connection error of voter 2."""
     raft = SimpleNamespace(leader_id=leader_id, config=SimpleNamespace(majority=2))
     peers = SimpleNamespace(connection_errors={int(name[1:]): error for name, error in connection_errors.items()})
     quorum: Any = SimpleNamespace(raft=raft, peers=peers, log=SimpleNamespace(voters=frozenset()))
@@ -35,12 +35,12 @@ def test_unavailable_reason_describes_voters_and_leader() -> None:
     assert watch(leader_id=2)[0].unavailable_reason().startswith("node 2 is the leader, and this node has not yet ")
 
 
-def test_lost_majority_is_logged_periodically_and_its_return_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_majority_is_logged_periodically_and_new_leader_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     watched, _ = watch(n2="refuses connections", n3="refuses connections")
-    for _ in range(300):  # ten minutes
+    for _ in range(300):  # 300 checks take ten minutes
         watched.check()
-    assert caplog.text.count("has no leader") == 4 + 9  # after 4, 10, 20 and 40 s, then once a minute
+    assert caplog.text.count("has no leader") == 4 + 9  # logged after 4, 10, 20 and 40 s, then once a minute
     watched._quorum.raft.leader_id = 3  # type: ignore[misc]
     watched.check()
     watched.check()

@@ -1,4 +1,4 @@
-"""Replication with a fake broker: ISR changes, the high watermark, and a fetcher that survives errors."""
+"""Tests of replication with a fake broker: ISR changes, the high watermark, and a fetcher that survives errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class FakeBroker:
-    """Broker 1 with partition t-0; the test responds to its controller requests in `alter_requests`."""
+    """Broker 1 with partition t-0; its requests to the controller wait in `alter_requests` until the test responds."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.node_id = 1
@@ -94,7 +94,7 @@ class FakeBroker:
         self.high_watermark_advanced.set()
 
     def complete_delayed_reads(self, partition: Partition, size_bytes: int) -> None:
-        """There are no consumers."""
+        """Do nothing, because the test has no consumers."""
 
     def now_ms(self) -> int:
         return NOW
@@ -104,7 +104,7 @@ class FakeBroker:
         self.partition.log.append_as_leader(records, leader_epoch=0, now_ms=NOW)
 
     def fetched(self, replica: int) -> None:
-        """A follower fetches from the log end offset."""
+        """Handle a fetch by follower `replica` from the log end offset."""
         wanted = FetchPartition(partition=0, fetch_offset=self.partition.log.log_end_offset, log_start_offset=0)
         self.replication.on_follower_fetch(self.partition, replica, 100 + replica, wanted)
 
@@ -114,7 +114,7 @@ def wanted_isr(request: AlterPartitionRequest) -> list[int]:
 
 
 def test_caught_up_follower_joins_the_isr_when_it_is_unfenced() -> None:
-    """The follower joins even if there are no new records, when no fetch of the follower triggers the ISR change."""
+    """Without new records, no fetch by the follower would trigger the ISR change."""
 
     async def work() -> None:
         partition = partition_image("123", "12", 1)
@@ -188,7 +188,7 @@ def test_failed_isr_change_is_sent_again(caplog: pytest.LogCaptureFixture) -> No
 
 
 class FakeLeader:
-    """Replaces a connection: returns the given responses, then sets `exhausted` and does not respond any more."""
+    """A connection to a leader that sends `responses`, then sets `exhausted` and does not respond any more."""
 
     is_open = True
 
@@ -256,7 +256,7 @@ def test_fetching_continues_after_the_connection_fails_during_list_offsets(
 def test_partition_removed_during_list_offsets_is_not_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fetcher that requests a removed partition again fails permanently, also for all other partitions."""
+    """A fetcher that requests a removed partition fails permanently, for all of its partitions."""
     fetched_after = asyncio.Event()
 
     class Leader(FakeLeader):
@@ -267,7 +267,7 @@ def test_partition_removed_during_list_offsets_is_not_fetched_again(
                 return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[result])])
             if self._responses:
                 return self._responses.pop()()
-            await asyncio.sleep(0.03)  # a long poll, longer than the backoff
+            await asyncio.sleep(0.03)  # this long poll takes longer than the backoff
             if fetcher.fetches > 3:
                 fetched_after.set()
             return FetchResponse(session_id=1, responses=[])
@@ -317,7 +317,7 @@ def test_fetching_continues_after_an_unexpected_exception(
 
 @pytest.mark.parametrize("requested_before_s", [0.0, 0.3])
 def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatch, requested_before_s: float) -> None:
-    """A request that was just sent, and may become a long poll, is ended too."""
+    """This includes a request that was just sent and may become a long poll."""
     second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
     class Polled(FakeLeader):
@@ -343,7 +343,7 @@ def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatc
 
 
 def test_lagging_follower_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the last records it appends first, so that the next fetch reports the new end offset to the leader."""
+    """Only the last records are appended before the next fetch, which then reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
@@ -372,8 +372,8 @@ def test_lagging_follower_sends_the_next_fetch_before_it_appends(monkeypatch: py
     run(work())
 
 
-def test_new_log_start_offset_is_sent_after_a_fetch_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeleteRecords waits for the new offset, so the next request must contain the partition without new records."""
+def test_new_log_start_offset_is_sent_after_a_fetch_that_precedes_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords waits for the new log start offset, so the next fetch must contain the idle partition."""
     done, requested = asyncio.Event(), list[dict[int, int]]()
     behind = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
@@ -423,7 +423,7 @@ def test_removed_partition_is_not_leaked(monkeypatch: pytest.MonkeyPatch) -> Non
         await requested.wait()
         fetcher = broker.replication.fetchers[2]
         broker.replication.remove(broker.partition)
-        assert broker.partition in fetcher._to_forget  # until the next request
+        assert broker.partition in fetcher._to_forget  # the next fetch request removes the partition
         kept = [name for name, value in vars(fetcher).items() if isinstance(value, dict) and broker.partition in value]
         assert kept == ["_to_forget"]
         broker.replication.close()
@@ -448,7 +448,7 @@ def lose_leadership(broker: FakeBroker) -> None:
 def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_leadership_is_lost(
     event: Callable[[FakeBroker], None], expected_code: ErrorCode
 ) -> None:
-    """After lost leadership the request fails: the new leader may be the lagging follower, which has the records."""
+    """If leadership is lost, the request fails: the new leader may be the lagging follower, which has the records."""
 
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))

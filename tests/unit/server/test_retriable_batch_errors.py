@@ -54,7 +54,7 @@ def test_number_of_remembered_partitions_is_bounded() -> None:
 
 
 def test_remembered_error_has_no_traceback() -> None:
-    """A traceback would keep the whole request in memory."""
+    """A traceback would keep the whole Produce request in memory."""
     errors = RetriableBatchErrors()
     try:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)

@@ -77,7 +77,7 @@ def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
 
 
 def test_clients_cannot_use_connections_reserved_for_followers_on_shared_listener() -> None:
-    """Beyond the clients' quota, a new connection replaces the oldest one on probation that no follower uses."""
+    """Beyond the clients' quota, a new connection replaces the oldest connection on probation that no follower uses."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]
     replica, replica_transport = connect(flooded)

@@ -45,7 +45,7 @@ def test_idle_ratio_covers_the_last_minute() -> None:
     assert idle_ratio.ratio(0.0, 0.0) == 1.0
     assert idle_ratio.ratio(10.0, 5.0) == 0.5
     assert idle_ratio.ratio(60.0, 5.0) == pytest.approx(1 - 5 / 60)
-    assert idle_ratio.ratio(120.0, 65.0) == 0.0  # since the sample at 60 s
+    assert idle_ratio.ratio(120.0, 65.0) == 0.0  # the ratio covers the time since the sample at 60 s
     assert idle_ratio.ratio(121.0, 70.0) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""Brokers whose connection was closed, and brokers that were just fenced, as Metadata responses treat them."""
+"""Tests of SuspectedBrokers: brokers whose connection was closed, and brokers that were recently fenced."""
 
 from __future__ import annotations
 

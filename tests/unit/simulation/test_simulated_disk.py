@@ -1,4 +1,4 @@
-"""The simulated disk: a killed process loses no data, a power failure loses unsynced data."""
+"""Tests of SimulatedDisk: a killed process loses no data, a power failure loses unsynced data."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_power_loss_removes_never_synced_files_newest_first() -> None:
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_replaced_file_is_old_or_new_until_its_directory_is_synced(synced: bool) -> None:
+def test_replaced_file_is_old_or_new_after_power_loss_until_its_directory_is_synced(synced: bool) -> None:
     found = set()
     for disk in disks():
         storage = disk.mount()
@@ -89,7 +89,7 @@ def test_removed_file_may_reappear_after_power_loss() -> None:
     assert found == {False, True}
 
 
-def test_append_can_be_torn() -> None:
+def test_append_of_a_dying_process_can_be_incomplete() -> None:
     lengths = set()
     for disk in disks():
         storage = disk.mount()

@@ -1,4 +1,4 @@
-"""The simulated event loop: the order of callbacks, the clocks, and crashes."""
+"""Tests of SimulatedLoop, the simulated event loop: the order of callbacks, the clocks, and crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make_loop(seed: int = 0) -> SimulatedLoop:
     return SimulatedLoop(seed)  # type: ignore[abstract]
 
 
-def test_callbacks_of_a_node_run_in_order_and_the_seed_interleaves_nodes() -> None:
+def test_callbacks_of_a_node_run_in_order_and_the_seed_determines_the_interleaving_of_nodes() -> None:
     def order(seed: int) -> list[str]:
         loop, ran = make_loop(seed), []
         nodes = [SimulatedNode(name) for name in "ab"]
@@ -73,7 +73,7 @@ def test_each_node_has_its_own_clock() -> None:
     assert seen["wall"] == pytest.approx(1_700_000_000_000 + 10_000 + 5_000, abs=10)
 
 
-def test_crashed_node_runs_nothing_not_even_finally_blocks() -> None:
+def test_crashed_node_runs_no_callbacks_and_no_finally_blocks() -> None:
     loop, ran = make_loop(), []
     node = SimulatedNode("n")
 

@@ -1,4 +1,4 @@
-"""The simulated network: ordering, blocked links, and connections of dead processes and machines."""
+"""Tests of SimulatedNetwork: ordering, blocked links, and connections of dead processes and machines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace_broker.simulation.loop import SimulatedLoop, SimulatedNode
 from headrace_broker.simulation.network import SimulatedNetwork
 
 
-class Peer(asyncio.Protocol):
-    """Collects the data it receives."""
+class CollectingProtocol(asyncio.Protocol):
+    """A protocol that collects the received data."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -37,19 +37,19 @@ class ClientAndServer:
         self.loop = SimulatedLoop(1)  # type: ignore[abstract]
         self.network = SimulatedNetwork(self.loop)
         self.server, self.client = SimulatedNode("server"), SimulatedNode("client")
-        self.accepted: list[Peer] = []
+        self.accepted: list[CollectingProtocol] = []
 
     def listen(self) -> None:
-        def accept() -> Peer:
-            self.accepted.append(Peer())
+        def accept() -> CollectingProtocol:
+            self.accepted.append(CollectingProtocol())
             return self.accepted[-1]
 
         self.loop.run_in_node(self.server, self.network.listen, "server", 9, accept)
 
-    async def connect(self) -> Peer:
-        async def work() -> Peer:
-            _, protocol = await self.loop.create_connection(Peer, "server", 9)
-            assert isinstance(protocol, Peer)
+    async def connect(self) -> CollectingProtocol:
+        async def work() -> CollectingProtocol:
+            _, protocol = await self.loop.create_connection(CollectingProtocol, "server", 9)
+            assert isinstance(protocol, CollectingProtocol)
             return protocol
 
         return await self.loop.run_in_node(self.client, lambda: self.loop.create_task(work()))
@@ -103,7 +103,7 @@ def test_connecting_over_a_blocked_link_hangs_until_it_is_healed() -> None:
     ClientAndServer().run(work)
 
 
-def test_connections_of_a_killed_process_are_reset_and_new_ones_refused() -> None:
+def test_connections_of_a_killed_process_are_reset_and_new_connections_are_refused() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ def test_data_written_by_a_killed_process_still_arrives() -> None:
     ClientAndServer().run(work)
 
 
-def test_after_a_long_outage_old_connections_resume_later_than_new_ones_connect() -> None:
+def test_existing_connections_resume_later_than_new_connections_after_a_long_outage() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The tools' command lines: option parsing like Kafka's, client properties, console scripts, finding brokers."""
+"""Tests of the tools' command lines: option parsing as in Kafka, client properties, console scripts, broker search."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_properties_file_is_relative_to_working_directory_of_broker(tmp_path: Pa
 # -- installation ----------------------------------------------------------------------------------------------------
 
 
-def test_every_tool_is_a_console_script_with_and_without_sh() -> None:
+def test_every_tool_is_a_console_script_with_and_without_sh_suffix() -> None:
     folder = ROOT / "broker" / "headrace_broker" / "tools"
     assert TOOLS.keys() == {path.stem for path in folder.glob("*.py") if "\ndef entry()" in path.read_text()}
     for name, (module, _, function) in SCRIPTS.items():

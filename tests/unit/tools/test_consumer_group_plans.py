@@ -1,4 +1,4 @@
-"""kafka-consumer-groups: its tables, with Kafka's column widths, and the calculation of offset resets."""
+"""Tests of kafka-consumer-groups: tables with Kafka's column widths, and the calculation of offset resets."""
 
 from __future__ import annotations
 

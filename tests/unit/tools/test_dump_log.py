@@ -1,4 +1,4 @@
-"""kafka-dump-log has the output of Kafka's DumpLogSegments (compared with Kafka 4.3 on the same files)."""
+"""Tests of kafka-dump-log; the expected output is that of Kafka 4.3's DumpLogSegments for the same files."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_corruption_and_invalid_arguments_are_reported(log: PartitionLog, capsys
 def test_broken_pipe_is_not_reported_as_a_file_error(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
     monkeypatch.setattr("headrace_broker.tools.dump_log._dump_file", _raise_broken_pipe)
-    with pytest.raises(BrokenPipeError):  # the console script handles it
+    with pytest.raises(BrokenPipeError):  # the console script handles this error
         main(["--files", log.segments[0].path(".log")])
 
 

@@ -1,4 +1,4 @@
-"""Lines are parsed into records like Kafka's LineMessageReader does."""
+"""Lines are parsed into records as by Kafka's LineMessageReader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of kafka-metadata-quorum, and the statistics of kafka-producer-perf-test."""
+"""Tests of the output of kafka-metadata-quorum, and of the statistics of kafka-producer-perf-test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def quorum(leader: int = 2) -> QuorumDescription:
     return QuorumDescription(state, {1: [("CONTROLLER", "h", 9093)]})
 
 
-def test_status() -> None:
+def test_status_output_has_kafkas_format() -> None:
     assert status(quorum(), "id") == [
         "ClusterId:              id",
         "LeaderId:               2",
@@ -78,7 +78,7 @@ def test_steady_state_message_is_printed_once() -> None:
     assert "10 steady state records sent" in stats.total_line(20)
 
 
-def test_dates_are_formatted_like_in_java() -> None:
+def test_dates_are_formatted_as_in_java() -> None:
     text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
     assert text.endswith(":20:123")
     assert text.startswith("2023-11-1")

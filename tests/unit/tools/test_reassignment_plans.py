@@ -1,4 +1,4 @@
-"""kafka-reassign-partitions: parsing, checking, proposing and formatting plans."""
+"""Tests of kafka-reassign-partitions: parsing, checking, proposing and formatting plans."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_throttled_replicas_include_reassignments_in_progress() -> None:
     )
     current = {("a", 0): [1, 2, 3], ("b", 0): [1, 2]}
     assert replica_moves(started, moving, current) == {
-        ("a", 0): ({1, 2}, {5}),  # 3 was still being added
+        ("a", 0): ({1, 2}, {5}),  # replica 3 is still being added
         ("a", 1): ({1}, {4}),
         ("b", 0): ({1, 2}, {3}),
     }

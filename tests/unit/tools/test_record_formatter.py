@@ -1,4 +1,4 @@
-"""Records are formatted like Kafka's DefaultMessageFormatter does."""
+"""Records are formatted as by Kafka's DefaultMessageFormatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-storage: formatting and showing log directories, and Kafka's version tables."""
+"""Tests of kafka-storage: formatting and showing log directories, and Kafka's version tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_invalid_cluster_id_and_missing_file_are_reported(tmp_path: Path, capsys
     assert "controller.quorum.voters" in capsys.readouterr().err
 
 
-def test_info_lists_problems(tmp_path: Path) -> None:
+def test_info_lists_problems_of_log_directories(tmp_path: Path) -> None:
     for name, cluster in (("a", ID), ("b", "AAAAAAAAAAAAAAAAAAAAAQ")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\n")

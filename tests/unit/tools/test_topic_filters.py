@@ -1,4 +1,4 @@
-"""Filters for topics and partitions, and the output of kafka-topics --describe."""
+"""Tests of filters for topics and partitions, and of the output of kafka-topics --describe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_invalid_partitions_are_reported() -> None:
     assert not is_wanted("t", 0)
 
 
-def test_time_accepts_names_and_timestamps() -> None:
+def test_time_argument_accepts_names_and_timestamps() -> None:
     assert [parse_time(text) for text in ("latest", "-1", "earliest", "max-timestamp", "1700")] == [
         -1,
         -1,

@@ -1,0 +1,59 @@
+"""tests/support/create_venv.sh chooses the newest optimized Python of the path, otherwise the newest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "support" / "create_venv.sh"
+PYTHON = """#!/bin/sh
+case "$1 $2" in
+"-m venv") mkdir "$3" && echo {name} > "$3/python" ;;
+*) [ -n "{rank}" ] && echo {rank} {version} ;;
+esac
+"""
+
+
+def chosen(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    """Run the script with these programs on the path: name -> (rank, version). Return its choice and its output."""
+    tools = directory / "bin"
+    tools.mkdir()
+    for name in ("mkdir", "dirname", "rm"):
+        (tools / name).symlink_to(f"/bin/{name}" if Path(f"/bin/{name}").exists() else f"/usr/bin/{name}")
+    for name, (rank, version) in pythons.items():
+        (tools / name).write_text(PYTHON.format(name=name, rank=rank, version=version))
+        (tools / name).chmod(0o755)
+    result = subprocess.run(
+        ["/bin/sh", str(SCRIPT), str(directory / "venv")],
+        env={**os.environ, "PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return (directory / "venv" / "python").read_text().strip(), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("pythons", "choice", "description"),
+    [
+        (
+            {"python3": ("13", "3.13.1"), "python3.12": ("1012", "3.12.4"), "python3.11": ("1011", "3.11.2")},
+            "python3.12",
+            "Python 3.12.4, built with optimizations",
+        ),
+        (
+            {"python3": ("11", "3.11.2"), "python3.13": ("13", "3.13.1"), "python3.12": ("", "")},
+            "python3.13",
+            "Python 3.13.1, built without optimizations",
+        ),
+    ],
+)
+def test_newest_optimized_python_is_chosen(
+    pythons: dict[str, tuple[str, str]], choice: str, description: str, tmp_path: Path
+) -> None:
+    name, output = chosen(tmp_path, pythons)
+    assert name == choice
+    assert f"using {tmp_path}/bin/{choice} ({description})" in output
