@@ -47,6 +47,12 @@ class PayloadTooLargeError(HerderError):
     status = 413
 
 
+class UnsupportedMediaTypeError(HerderError):
+    """The request body is not JSON, according to its content type."""
+
+    status = 415
+
+
 class RequestTimeoutError(HerderError):
     """The operation did not complete within the request timeout."""
 

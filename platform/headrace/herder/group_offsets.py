@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from headrace.herder.errors import BadRequestError, HerderError
 from headrace.runtime import client_configs
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import BrokerError, ClientError
 from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
 
 CLUSTER_ID_TIMEOUT_S = 2.0
-Offsets = list[tuple[dict[str, Any], dict[str, Any] | None]]
+REQUEST_TIMEOUT_S = 15.0  # of all requests to the brokers on behalf of one REST request
+Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
 
 class GroupOffsets:
@@ -29,21 +31,19 @@ class GroupOffsets:
         """Return the Kafka cluster's id; None if the cluster cannot be reached."""
         if self._cluster_id is None:
             try:
-                async with asyncio.timeout(CLUSTER_ID_TIMEOUT_S), _Opened(self._worker, {"name": "worker"}) as admin:
+                async with self._admin({"name": "worker"}, "describe the cluster", CLUSTER_ID_TIMEOUT_S) as admin:
                     self._cluster_id = (await admin.describe_cluster()).cluster_id
-            except (ClientError, OSError, TimeoutError):
+            except HerderError:
                 return None
         return self._cluster_id
 
-    async def read(self, name: str, config: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return the committed offsets in the REST API's format."""
-        async with _Opened(self._worker, config) as admin:
+    async def read(self, name: str, config: Mapping[str, str]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Return the committed offsets as pairs of a partition and an offset. Raises HerderError."""
+        operation = f"retrieve consumer group offsets for sink connector {name}"
+        async with self._admin(config, operation) as admin:
             committed = await admin.list_group_offsets(_group(name, config))
         return [
-            {
-                "partition": {"kafka_topic": topic, "kafka_partition": partition},
-                "offset": {"kafka_offset": found.offset},
-            }
+            ({"kafka_topic": topic, "kafka_partition": partition}, {"kafka_offset": found.offset})
             for (topic, partition), found in sorted(committed.items())
             if found is not None
         ]
@@ -54,43 +54,47 @@ class GroupOffsets:
         wanted = {_partition(partition): _offset(offset) for partition, offset in offsets}
         sets = {key: OffsetAndMetadata(offset) for key, offset in wanted.items() if offset is not None}
         removals = [key for key, offset in wanted.items() if offset is None]
-        try:
-            async with _Opened(self._worker, config) as admin:
-                if sets:
-                    _raise_first(await admin.alter_group_offsets(group, sets))
-                if removals:
-                    _raise_first(await admin.delete_group_offsets(group, removals))
-        except ClientError as error:
-            raise HerderError(f"Failed to alter consumer group offsets for connector {name}: {error}") from error
+        async with self._admin(config, f"alter consumer group offsets for connector {name}") as admin:
+            if sets:
+                _raise_first(await admin.alter_group_offsets(group, sets))
+            if removals:
+                _raise_first(await admin.delete_group_offsets(group, removals))
 
     async def reset(self, name: str, config: Mapping[str, str]) -> None:
         """Delete the consumer group. Raises HerderError."""
-        try:
-            async with _Opened(self._worker, config) as admin:
+        async with self._admin(config, f"reset consumer group offsets for connector {name}") as admin:
+            try:
                 _raise_first(await admin.delete_groups([_group(name, config)]))
-        except ClientError as error:
-            if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-                return
+            except BrokerError as error:
+                if error.code is ErrorCode.NON_EMPTY_GROUP:
+                    raise HerderError(
+                        f"Failed to reset consumer group offsets for connector {name}: {error}. Its tasks have not "
+                        "stopped yet: retry later."
+                    ) from error
+                if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise
+
+    @asynccontextmanager
+    async def _admin(
+        self, config: Mapping[str, str], operation: str, timeout_s: float | None = None
+    ) -> AsyncIterator[Admin]:
+        """Open an admin client for one request. Raises HerderError if no broker responds or a broker rejects it."""
+        timeout_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
+        properties = client_configs.admin_properties(self._worker, config, config.get("name", "worker"))
+        try:
+            async with asyncio.timeout(timeout_s):
+                admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
+                try:
+                    yield admin
+                finally:
+                    await admin.close()
+        except TimeoutError as error:
             raise HerderError(
-                f"Failed to reset consumer group offsets for connector {name}: {error}. If its tasks have not stopped "
-                "yet, retry later."
+                f"Failed to {operation}: no response from bootstrap.servers={properties.get('bootstrap.servers')} "
+                f"within {timeout_s:g} s"
             ) from error
-
-
-class _Opened:
-    """An admin client for the time of one request."""
-
-    def __init__(self, worker: Mapping[str, str], config: Mapping[str, str]) -> None:
-        self._properties = client_configs.admin_properties(worker, config, config.get("name", "worker"))
-        self._admin: Admin | None = None
-
-    async def __aenter__(self) -> Admin:
-        self._admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
-        return self._admin
-
-    async def __aexit__(self, *_exception: object) -> None:
-        if self._admin is not None:
-            await self._admin.close()
+        except (ClientError, OSError) as error:
+            raise HerderError(f"Failed to {operation}: {error}") from error
 
 
 def _raise_first(results: Mapping[Any, ClientError | None]) -> None:

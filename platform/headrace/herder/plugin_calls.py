@@ -6,26 +6,26 @@ Each call runs in a process that serves no other call at the time; an error in t
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
-from headrace.runtime.override_policy import known_policy, refusals
+from headrace.runtime.messages import OffsetPair
 from headrace.runtime.worker import CallTimeout, Worker
-from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
-_USERS_FAULTS = ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError")
+R = TypeVar("R")
+
+_USER_ERRORS = ("PluginNotFoundError", "ConfigError", "ConfigErrors", "DataError", "ConnectError")
 
 
 class PluginCalls:
     """The plug-in calls of one worker."""
 
-    def __init__(self, config: WorkerConfig, worker: Worker) -> None:
-        self._config = config
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     async def kind_of(self, config: Mapping[str, str]) -> str:
@@ -36,9 +36,7 @@ class PluginCalls:
         result = await self.validate(config)
         for warning in result.get("warnings", ()):  # a misspelt key often explains an error
             log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)
-        policy = known_policy(self._config["connector.client.config.override.policy"]) or "All"
-        errors = refusals(policy, self._config["connector.client.config.override.allowlist"], config)
-        errors = [*errors, *(message for item in result["configs"] for message in item["value"]["errors"])]
+        errors = [message for item in result["configs"] for message in item["value"]["errors"]]
         if errors:
             lines = "".join(f"\n{error}" for error in errors)
             raise BadRequestError(
@@ -52,39 +50,41 @@ class PluginCalls:
         """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` added. Raises HerderError."""
         if not config.get("connector.class", "").strip():
             raise BadRequestError("Connector config contains no connector type")
-        result: dict[str, Any] = await _translated(self._worker.validate(config))
-        return result
+        return await _translated(self._worker.validate(config))
 
-    async def validate_for(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:
-        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError."""
-        result: dict[str, Any] = await _translated(self._worker.validate(config, plugin))
+    async def validate_for(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
+        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError.
+
+        The value None means that the key is not set.
+        """
+        values = {key: value for key, value in config.items() if value is not None}
+        result = await _translated(self._worker.validate(values, plugin))
         return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
 
-    async def all(self, connectors_only: bool) -> Any:
+    async def all(self, *, connectors_only: bool) -> list[dict[str, str]]:
         """`GET /connector-plugins`. Raises HerderError."""
-        return await _translated(self._worker.describe_plugins("list_plugins", connectors_only))
+        return await _translated(self._worker.list_plugins(connectors_only=connectors_only))
 
-    async def config_of(self, plugin: str) -> Any:
+    async def config_of(self, plugin: str) -> list[dict[str, Any]]:
         """`GET /connector-plugins/P/config`. Raises NotFoundError."""
         try:
-            return await _translated(self._worker.describe_plugins("plugin_config", plugin))
+            return await _translated(self._worker.plugin_config(plugin))
         except BadRequestError as error:
             raise NotFoundError(str(error)) from None
 
-    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: list[Any]) -> bool:
+    async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[OffsetPair]) -> bool:
         """Let a stopped connector check new offsets; return the result of its `alter_offsets`. Raises HerderError."""
-        pairs = [list(pair) for pair in offsets]
-        return bool(await _translated(self._worker.alter_offsets(name, config, pairs)))
+        return await _translated(self._worker.alter_offsets(name, config, offsets))
 
 
-async def _translated(call: Awaitable[Any]) -> Any:
+async def _translated(call: Awaitable[R]) -> R:
     try:
         return await call
     except RemoteError as error:
-        if error.kind in _USERS_FAULTS:
+        if error.kind in _USER_ERRORS:
             raise BadRequestError(error.message) from error
         raise HerderError(error.message) from error
     except OverflowError as error:
         raise BadRequestError(f"The request contains a number that is too large: {error}") from None
-    except (CallTimeout, OSError) as error:  # PeerGone among the latter, and processes that cannot be had
+    except (CallTimeout, OSError) as error:  # the latter: ChannelClosed, or no process can be created
         raise HerderError(str(error)) from error

@@ -126,10 +126,13 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
-    """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level."""
+    """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level.
+
+    The root logger's children keep the levels that were set for them; all others inherit the root logger's.
+    """
     number = LEVELS[level.upper()]
     if name in ROOT_NAMES:
-        affected = ["root", *_known_loggers()]
+        affected = ["root"]
     else:
         affected = sorted({name, *(known for known in _known_loggers() if known.startswith(name + "."))})
     for logger in affected:

@@ -1,48 +1,181 @@
-"""Formats counters and states in Prometheus' text format."""
+"""The worker's metrics page in Prometheus' text format, with the metric names that dashboards for Kafka Connect use.
+
+The names are those of jmx_exporter's rules for Kafka Connect (`kafka_connect_source_task_...`), plus Confluent's where
+they differ (`kafka_connect_source_task_metrics_...`); the two sets do not collide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-_HELP = {
-    "records": "Records that the task has sent (source) or delivered (sink)",
-    "batches": "Batches that the task has sent or delivered",
-    "errors": "Records that failed in a converter, a transform or the sink",
-    "skipped": "Failed records that were skipped because errors are tolerated",
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+
+from headrace.herder.herder import ConnectorStatus, StartCounts, TaskCounters, WorkerMetrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TASK_STATES = ("running", "paused", "failed", "unassigned", "destroyed", "restarting")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    """A metric of a task: its name in Kafka Connect, and the task's counter that it shows."""
+
+    group: str
+    name: str
+    counter: str
+    text: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of jmx_exporter's rules and of Confluent's."""
+        return f"kafka_connect_{self.group}_{self.name}", f"kafka_connect_{self.group}_metrics_{self.name}"
+
+
+_TASK_ATTRIBUTES = {
+    "connector_task": (
+        ("batch_size_avg", "batch_size_avg", "Average number of records in a batch"),
+        ("batch_size_max", "batch_size_max", "Largest number of records in a batch"),
+        ("offset_commit_avg_time_ms", "offset_commit_avg_time_ms", "Average duration of an offset commit"),
+        ("offset_commit_max_time_ms", "offset_commit_max_time_ms", "Longest duration of an offset commit"),
+        (
+            "offset_commit_success_percentage",
+            "offset_commit_success_percentage",
+            "Share of offset commits that succeeded, from 0 to 1",
+        ),
+        (
+            "offset_commit_failure_percentage",
+            "offset_commit_failure_percentage",
+            "Share of offset commits that failed, from 0 to 1",
+        ),
+    ),
+    "source_task": (
+        ("source_record_poll_total", "records_passed", "Records that the task has returned from poll"),
+        ("source_record_write_total", "records", "Records sent to Kafka after the transforms"),
+        ("poll_batch_avg_time_ms", "call_avg_time_ms", "Average duration of a poll that returned records"),
+        ("poll_batch_max_time_ms", "call_max_time_ms", "Longest duration of a poll that returned records"),
+    ),
+    "sink_task": (
+        ("sink_record_read_total", "records", "Records read from Kafka before the transforms"),
+        ("sink_record_send_total", "records_passed", "Records passed to put after the transforms"),
+        ("put_batch_avg_time_ms", "call_avg_time_ms", "Average duration of a put"),
+        ("put_batch_max_time_ms", "call_max_time_ms", "Longest duration of a put"),
+        ("offset_commit_completion_total", "offset_commits", "Offset commits that succeeded"),
+    ),
+    "task_error": (
+        ("total_record_failures", "errors", "Records that failed in the task, a transform or a converter"),
+        ("total_records_skipped", "skipped", "Failed records that were skipped because errors are tolerated"),
+        ("total_errors_logged", "errors_logged", "Failed records that were logged because of errors.log.enable"),
+    ),
 }
+_ATTRIBUTES = [
+    _Attribute(group, *attribute) for group, attributes in _TASK_ATTRIBUTES.items() for attribute in attributes
+]
 
 
-class ConnectorStates(Protocol):
-    """The current states of connectors and tasks."""
-
-    def states(self, connector: str) -> Iterable[tuple[int | None, str]]: ...
-
-
-def render(
-    connector_states: ConnectorStates, connectors: Iterable[str], counters: Iterable[tuple[str, int, Mapping[str, int]]]
-) -> str:
-    """Return the metrics page for `connectors`; `counters` are (connector, task, values by name)."""
-    counted = list(counters)
-    lines: list[str] = []
-    for name, text in _HELP.items():
-        metric = f"headrace_connect_task_{name}_total"
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} counter"]
-        lines += [f"{metric}{_labels(c, task)} {values.get(name, 0)}" for c, task, values in counted]
-    lines += ["# HELP headrace_connect_state 1 for the current state of the connector or task"]
-    lines += ["# TYPE headrace_connect_state gauge"]
-    for connector in connectors:
-        lines += [
-            f"headrace_connect_state{_labels(connector, task, state=state)} 1"
-            for task, state in connector_states.states(connector)
-        ]
-    return "\n".join(lines) + "\n"
+def render(metrics: WorkerMetrics) -> bytes:
+    """Return the metrics page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_PageCollector(metrics))
+    ProcessCollector(registry=registry)  # of the worker's process, without its connectors and tasks
+    return generate_latest(registry)
 
 
-def _labels(connector: str, task: int | None, **more: str) -> str:
-    labels = {"connector": connector, **({} if task is None else {"task": str(task)}), **more}
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+class _PageCollector(Collector):
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _worker_metrics(self._metrics)
+        yield from _task_counts(self._metrics.statuses)
+        yield from _statuses(self._metrics)
+        types = {status.name: status.type for status in self._metrics.statuses}
+        for attribute in _ATTRIBUTES:
+            yield from _task_metrics(attribute, self._metrics.tasks, types)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _worker_metrics(metrics: WorkerMetrics) -> Iterator[Metric]:
+    task_count = sum(len(status.tasks) for status in metrics.statuses)
+    for prefix in ("kafka_connect_worker_", "kafka_connect_connect_worker_metrics_"):
+        yield GaugeMetricFamily(f"{prefix}connector_count", "Connectors of this worker", len(metrics.statuses))
+        yield GaugeMetricFamily(f"{prefix}task_count", "Tasks of this worker", task_count)
+        yield from _start_counts(f"{prefix}connector_startup", "connectors", metrics.connector_starts)
+        yield from _start_counts(f"{prefix}task_startup", "tasks", metrics.task_starts)
+
+
+def _start_counts(prefix: str, kind: str, counts: StartCounts) -> Iterator[Metric]:
+    yield CounterMetricFamily(f"{prefix}_attempts_total", f"Starts of {kind}", counts.attempts)
+    yield CounterMetricFamily(f"{prefix}_success_total", f"Starts of {kind} that succeeded", counts.successes)
+    yield CounterMetricFamily(f"{prefix}_failure_total", f"Starts of {kind} that failed", counts.failures)
+    attempts = counts.attempts or 1
+    success, failure = counts.successes / attempts, counts.failures / attempts
+    yield GaugeMetricFamily(f"{prefix}_success_percentage", f"Share of starts of {kind} that succeeded", success)
+    yield GaugeMetricFamily(f"{prefix}_failure_percentage", f"Share of starts of {kind} that failed", failure)
+
+
+def _task_counts(statuses: Iterable[ConnectorStatus]) -> Iterator[Metric]:
+    counts = {status.name: _count_by_state(status) for status in statuses}
+    for prefix in ("kafka_connect_worker_connector_", "kafka_connect_connect_worker_metrics_connector_"):
+        total = GaugeMetricFamily(f"{prefix}total_task_count", "Tasks of the connector", labels=["connector"])
+        for name, by_state in counts.items():
+            total.add_metric([name], sum(by_state.values()))
+        yield total
+        for state in _TASK_STATES:
+            family = GaugeMetricFamily(
+                f"{prefix}{state}_task_count", f"Tasks of the connector in the state {state}", labels=["connector"]
+            )
+            for name, by_state in counts.items():
+                family.add_metric([name], by_state.get(state, 0))
+            yield family
+
+
+def _count_by_state(status: ConnectorStatus) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for task in status.tasks.values():
+        state = task.state.value.lower()
+        counts[state] = counts.get(state, 0) + 1
+    return counts
+
+
+def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
+    connectors = GaugeMetricFamily(
+        "kafka_connect_connector_status", "1 for the connector's state", labels=["connector", "status"]
+    )
+    tasks = GaugeMetricFamily(
+        "kafka_connect_connector_task_status", "1 for the task's state", labels=["connector", "task", "status"]
+    )
+    attributes = GaugeMetricFamily(
+        "kafka_connect_connector_metrics",
+        "1 for the connector's state, type, class and version",
+        labels=["connector", "status", "connector_type", "connector_class", "connector_version"],
+    )
+    for each in metrics.statuses:
+        state = each.connector.state.value.lower()
+        connectors.add_metric([each.name, state], 1)
+        version = each.connector.version or ""
+        attributes.add_metric([each.name, state, each.type, metrics.classes.get(each.name, ""), version], 1)
+        for number, task in each.tasks.items():
+            tasks.add_metric([each.name, str(number), task.state.value.lower()], 1)
+    return iter((connectors, tasks, attributes))
+
+
+def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
+    """Return the metric under both names, for the tasks that have its counter."""
+    only_type = {"source_task": "source", "sink_task": "sink"}.get(attribute.group)
+    family_class = _family_class(attribute.name)
+    for name in attribute.names:
+        family = family_class(name, attribute.text, labels=["connector", "task"])
+        for task in tasks:
+            value = task.counters.get(attribute.counter)
+            if value is not None and only_type in (None, types.get(task.connector)):
+                family.add_metric([task.connector, str(task.task)], value)
+        yield family
+
+
+def _family_class(name: str) -> type[CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily]:
+    """Return the type of a metric; a counter whose name does not end with `_total` has none in Prometheus."""
+    if name.endswith("_total"):
+        return CounterMetricFamily
+    return UnknownMetricFamily if name.startswith("total_") else GaugeMetricFamily

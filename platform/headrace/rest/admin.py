@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.herder.errors import BadRequestError, NotFoundError
-from headrace.herder.standalone import StandaloneHerder
-from headrace.metrics import logs, prometheus
+from headrace.herder.herder import Herder
+from headrace.metrics import logs
 from headrace.rest.responses import config_body, json_object_body, path_param, with_error_handling
 from headrace_broker.protocol import KAFKA_VERSION
 
@@ -19,7 +18,7 @@ from headrace_broker.protocol import KAFKA_VERSION
 class AdminEndpoints:
     """The endpoints for one herder."""
 
-    def __init__(self, herder: StandaloneHerder) -> None:
+    def __init__(self, herder: Herder) -> None:
         self._herder = herder
 
     def routes(self) -> list[Route]:
@@ -65,16 +64,16 @@ class AdminEndpoints:
     async def plugins(self, request: Request) -> Response:
         """List the available plug-ins."""
         connectors_only = request.query_params.get("connectorsOnly", "true").lower() == "true"
-        return JSONResponse(await self._herder.plugins.all(connectors_only))
+        return JSONResponse(await self._herder.plugins(connectors_only=connectors_only))
 
     async def plugin_config(self, request: Request) -> Response:
         """Return the configuration keys of one plug-in."""
-        return JSONResponse(await self._herder.plugins.config_of(path_param(request, "plugin")))
+        return JSONResponse(await self._herder.plugin_config(path_param(request, "plugin")))
 
     async def validate(self, request: Request) -> Response:
         """Validate a configuration; the response contains the errors."""
         plugin = path_param(request, "plugin")
-        return JSONResponse(await self._herder.plugins.validate_for(plugin, await config_body(request)))
+        return JSONResponse(await self._herder.validate(plugin, await config_body(request)))
 
     async def loggers(self, request: Request) -> Response:
         """List the loggers whose level was set."""
@@ -93,20 +92,19 @@ class AdminEndpoints:
         level = (await json_object_body(request)).get("level")
         if level is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
-        name, now_ms = path_param(request, "logger"), time.time_ns() // 1_000_000
         try:
-            affected = logs.set_level(name, str(level), now_ms)
+            affected = await self._herder.set_log_level(path_param(request, "logger"), str(level))
         except KeyError:
             raise NotFoundError(f"invalid log level '{level}'.") from None
-        await self._herder.worker.set_log_level(name, str(level), now_ms)
         if request.query_params.get("scope", "worker").lower() == "cluster":
             return Response(status_code=204)
         return JSONResponse(affected)
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics in Prometheus' text format."""
-        text = prometheus.render(self._herder.statuses, self._herder.names(), self._herder.worker.counters())
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        from headrace.metrics import prometheus  # on first use: a worker starts sooner without prometheus_client
+
+        return Response(prometheus.render(self._herder.metrics()), media_type=prometheus.CONTENT_TYPE)
 
 
 def _routes(table: list[tuple[str, str, Any]]) -> list[Route]:

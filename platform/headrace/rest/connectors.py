@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.herder.errors import BadRequestError, ForbiddenError, HerderError, NotFoundError
-from headrace.herder.standalone import StandaloneHerder
-from headrace.herder.states import TargetState
+from headrace.herder.herder import Herder
+from headrace.rest import shapes
 from headrace.rest.responses import (
     boolean_param,
     config_body,
@@ -22,6 +22,7 @@ from headrace.rest.responses import (
     to_config,
     with_error_handling,
 )
+from headrace.stores.config_store import TargetState
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ _EXTERNAL_OFFSETS_MESSAGE = (
 class ConnectorEndpoints:
     """The endpoints for one herder."""
 
-    def __init__(self, herder: StandaloneHerder) -> None:
+    def __init__(self, herder: Herder) -> None:
         self._herder = herder
 
     def routes(self) -> list[Route]:
@@ -80,7 +81,9 @@ class ConnectorEndpoints:
         return JSONResponse(shown)
 
     def _expanded(self, expansion: str, name: str) -> dict[str, Any]:
-        return self._herder.status(name) if expansion == "status" else self._herder.info(name)
+        if expansion == "status":
+            return shapes.connector_status(self._herder.status(name))
+        return shapes.connector_info(self._herder.info(name))
 
     async def create(self, request: Request) -> Response:
         """Create a connector, optionally in the paused or stopped state (KIP-980)."""
@@ -100,7 +103,7 @@ class ConnectorEndpoints:
 
     async def info(self, request: Request) -> Response:
         """Return the configuration and the tasks of a connector."""
-        return JSONResponse(self._herder.info(_connector_name(request)))
+        return self._info_response(_connector_name(request))
 
     async def delete(self, request: Request) -> Response:
         """Delete a connector; its offsets are kept."""
@@ -109,35 +112,38 @@ class ConnectorEndpoints:
 
     async def config(self, request: Request) -> Response:
         """Return the configuration of a connector as it was submitted."""
-        return JSONResponse(self._herder.config_of(_connector_name(request)))
+        return JSONResponse(dict(self._herder.connector_config(_connector_name(request))))
 
     async def put_config(self, request: Request) -> Response:
         """Create or reconfigure a connector."""
         name = _connector_name(request)
         created = await self._herder.put(name, _with_checked_name(name, await config_body(request)))
-        return self._created_response(name) if created else JSONResponse(self._herder.info(name))
+        return self._created_response(name) if created else self._info_response(name)
 
     async def patch_config(self, request: Request) -> Response:
         """Change some configuration keys of a connector (KIP-477)."""
         await self._herder.patch(_connector_name(request), await config_body(request))
-        return JSONResponse(self._herder.info(_connector_name(request)))
+        return self._info_response(_connector_name(request))
 
     async def status(self, request: Request) -> Response:
         """Return the states of a connector and its tasks."""
-        return JSONResponse(self._herder.status(_connector_name(request)))
+        return JSONResponse(shapes.connector_status(self._herder.status(_connector_name(request))))
 
     async def tasks(self, request: Request) -> Response:
         """List the tasks of a connector with their configurations."""
-        return JSONResponse(self._herder.task_configs(_connector_name(request)))
+        name = _connector_name(request)
+        return JSONResponse(shapes.task_configs(name, self._herder.task_configs(name)))
 
     async def tasks_config(self, request: Request) -> Response:
         """Return the task configurations in the format that Kafka 4.0 removed, for old tools."""
         name = _connector_name(request)
-        return JSONResponse({f"{name}-{t['id']['task']}": t["config"] for t in self._herder.task_configs(name)})
+        configs = self._herder.task_configs(name)
+        return JSONResponse({f"{name}-{number}": dict(config) for number, config in enumerate(configs)})
 
     async def task_status(self, request: Request) -> Response:
         """Return the state of one task."""
-        return JSONResponse(self._herder.task_status(_connector_name(request), request.path_params["task"]))
+        number = request.path_params["task"]
+        return JSONResponse(shapes.task_status(number, self._herder.task_status(_connector_name(request), number)))
 
     async def restart_task(self, request: Request) -> Response:
         """Restart one task."""
@@ -152,7 +158,7 @@ class ConnectorEndpoints:
         )
         if not include_tasks and not only_failed:
             return Response(status_code=204)
-        return JSONResponse(status, 202)
+        return JSONResponse(shapes.connector_status(status), 202)
 
     async def pause(self, request: Request) -> Response:
         """Pause a connector and its tasks."""
@@ -185,7 +191,7 @@ class ConnectorEndpoints:
 
     async def offsets(self, request: Request) -> Response:
         """Return the committed offsets of a connector (KIP-875)."""
-        return JSONResponse({"offsets": await self._herder.offsets(_connector_name(request))})
+        return JSONResponse(shapes.offsets(await self._herder.offsets(_connector_name(request))))
 
     async def alter_offsets(self, request: Request) -> Response:
         """Alter the offsets of a stopped connector."""
@@ -202,7 +208,11 @@ class ConnectorEndpoints:
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
     def _created_response(self, name: str) -> Response:
-        return JSONResponse(self._herder.info(name), 201, {"Location": f"/connectors/{quote(name, safe='')}"})
+        info = shapes.connector_info(self._herder.info(name))
+        return JSONResponse(info, 201, {"Location": f"/connectors/{quote(name, safe='')}"})
+
+    def _info_response(self, name: str) -> Response:
+        return JSONResponse(shapes.connector_info(self._herder.info(name)))
 
     def _check_tracking(self) -> None:
         if not self._herder.config["topic.tracking.enable"]:

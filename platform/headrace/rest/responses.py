@@ -14,7 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.herder.errors import BadRequestError, HerderError, PayloadTooLargeError, RequestTimeoutError
+from headrace.herder.errors import (
+    BadRequestError,
+    HerderError,
+    PayloadTooLargeError,
+    RequestTimeoutError,
+    UnsupportedMediaTypeError,
+)
 from headrace.metrics import logs
 
 log = logging.getLogger(__name__)
@@ -55,7 +61,11 @@ async def http_error_response(_request: Request, error: Exception) -> Response:
 
 
 async def json_body(request: Request) -> Any:
-    """Parse the request body as JSON. Raises BadRequestError, PayloadTooLargeError."""
+    """Parse the request body as JSON.
+
+    Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
+    """
+    _check_media_type(request)
     body = bytearray()
     async for block in request.stream():
         body += block
@@ -65,6 +75,16 @@ async def json_body(request: Request) -> Any:
         return msgspec.json.decode(body)  # strict: rejects NaN and unpaired surrogates
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
+
+
+def _check_media_type(request: Request) -> None:
+    """Reject a body that another type than JSON is declared for; a body without a declared type is read as JSON."""
+    declared = request.headers.get("content-type")
+    if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaTypeError(
+            f"HTTP 415 Unsupported Media Type: the request's body is {declared}; send JSON, with the header "
+            "Content-Type: application/json"
+        )
 
 
 async def json_object_body(request: Request) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from headrace.herder.standalone import StandaloneHerder
+from headrace.herder.herder import Herder
 from headrace.rest.admin import AdminEndpoints
 from headrace.rest.connectors import ConnectorEndpoints
 from headrace.rest.responses import RawPathMiddleware, http_error_response
@@ -61,13 +61,9 @@ class RestServer:
         host, port = first.sockets[0].getsockname()[:2]
         return "http" if first.tls is None else "https", str(host), int(port)
 
-    async def start(self, herder: StandaloneHerder) -> None:
+    async def start(self, herder: Herder) -> None:
         """Start to serve requests."""
-        endpoints = AdminEndpoints(herder)
-        routes = [*endpoints.routes(), *ConnectorEndpoints(herder).routes()]
-        if self._config["admin.listeners"] is None:
-            routes += endpoints.admin_routes()
-        applications = {False: self._application(routes), True: self._application(endpoints.admin_routes())}
+        applications = {False: self.application(herder), True: self._admin_application(herder)}
         for bound in self._bound:
             server = _create_server(applications[bound.admin], bound.tls)
             self._servers.append((server, bound))
@@ -80,7 +76,18 @@ class RestServer:
             server.should_exit = True
             await server.shutdown(sockets=bound.sockets)
 
-    def _application(self, routes: Sequence[Route]) -> Starlette:
+    def application(self, herder: Herder) -> Starlette:
+        """Return the application of `listeners`."""
+        admin = AdminEndpoints(herder)
+        routes = [*admin.routes(), *ConnectorEndpoints(herder).routes()]
+        if self._config["admin.listeners"] is None:
+            routes += admin.admin_routes()
+        return self._with_middleware(routes)
+
+    def _admin_application(self, herder: Herder) -> Starlette:
+        return self._with_middleware(AdminEndpoints(herder).admin_routes())
+
+    def _with_middleware(self, routes: Sequence[Route]) -> Starlette:
         application = Starlette(routes=routes, exception_handlers={HTTPException: http_error_response})
         application.add_middleware(RawPathMiddleware)
         if origins := self._config["access.control.allow.origin"]:

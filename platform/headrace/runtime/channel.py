@@ -1,7 +1,7 @@
-"""Calls between the worker and a child process: framed MessagePack over a socket pair, in both directions.
+"""Messages between the worker and a child process: framed MessagePack over a socket pair, in both directions.
 
-The response to a call is a value, or an error with the remote stack trace. If the other process dies, every pending
-call fails with PeerGone and `closed` is set. Messages arrive in the order in which they were sent.
+The response to a request is a value, or an error with the remote stack trace. If the other process dies, every pending
+request fails with ChannelClosed and `closed` is set. Messages arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -12,26 +12,47 @@ import logging
 import socket
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from enum import IntEnum
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-_CALL, _RESULT, _ERROR, _NOTICE = range(4)
+from headrace.runtime.messages import Notification, Request, response_type
+
 FRAME_SIZE_MAX = 256 << 20
 
 log = logging.getLogger(__name__)
-Handler = Callable[[str, list[Any]], Awaitable[Any]]
+Handler = Callable[[Any], Awaitable[Any]]
+"""Handles a received message; the result is the response to a request."""
+R = TypeVar("R")
 
 
-class PeerGone(ConnectionError):
+class _Kind(IntEnum):
+    REQUEST = 0
+    RESPONSE = 1
+    ERROR = 2
+    NOTIFICATION = 3
+
+
+class _ErrorDetails(msgspec.Struct, array_like=True):
+    kind: str
+    message: str
+    trace: str
+    details: Any = None
+
+
+_FRAMES = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+
+
+class ChannelClosed(ConnectionError):
     """The process at the other end has died or has closed the channel."""
 
 
 class RemoteError(Exception):
-    """The exception of a call at the other end: its class name, message, stack trace and details as plain data."""
+    """The exception of a request at the other end: its class name, message, stack trace and details as plain data."""
 
     def __init__(self, kind: str, message: str, trace: str, details: Any = None) -> None:
-        super().__init__(message or kind)  # NotImplementedError and others say nothing more
+        super().__init__(message or kind)  # NotImplementedError and others have no message
         self.kind = kind
         self.message = message
         self.trace = trace
@@ -39,41 +60,42 @@ class RemoteError(Exception):
 
 
 class Channel(asyncio.Protocol):
-    """One end of a channel. `handler(method, arguments)` handles each received call or notification in its own task."""
+    """One end of a channel. `handler(message)` handles each received message of type `receives` in its own task."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, receives: Any, handler: Handler) -> None:
         self._handler = handler
+        self._decoder = msgspec.msgpack.Decoder(receives)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         self._received = bytearray()
-        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, tuple[Any, asyncio.Future[Any]]] = {}  # number -> response type and response
         self._numbers = itertools.count(1)
-        self._serving: set[asyncio.Task[None]] = set()
+        self._handling: set[asyncio.Task[None]] = set()
         self._transport: asyncio.WriteTransport | None = None
         self.closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, end: socket.socket, handler: Handler) -> Channel:
+    async def open(cls, end: socket.socket, receives: Any, handler: Handler) -> Channel:
         """Open a channel over one end of a socket pair."""
         loop = asyncio.get_running_loop()
         end.setblocking(False)
-        _, channel = await loop.create_unix_connection(lambda: cls(handler), sock=end)
+        _, channel = await loop.create_unix_connection(lambda: cls(receives, handler), sock=end)
         return channel
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method at the other end and return its result. Raises RemoteError, PeerGone."""
+    async def request(self, message: Request[R]) -> R:
+        """Send a request and return its response. Raises RemoteError, ChannelClosed."""
         number = next(self._numbers)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
+        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._requests[number] = response_type(type(message)), response
         try:
-            self._send([_CALL, number, method, arguments])
-            return await answer
+            self._send(_Kind.REQUEST, number, message)
+            return await response
         finally:
-            self._calls.pop(number, None)
+            self._requests.pop(number, None)
 
-    def notify(self, method: str, *arguments: Any) -> None:
+    def notify(self, message: Notification) -> None:
         """Send a message without a response; it is dropped if the other process is dead."""
         if not self.closed.is_set():
-            self._send([_NOTICE, 0, method, arguments])
+            self._send(_Kind.NOTIFICATION, 0, message)
 
     def close(self) -> None:
         """Close this end after all written messages have been sent."""
@@ -94,62 +116,68 @@ class Channel(asyncio.Protocol):
                 return
             frame = bytes(received[4:end])
             del received[:end]
-            self._dispatch(msgspec.msgpack.decode(frame))
+            self._dispatch(*_FRAMES.decode(frame))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set()
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(PeerGone("the other process has exited"))
+        for _, response in self._requests.values():
+            if not response.done():
+                response.set_exception(ChannelClosed("the other process has exited"))
 
-    def _dispatch(self, message: list[Any]) -> None:
-        kind, number, *content = message
-        if kind in (_CALL, _NOTICE):
-            task = asyncio.ensure_future(self._serve(kind, number, *content))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+    def _dispatch(self, kind: int, number: int, content: msgspec.Raw) -> None:
+        if kind in (_Kind.REQUEST, _Kind.NOTIFICATION):
+            task = asyncio.ensure_future(self._handle(kind, number, content))
+            self._handling.add(task)
+            task.add_done_callback(self._handling.discard)
             return
-        answer = self._calls.get(number)
-        if answer is None or answer.done():
-            return  # nobody waits any more
-        if kind == _RESULT:
-            answer.set_result(content[0])
+        expected, response = self._requests.get(number, (None, None))
+        if response is None or response.done():
+            return  # the request was abandoned
+        if kind == _Kind.RESPONSE:
+            try:
+                response.set_result(msgspec.msgpack.decode(content, type=expected))
+            except msgspec.MsgspecError as error:
+                response.set_exception(RemoteError(type(error).__name__, f"invalid response: {error}", ""))
         else:
-            answer.set_exception(RemoteError(*content))
+            remote = msgspec.msgpack.decode(content, type=_ErrorDetails)
+            response.set_exception(RemoteError(remote.kind, remote.message, remote.trace, remote.details))
 
-    async def _serve(self, kind: int, number: int, method: str, arguments: list[Any]) -> None:
+    async def _handle(self, kind: int, number: int, content: msgspec.Raw) -> None:
+        message: Any = None
         try:
-            result = await self._handler(method, arguments)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit is its own affair
-            if kind == _NOTICE:
-                log.exception("Handler of the one-way message %s failed", method)
+            message = self._decoder.decode(content)
+            result = await self._handler(message)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit must not end the process
+            if kind == _Kind.NOTIFICATION:
+                log.exception("Handler of the notification %s failed", type(message).__name__)
             else:
                 trace = "".join(traceback.format_exception(error))
-                self._send([_ERROR, number, type(error).__name__, str(error), trace, getattr(error, "details", None)])
+                details = getattr(error, "details", None)
+                self._send(_Kind.ERROR, number, _ErrorDetails(type(error).__name__, str(error), trace, details))
             return
-        if kind != _CALL:
+        if kind != _Kind.REQUEST:
             return
         try:
-            self._send([_RESULT, number, result])
+            self._send(_Kind.RESPONSE, number, result)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            self._send(
-                [_ERROR, number, type(error).__name__, f"The response to {method} cannot be sent: {error}", "", None]
-            )
+            text = f"The response to {type(message).__name__} cannot be sent: {error}"
+            self._send(_Kind.ERROR, number, _ErrorDetails(type(error).__name__, text, ""))
 
-    def _send(self, message: list[Any]) -> None:
+    def _send(self, kind: _Kind, number: int, content: Any) -> None:
         if self._transport is None or self.closed.is_set() or self._transport.is_closing():
-            raise PeerGone("the other process has exited")
+            raise ChannelClosed("the other process has exited")
+        frame = (kind, number, content)
         try:
-            frame = self._encoder.encode(message)
-        except UnicodeEncodeError:  # a file name that is not UTF-8, say, in an error's text
-            frame = self._encoder.encode(_as_utf8(message))
-        if len(frame) > FRAME_SIZE_MAX:
-            raise ValueError(f"channel message of {len(frame)} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")
-        self._transport.writelines([len(frame).to_bytes(4, "big"), frame])
+            encoded = self._encoder.encode(frame)
+        except UnicodeEncodeError:  # for example, a file name that is not UTF-8 in the message of an error
+            encoded = self._encoder.encode(_as_utf8(msgspec.to_builtins(frame, enc_hook=str)))
+        if len(encoded) > FRAME_SIZE_MAX:
+            raise ValueError(f"channel message of {len(encoded)} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")
+        self._transport.writelines([len(encoded).to_bytes(4, "big"), encoded])
 
 
 def _as_utf8(value: Any) -> Any:
-    """The same with what has no UTF-8 (halves of surrogate pairs) written as an escape."""
+    """Return the value with characters that UTF-8 cannot represent (unpaired surrogates) escaped."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from headrace.runtime.worker_config import worker_value
 from headrace_broker.client.config import ClientConfig
 
 Properties = dict[str, str]
@@ -62,7 +63,7 @@ def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
     }
-    if worker.get("headrace.static.members", "false").strip().lower() == "true":
+    if worker_value(worker, "headrace.static.members"):
         defaults["group.instance.id"] = f"connector-consumer-{task}"
     return _common(worker, f"connector-consumer-{task}") | defaults | _layers(worker, connector, "consumer.")
 

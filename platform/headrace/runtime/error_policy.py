@@ -64,11 +64,11 @@ def tolerance_exceeded(failure: Failure, record: str) -> ToleranceExceeded:
 class ErrorPolicy:
     """How a connector handles errors of its records."""
 
-    retry_timeout_ms: int = 0
-    retry_delay_max_ms: int = 60_000
-    tolerate: bool = False
-    log: bool = False
-    log_messages: bool = False
+    retry_timeout_ms: int
+    retry_delay_max_ms: int
+    tolerate: bool
+    log: bool
+    log_messages: bool
 
     @classmethod
     def from_config(cls, config: Mapping[str, str]) -> ErrorPolicy:
@@ -119,6 +119,7 @@ class ErrorCounters(Protocol):
 
     errors: int
     skipped: int
+    errors_logged: int
 
 
 class ErrorLog:
@@ -135,6 +136,7 @@ class ErrorLog:
         self._counters.skipped += 1
         if not self._policy.log:
             return
+        self._counters.errors_logged += 1
         log.error(
             "Error encountered in task %s. Executing stage '%s' with class '%s', where %s%s: %s",
             self._task,

@@ -30,7 +30,7 @@ from headrace.runtime import preload, process_tree
 from headrace.runtime.group_signals import GROUP_SIGNALS
 
 MESSAGE_SIZE_MAX = 4096
-_GC_THRESHOLDS = (50_000, 20, 50)  # a batch makes thousands of containers and drops them all: no need to look each time
+_GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
 class ForkServer:
@@ -48,7 +48,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(
             signal.SIGTERM, lambda *_: None
-        )  # the kernel sends it when the worker dies; anybody else's is nothing
+        )  # the kernel sends it when the worker dies; from any other process it has no effect
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
@@ -85,7 +85,7 @@ class ForkServer:
     def _spawn(self, number: int, name: str, channel: int) -> None:
         try:
             pid = os.fork()
-        except OSError as error:  # no memory, or no more processes: this child is not to be had, the others live on
+        except OSError as error:  # no memory, or too many processes: only this child fails
             os.close(channel)
             self._send({"failed": number, "error": f"cannot start a process for {name}: {error.strerror}"})
             return
@@ -101,7 +101,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             parent = os.getppid()
             process_tree.signal_at_death_of(parent)
-            process_tree.adopt_orphans()  # so that at this child's death the server gets its orphans, and nobody else's
+            process_tree.adopt_orphans()  # at this child's death, the fork server adopts its orphans
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             process_tree.name_process(name)
@@ -130,14 +130,14 @@ class ForkServer:
                 self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """What a dead child left behind is ours now (sub-reaper): end it."""
+        """Kill the processes that a dead child has left; this process adopted them as their sub-reaper."""
         process_tree.kill_descendants(os.getpid(), spare=self._children)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except (BrokenPipeError, ConnectionError):
-            return  # the worker is gone: the next read says so
+            return  # the worker has exited; the next read returns end-of-file
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""A child process that runs tasks or connector instances; the worker calls it over a channel.
+"""A child process that runs connector instances and tasks; the worker sends it messages over a channel.
 
-The main thread runs an event loop, which owns the channel and the clients' sockets. Each unit (a task or a connector
-instance) has its own thread, and only this thread runs its plug-in code, so the host responds even if a unit hangs.
+The main thread runs an event loop, which owns the channel and the clients' sockets. Each instance (of a connector or a
+task) has its own thread, and only this thread runs its plug-in code, so the host responds even if an instance hangs.
 """
 
 from __future__ import annotations
@@ -10,57 +10,43 @@ import asyncio
 import logging
 import socket
 import sys
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any, TypeVar
 
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.runtime import worker_connector
+from headrace.runtime import messages, worker_connector
 from headrace.runtime.channel import Channel
-from headrace.runtime.spec import ConnectorSpec, TaskSpec
+from headrace.runtime.spec import InstanceId
 from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.worker_connector import WorkerConnector
 from headrace.runtime.worker_self_reading_sink_task import WorkerSelfReadingSinkTask
 from headrace.runtime.worker_sink_task import WorkerSinkTask
 from headrace.runtime.worker_source_task import WorkerSourceTask
 from headrace.runtime.worker_task import WorkerTask
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
-_TASK_UNITS: tuple[tuple[type[Task], type[WorkerTask]], ...] = (
+_WORKER_TASKS: tuple[tuple[type[Task], type[WorkerTask]], ...] = (
     (SourceTask, WorkerSourceTask),
     (SinkTask, WorkerSinkTask),
     (SelfReadingSinkTask, WorkerSelfReadingSinkTask),
 )
 
 
-class Unit(Protocol):
-    """A task or connector instance that a host runs."""
-
-    async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """Handle a call from the worker."""
-
-    async def stop(self) -> None:
-        """Shut down cleanly."""
-
-
 class Host:
-    """The units of this process, by id, and the calls that the worker may make.
-
-    `start_task(id, spec)`, `start_connector(id, spec)`, `tell(id, method, arguments)`, `stop(id)`, `log_level(logger,
-    level, now_ms)`, `exit()`; and, without a unit, `validate`, `shared_modules`, `alter_offsets`, `list_plugins`,
-    `plugin_config`.
-    """
+    """The instances of this process by id, and the handlers of the worker's messages."""
 
     def __init__(self) -> None:
         self.channel: Channel
-        self._units: dict[str, Unit] = {}
+        self._connectors: dict[InstanceId, WorkerConnector] = {}
+        self._tasks: dict[InstanceId, WorkerTask] = {}
         self._exit = asyncio.Event()
 
     async def run(self, end: socket.socket) -> None:
-        """Serve calls until `exit` is called or the worker exits."""
-        self.channel = await Channel.open(end, self._handle)
+        """Handle messages until the worker sends `Exit` or exits."""
+        self.channel = await Channel.open(end, messages.WorkerMessage, self._handle)
         closed = asyncio.ensure_future(self.channel.closed.wait())
         leave = asyncio.ensure_future(self._exit.wait())
         await asyncio.wait({closed, leave}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,57 +54,76 @@ class Host:
         leave.cancel()
         self.channel.close()
 
-    async def _handle(self, method: str, arguments: list[Any]) -> Any:
-        match method, arguments:
-            case "start_task", [unit_id, spec]:
-                return await self._start_task(unit_id, msgspec.convert(spec, TaskSpec))
-            case "start_connector", [unit_id, spec]:
-                return await self._start_connector(unit_id, msgspec.convert(spec, ConnectorSpec))
-            case "tell", [unit_id, inner, inner_arguments]:
-                return await self._unit(unit_id).handle(inner, inner_arguments)
-            case "stop", [unit_id]:
-                unit = self._units.get(unit_id)
-                if unit is not None:
-                    await unit.stop()
-                    self._units.pop(unit_id, None)
-            case "validate", [config, worker, plugin]:
-                return await worker_connector.validate(config, worker, plugin)
-            case "shared_modules", [config, worker]:
-                return await worker_connector.shared_modules(config, worker)
-            case "alter_offsets", [spec, offsets]:
-                return await worker_connector.alter_offsets(msgspec.convert(spec, ConnectorSpec), offsets)
-            case "list_plugins", [worker, connectors_only]:
-                return await worker_connector.list_plugins(worker, connectors_only)
-            case "plugin_config", [worker, plugin]:
-                return await worker_connector.plugin_config(worker, plugin)
-            case "log_level", [logger, level, now_ms]:
-                return logs.set_level(logger, level, now_ms)
-            case "exit", []:
+    async def _handle(self, message: messages.WorkerMessage) -> Any:
+        match message:
+            case messages.StartConnector() | messages.StartTask() | messages.StopInstance():
+                return await self._start_or_stop(message)
+            case messages.TaskConfigsRequest(instance):
+                return await _known(self._connectors, instance).task_configs()
+            case messages.PauseTask(instance):
+                _known(self._tasks, instance).set_paused(True)
+            case messages.ResumeTask(instance):
+                _known(self._tasks, instance).set_paused(False)
+            case messages.SetLogLevel(logger, level, now_ms):
+                logs.set_level(logger, level, now_ms)
+            case messages.Exit():
                 self._exit.set()
             case _:
-                raise ValueError(f"unknown call {method}")
+                return await _call_plugin(message)
         return None
 
-    async def _start_task(self, unit_id: str, spec: TaskSpec) -> None:
+    async def _start_or_stop(
+        self, message: messages.StartConnector | messages.StartTask | messages.StopInstance
+    ) -> str | None:
+        match message:
+            case messages.StartConnector(instance, connector_spec):
+                connector = WorkerConnector(self.channel, instance, connector_spec)
+                self._connectors[instance] = connector
+                return await connector.start()
+            case messages.StartTask():
+                return self._start_task(message)
+            case messages.StopInstance(instance):
+                running = self._connectors.get(instance) or self._tasks.get(instance)
+                if running is not None:
+                    await running.stop()
+                    self._connectors.pop(instance, None)
+                    self._tasks.pop(instance, None)
+        return None
+
+    def _start_task(self, start: messages.StartTask) -> str:
+        spec = start.spec
         logs.set_process_context(spec.connector, f"task-{spec.number}")
         plugins = Plugins(spec)
         task = plugins.make_task()
-        unit_class = next((unit for kind, unit in _TASK_UNITS if isinstance(task, kind)), None)
-        if unit_class is None:
+        kind = next((worker_task for kind, worker_task in _WORKER_TASKS if isinstance(task, kind)), None)
+        if kind is None:
             raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")
-        self._units[unit_id] = unit = unit_class(self.channel, unit_id, spec, plugins, task)
-        unit.launch()
+        self._tasks[start.instance] = worker_task = kind(self.channel, start.instance, spec, plugins, task)
+        worker_task.launch()
+        return str(type(task).version)
 
-    async def _start_connector(self, unit_id: str, spec: ConnectorSpec) -> None:
-        unit = worker_connector.WorkerConnector(self.channel, unit_id, spec)
-        self._units[unit_id] = unit
-        await unit.start()
 
-    def _unit(self, unit_id: str) -> Unit:
-        try:
-            return self._units[unit_id]
-        except KeyError:
-            raise LookupError(f"unit {unit_id} is not running in this process") from None
+def _known(instances: dict[InstanceId, _T], instance: InstanceId) -> _T:
+    try:
+        return instances[instance]
+    except KeyError:
+        raise LookupError(f"{instance.name} is not running in this process") from None
+
+
+async def _call_plugin(message: messages.WorkerMessage) -> Any:
+    """Handle a message that concerns no running instance."""
+    match message:
+        case messages.Validate(config, worker, plugin):
+            return await worker_connector.validate(config, worker, plugin)
+        case messages.SharedModulesRequest(config, worker):
+            return await worker_connector.shared_modules(config, worker)
+        case messages.AlterOffsets(spec, offsets):
+            return await worker_connector.alter_offsets(spec, offsets)
+        case messages.ListPlugins(worker, connectors_only):
+            return await worker_connector.list_plugins(worker, connectors_only)
+        case messages.DescribePlugin(worker, plugin):
+            return await worker_connector.plugin_config(worker, plugin)
+    raise ValueError(f"unknown message {type(message).__name__}")
 
 
 def serve(end: socket.socket) -> None:

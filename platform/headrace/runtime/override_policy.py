@@ -15,13 +15,13 @@ def known_policy(name: str) -> str | None:
     return next((policy for policy in POLICIES if policy.lower() == short.lower()), None)
 
 
-def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> list[str]:
-    """Return one error message for each override that the policy does not allow."""
+def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys of the overrides that the policy does not allow, each with an error message."""
     if policy == "All":
-        return []
+        return {}
     allowed = {"None": frozenset(), "Principal": _PRINCIPAL, "Allowlist": frozenset(allowlist)}[policy]
-    return [
-        f"The '{policy}' policy does not allow '{key}' to be overridden in the connector configuration."
+    return {
+        key: f"The '{policy}' policy does not allow '{key}' to be overridden in the connector configuration."
         for key in config
         if key.startswith(_PREFIXES) and key.split(".override.", 1)[1] not in allowed
-    ]
+    }

@@ -26,8 +26,8 @@ _MODULES = (
     "headrace.runtime.worker_connector",
     "headrace.converters.json_converter",
     "headrace.converters.string_converter",
-    "headrace_broker.client.writer",
-    "headrace_broker.client.reader",
+    "headrace_broker.client.producer",
+    "headrace_broker.client.consumer",
     "headrace_broker.client.admin",
 )
 

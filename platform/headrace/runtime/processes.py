@@ -22,15 +22,16 @@ from typing import Any
 from headrace.runtime import group_signals, process_tree
 from headrace.runtime.channel import Channel, Handler
 from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
+from headrace.runtime.messages import HostMessage
 
 log = logging.getLogger(__name__)
 
-SPAWNS_MAX = 32  # under way at once: no more packets wait in the control socket than it can hold
-NAME_LENGTH_MAX = 64  # only shown; the system shows fewer still
+SPAWNS_MAX = 32  # at the same time, so that the requests fit into the buffer of the control socket
+NAME_LENGTH_MAX = 64  # only for display
 
 
 class HostProcess:
-    """A child process that serves a channel: `channel.call(...)`, `ended` (exit status), `kill()`."""
+    """A child process with a channel; `ended` is its exit status."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,25 +44,28 @@ class HostProcess:
         if self.pid is not None and not self.ended.done():
             process_tree.kill_tree(self.pid)
 
-    def _has_ended(self, status: int) -> None:
+    def _set_ended(self, status: int) -> None:
         if not self.ended.done():
             self.ended.set_result(status)
 
 
 class Processes:
-    """Starts child processes with `spawn()` and ends them with `close()`; the first use starts the fork server."""
+    """Starts child processes with `spawn()` and ends them with `close()`; the first use starts the fork server.
+
+    `spared` are the pids of direct children of the worker that this object must not end.
+    """
 
     def __init__(self, spared: set[int] | None = None) -> None:
-        self.spared = set() if spared is None else spared  # direct children of the worker that are not ours
+        self.spared = set() if spared is None else spared
         self._numbers = itertools.count(1)
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._spawning: dict[int, tuple[HostProcess, asyncio.Future[None]]] = {}
-        self._room = asyncio.Semaphore(SPAWNS_MAX)
-        self._living: dict[int, HostProcess] = {}
+        self._spawn_limit = asyncio.Semaphore(SPAWNS_MAX)
+        self._running: dict[int, HostProcess] = {}
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
-        self._modules: set[str] = set()  # that the fork server was told to import
+        self._modules: set[str] = set()  # that the fork server imports
 
     @property
     def fork_server_pid(self) -> int | None:
@@ -87,7 +91,7 @@ class Processes:
         loop.add_reader(ours.fileno(), self._receive)
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
-        """Fork a child that serves `headrace.runtime.host`; `handler` handles its calls to the worker.
+        """Fork a child that serves `headrace.runtime.host`; `handler` handles its messages to the worker.
 
         Raises OSError if no process can be created.
         """
@@ -102,7 +106,7 @@ class Processes:
         except BaseException:
             ours.close()
             raise
-        host.channel = await Channel.open(ours, handler)
+        host.channel = await Channel.open(ours, HostMessage, handler)
         return host
 
     def share(self, modules: Iterable[str]) -> bool:
@@ -116,7 +120,7 @@ class Processes:
 
     async def _spawn(self, host: HostProcess, theirs: socket.socket) -> None:
         with theirs:
-            async with self._room:
+            async with self._spawn_limit:
                 number, spawned = next(self._numbers), asyncio.get_running_loop().create_future()
                 self._spawning[number] = host, spawned
                 request = json.dumps({"spawn": number, "name": host.name[:NAME_LENGTH_MAX]}).encode()
@@ -133,11 +137,11 @@ class Processes:
         if self._server is not None:
             await asyncio.to_thread(self._server.wait)
             self._kill_orphans()
-        for host in self._living.values():
-            host._has_ended(-signal.SIGKILL)
+        for host in self._running.values():
+            host._set_ended(-signal.SIGKILL)
 
     def _kill_orphans(self) -> None:
-        """What a dead fork server has left is this process's (sub-reaper): kill and reap it."""
+        """Kill and reap the processes of a dead fork server; this process adopted them as their sub-reaper."""
         process_tree.kill_descendants(os.getpid(), spare=self.spared)
         for child in process_tree.children_of(os.getpid()):
             if child not in self.spared:
@@ -155,16 +159,16 @@ class Processes:
             if not packet:
                 self._fork_server_died()
                 return
-            self._take(json.loads(packet))
+            self._handle(json.loads(packet))
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         match message:
             case {"ready": _} if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
             case {"spawned": number, "pid": pid}:
                 host, spawned = self._spawning.pop(number)
                 host.pid = pid
-                self._living[pid] = host  # now, since the next message may be that it has ended
+                self._running[pid] = host  # before the next message, which may report its exit
                 if not spawned.done():
                     spawned.set_result(None)
             case {"failed": number, "error": error}:
@@ -172,8 +176,8 @@ class Processes:
                 if not spawned.done():
                     spawned.set_exception(ChildProcessError(error))
             case {"exited": pid, "status": status}:
-                if (ended := self._living.pop(pid, None)) is not None:
-                    ended._has_ended(status)
+                if (ended := self._running.pop(pid, None)) is not None:
+                    ended._set_ended(status)
 
     def _fork_server_died(self) -> None:
         assert self._control is not None
@@ -183,9 +187,9 @@ class Processes:
         self._server.kill()
         status = self._server.wait()
         self._kill_orphans()
-        for host in self._living.values():
-            host._has_ended(-signal.SIGKILL)
-        self._living.clear()
+        for host in self._running.values():
+            host._set_ended(-signal.SIGKILL)
+        self._running.clear()
         for _, spawned in self._spawning.values():
             if not spawned.done():
                 spawned.set_exception(ChildProcessError(f"the fork server died (exit status {status})"))
@@ -201,9 +205,9 @@ class Processes:
         if was_ready:
             self.start()
         elif self._ready is not None:
-            ready, self._ready = self._ready, None  # whoever comes next tries again
+            ready, self._ready = self._ready, None  # the next spawn tries again
             ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
-            ready.exception()  # nobody may have waited
+            ready.exception()  # mark it as retrieved: possibly no spawn waits for it
 
 
 class ThreadHosts:
@@ -219,8 +223,8 @@ class ThreadHosts:
 
         def serve() -> None:
             host_module.serve(theirs)
-            loop.call_soon_threadsafe(host._has_ended, 0)
+            loop.call_soon_threadsafe(host._set_ended, 0)
 
         threading.Thread(target=serve, name=name, daemon=True).start()
-        host.channel = await Channel.open(ours, handler)
+        host.channel = await Channel.open(ours, HostMessage, handler)
         return host

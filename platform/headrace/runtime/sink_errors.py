@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.api.converter import RawHeaders
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
@@ -164,16 +165,14 @@ class SinkErrors:
     def _reencoded(self, record: SinkRecord) -> RecordColumns:
         """Convert a record to bytes again, because its topic no longer contains it."""
         converters, topic = self._converters, record.topic or ""
-        headers: list[tuple[str, bytes | None]] = [
+        headers: RawHeaders = [
             (header.key, converters.header.from_connect_header(topic, header.key, header.schema, header.value))
             for header in record.headers
         ]
-        return RecordColumns(
-            values=[converters.value.from_connect(topic, record.value_schema, record.value)],
-            keys=[converters.key.from_connect(topic, record.key_schema, record.key)],
-            headers=[[*headers, (REENCODED_HEADER, b"true")]],
-            timestamps=record.timestamp,
-        )
+        key = converters.key.from_connect_with_headers(topic, headers, record.key_schema, record.key)
+        value = converters.value.from_connect_with_headers(topic, headers, record.value_schema, record.value)
+        headers.append((REENCODED_HEADER, b"true"))
+        return RecordColumns(values=[value], keys=[key], headers=[headers], timestamps=record.timestamp)
 
 
 def _locate(columns: RecordColumns | None, offset: int) -> RecordColumns | None:

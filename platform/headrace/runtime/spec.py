@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.runtime.worker_config import worker_value
+
 
 class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
     """The specification of one task. Variables of config providers are resolved in the process that runs the task."""
@@ -20,9 +22,10 @@ class TaskSpec(msgspec.Struct, kw_only=True, frozen=True):
         """`<connector>-<n>`, the name of the task in client ids and thread names."""
         return f"{self.connector}-{self.number}"
 
-    def worker_ms(self, key: str, default: int) -> int:
-        """Return a duration, in ms, from the worker's properties."""
-        return int(self.worker.get(key, default))
+    def worker_ms(self, key: str) -> int:
+        """Return a duration, in ms, from the worker's properties, or its default."""
+        duration_ms: int = worker_value(self.worker, key)
+        return duration_ms
 
 
 class ConnectorSpec(msgspec.Struct, kw_only=True, frozen=True):
@@ -31,3 +34,16 @@ class ConnectorSpec(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     config: dict[str, str]
     worker: dict[str, str]
+
+
+class InstanceId(msgspec.Struct, frozen=True, array_like=True):
+    """The id of one connector instance (task None) or task; each start has a new generation."""
+
+    connector: str
+    task: int | None
+    generation: int
+
+    @property
+    def name(self) -> str:
+        """`<connector>` or `<connector>-<n>`."""
+        return self.connector if self.task is None else f"{self.connector}-{self.task}"

@@ -11,10 +11,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.api.config_def import to_text
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
-from headrace.plugins.plugin_sections import CONVERTER_KEYS, converter_props, create_converter_of, find_sections
+from headrace.plugins.plugin_sections import (
+    CONVERTER_KEYS,
+    converter_props,
+    converter_section,
+    create_converter_of,
+    find_sections,
+)
 from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
@@ -53,15 +60,18 @@ class Plugins:
         return Converters(key, value, header)
 
     def converter_properties(self) -> dict[str, str]:
-        """Return the key and value converters' settings as connector properties; the worker's are the defaults."""
+        """Return all settings of the key and value converters as connector properties, including their defaults.
+
+        Raises ConfigErrors.
+        """
         properties: dict[str, str] = {}
         for key in ("key.converter", "value.converter"):
             level = converter_props(key, self.connector_config, self.worker)
-            properties |= {
-                name: text
-                for name, text in level.items()
-                if text is not None and (name == key or name.startswith(f"{key}."))
-            }
+            section = converter_section(key, level)
+            assert section is not None
+            texts = {name: to_text(item.default) for name, item in section.definition.keys.items() if not item.required}
+            texts |= {name: text for name, text in level.items() if name == key or name.startswith(section.prefix)}
+            properties |= {name: text for name, text in texts.items() if text is not None}
         return properties
 
     def make_steps(self) -> list[Step]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance, unknown_key_warnings
 from headrace.api.errors import ConfigError, ConfigErrors
+from headrace.plugins.creation import DEFAULT_CONVERTERS
 from headrace.runtime.override_policy import POLICIES, known_policy
 from headrace.runtime.rest_config import Listener, Tls, header_rules
 
@@ -22,7 +23,6 @@ _BOOL, _STRING, _LONG, _LIST, _CLASS = (
     ConfigType.LIST,
     ConfigType.CLASS,
 )
-_SIMPLE_HEADER_CONVERTER = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 
 def _not_negative(value: Any) -> None:
@@ -72,7 +72,7 @@ STANDALONE = ConfigDef(
         _key("bootstrap.servers", _LIST, None, "Brokers. If unset, a standalone worker starts an embedded broker."),
         _key("key.converter", _CLASS, REQUIRED, "Converter of record keys."),
         _key("value.converter", _CLASS, REQUIRED, "Converter of record values."),
-        _key("header.converter", _CLASS, _SIMPLE_HEADER_CONVERTER, "Converter of record headers."),
+        _key("header.converter", _CLASS, DEFAULT_CONVERTERS["header.converter"], "Converter of record headers."),
         _key("offset.storage.file.filename", _STRING, None, "The file in which source offsets are stored."),
         _key("offset.flush.interval.ms", _LONG, 60_000, "Interval between offset commits, in ms.", _not_negative),
         _key("offset.flush.timeout.ms", _LONG, 5_000, "Timeout of an offset commit, in ms.", _not_negative),
@@ -207,6 +207,13 @@ class WorkerConfig:
     def embedded_broker(self) -> bool:
         """Whether the worker starts an embedded broker."""
         return not self.values["bootstrap.servers"]
+
+
+def worker_value(properties: Mapping[str, str], key: str) -> Any:
+    """Return the typed value of one key in a worker's properties, or its default. Raises ConfigError."""
+    definition = STANDALONE.keys[key]
+    text = properties.get(key)
+    return definition.default if text is None else definition.parse(text)
 
 
 def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> list[ConfigError]:

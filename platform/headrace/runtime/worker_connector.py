@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.metrics import logs
-from headrace.plugins import registry
+from headrace.plugins import missing_modules, registry
+from headrace.plugins.connector_config import framework_value
 from headrace.plugins.variables import ConfigResolver, unresolved_variables
+from headrace.runtime import messages
 from headrace.runtime.channel import Channel
-from headrace.runtime.spec import ConnectorSpec
+from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import class_path, use_plugin_path
 
 log = logging.getLogger(__name__)
@@ -30,27 +32,25 @@ class TooManyTasksError(Exception):
 
 
 class WorkerConnector:
-    """Runs one connector instance; serves `task_configs` and `stop`."""
+    """Runs one connector instance."""
 
-    def __init__(self, channel: Channel, unit_id: str, spec: ConnectorSpec) -> None:
+    def __init__(self, channel: Channel, instance: InstanceId, spec: ConnectorSpec) -> None:
         self.spec = spec
+        self.instance = instance
         self._channel = channel
-        self._unit_id = unit_id
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"connector-{spec.name}")
         self._connector: Connector
         self._resolved: dict[str, str] = {}
 
-    async def start(self) -> None:
-        """Create and start the connector. Raises every exception of the plug-in."""
+    async def start(self) -> str:
+        """Create and start the connector; return its version. Raises every exception of the plug-in."""
         await self._call(self._start)
+        return str(type(self._connector).version)
 
-    async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """Handle a call from the worker."""
-        match method, arguments:
-            case "task_configs", []:
-                return await self._call(self._task_configs)
-        raise ValueError(f"unknown call {method}")
+    async def task_configs(self) -> list[dict[str, str]]:
+        """Generate the task configurations. Raises every exception of the plug-in."""
+        return await self._call(self._task_configs)
 
     async def stop(self) -> None:
         """Stop the connector."""
@@ -67,16 +67,16 @@ class WorkerConnector:
         self._connector.start(self._connector.config)
 
     def _task_configs(self) -> list[dict[str, str]]:
-        maximum = int(self._resolved.get("tasks.max", 1))
+        maximum = framework_value(self._resolved, "tasks.max")
         configs = self._connector.task_configs(maximum)
         if len(configs) > maximum:
-            self._complain_of_too_many(len(configs), maximum)
+            self._check_task_count(len(configs), maximum)
         return [self._completed(config) for config in configs]
 
-    def _complain_of_too_many(self, count: int, maximum: int) -> None:
+    def _check_task_count(self, count: int, maximum: int) -> None:
         name = self.spec.name
         text = f"The connector {name} has generated {count} tasks, which is greater than {maximum}, the maximum"
-        if self._resolved.get("tasks.max.enforce", "true").strip().lower() == "true":
+        if framework_value(self._resolved, "tasks.max.enforce"):
             raise TooManyTasksError(f"{text} number of tasks it is configured to create (tasks.max).")
         log.warning(
             "%s number of tasks it is configured to create (tasks.max). All of them are started, because "
@@ -85,7 +85,7 @@ class WorkerConnector:
         )
 
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The task's configuration with what the platform adds, variables put back in the place of secrets."""
+        """Return a task's configuration with the platform's keys; resolved values become variables again."""
         completed = {key: self._unresolved(key, str(value)) for key, value in config.items() if value is not None}
         completed["task.class"] = class_path(self._connector.task_class)
         if isinstance(self._connector, SinkConnector):
@@ -101,26 +101,31 @@ class WorkerConnector:
     async def _call(self, function: Callable[[], _T]) -> _T:
         def in_context() -> _T:
             logs.connector_context.set(logs.context(self.spec.name, "worker"))
-            return function()
+            try:
+                return function()
+            except Exception as error:
+                if hasattr(self, "_connector"):
+                    missing_modules.add_note(error, type(self._connector))
+                raise
 
         return await self._loop.run_in_executor(self._thread, in_context)
 
-    def call_worker(self, method: str, *arguments: Any) -> Any:
-        """Call the worker and return its response; called in the connector's thread."""
-        call = self._channel.call(method, self._unit_id, *arguments)
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+    def request(self, message: messages.Request[_T]) -> _T:
+        """Send a request to the worker and return its response; called in the connector's thread."""
+        return asyncio.run_coroutine_threadsafe(self._channel.request(message), self._loop).result()
 
-    def notify(self, method: str, *arguments: Any) -> None:
+    def notify(self, message: messages.Notification) -> None:
         """Send a message to the worker; callable from any thread."""
-        self._loop.call_soon_threadsafe(self._channel.notify, method, self._unit_id, *arguments)
+        self._loop.call_soon_threadsafe(self._channel.notify, message)
 
 
 class _Context:
     """The platform's interface for a connector instance."""
 
-    def __init__(self, unit: WorkerConnector, props: Mapping[str, str]) -> None:
-        self._unit = unit
-        self.connector_name = unit.spec.name
+    def __init__(self, worker_connector: WorkerConnector, props: Mapping[str, str]) -> None:
+        self._worker_connector = worker_connector
+        self._instance = worker_connector.instance
+        self.connector_name = worker_connector.spec.name
         self.props = props
         self.offsets = self
 
@@ -130,18 +135,19 @@ class _Context:
 
     def read_all(self, partitions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
         """Return the last committed offsets of source partitions."""
-        found: list[dict[str, Any] | None] = self._unit.call_worker("read_offsets", [dict(each) for each in partitions])
-        return found
+        wanted = [dict(partition) for partition in partitions]
+        return self._worker_connector.request(messages.ReadOffsets(self._instance, wanted))
 
     def request_task_reconfiguration(self) -> None:
         """Request a new call of `task_configs`."""
-        self._unit.notify("reconfigure")
+        self._worker_connector.notify(messages.ReconfigurationRequested(self._instance))
 
     def raise_error(self, error: Exception) -> None:
         """Fail the connector."""
         import traceback
 
-        self._unit.notify("state", "FAILED", logs.secrets.mask("".join(traceback.format_exception(error))))
+        trace = logs.secrets.mask("".join(traceback.format_exception(error)))
+        self._worker_connector.notify(messages.StateChanged(self._instance, "FAILED", trace))
 
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
@@ -169,12 +175,12 @@ def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> lis
     return list(registry.find("connector", values.get("connector.class", "")).shared_modules(values))
 
 
-async def alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
+async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
     """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
     return await asyncio.to_thread(_alter_offsets, spec, offsets)
 
 
-def _alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
+def _alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
     values = resolved(spec.config, spec.worker)
     connector: Connector = registry.find("connector", values["connector.class"])()
     config = connector.config_model.parse(values)
@@ -185,7 +191,7 @@ def _alter_offsets(spec: ConnectorSpec, offsets: list[list[Any]]) -> bool:
     return bool(connector.alter_offsets(config, keyed))
 
 
-def _keyed(source: bool, offsets: list[list[Any]]) -> Iterator[tuple[Any, Any]]:
+def _keyed(source: bool, offsets: Sequence[messages.OffsetPair]) -> Iterator[tuple[Any, Any]]:
     for partition, offset in offsets:
         if source:
             yield tuple(sorted(partition.items())), offset
@@ -209,9 +215,16 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
 def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
     """Validate a configuration; return the REST API's format plus `type` and `warnings`. Raises ConnectError."""
     from headrace.plugins.validation import validate_connector
+    from headrace.runtime.client_overrides import override_problems
 
     values = resolved(config, worker)
-    result = validate_connector(values, worker, originals=config, plugin=plugin)
+    result = validate_connector(
+        values,
+        worker,
+        originals=config,
+        plugin=plugin,
+        client_overrides=lambda found: override_problems(found, values, worker),
+    )
     warnings = [*result.warnings, *unresolved_variables(values)]
     return {**result.as_json(), "type": result.type, "warnings": warnings}
 

@@ -132,10 +132,11 @@ class WorkerSelfReadingSinkTask(WorkerTask):
         timeout_s = self.spec.worker_ms("offset.flush.timeout.ms") / 1000
         wanted = {partition: OffsetAndMetadata(offset) for partition, offset in moved.items()}
         try:
-            results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
-            for error in results.values():
-                if error is not None:
-                    raise error
+            with self.counters.offset_commit():
+                results = await asyncio.wait_for(self._admin.alter_group_offsets(self._group, wanted), timeout_s)
+                for error in results.values():
+                    if error is not None:
+                        raise error
         except Exception as error:  # noqa: BLE001 - the table itself knows its offsets; the next round tries again
             log.error(
                 "Task %s: failed to commit offsets to group %s, retrying at the next commit: %s",

@@ -174,11 +174,13 @@ class WorkerSinkTask(WorkerTask):
         return [result for batch in self._from_bytes.convert(raw) for result in chain.apply(batch)]
 
     def _put(self, records: SinkRecords) -> None:
+        started = time.monotonic()
         try:
             self.task.put(records)
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             effects = self.core.put_failed(error, now_ms=_now_ms())
         else:
+            self.counters.add_call(len(records), time.monotonic() - started)
             effects = self.core.put_succeeded(now_ms=_now_ms())
         self._running.keep_alive()
         self._carry_out(effects)
@@ -195,7 +197,7 @@ class WorkerSinkTask(WorkerTask):
         self._carry_out(effects)
 
     def _commit(self, offsets: dict[TopicPartition, int], *, is_final: bool) -> None:
-        commit = self.later(self._running.commit(offsets))
+        commit = self.later(self._commit_offsets(offsets))
         if not is_final:
             commit.add_done_callback(lambda done: self._queue(lambda: self._committed(offsets, done)))
             return
@@ -210,6 +212,10 @@ class WorkerSinkTask(WorkerTask):
             )
         else:
             self._carry_out(self.core.commit_succeeded(offsets))
+
+    async def _commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        with self.counters.offset_commit():
+            await self._running.commit(offsets)
 
     def _committed(self, offsets: dict[TopicPartition, int], done: Future[Any]) -> list[core.Effect]:
         error = done.exception()

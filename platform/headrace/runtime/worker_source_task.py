@@ -148,6 +148,7 @@ class WorkerSourceTask(WorkerTask):
                 return
 
     def _poll(self) -> None:
+        started = time.monotonic()
         try:
             batches = core.polled_batches(self.task.poll(), type(self.task).display_class())
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
@@ -155,6 +156,7 @@ class WorkerSourceTask(WorkerTask):
                 effects = self.core.poll_failed(error, now_ms=_monotonic_ms())
             self._carry_out(effects)
         else:
+            self.counters.add_call(sum(map(len, batches)), time.monotonic() - started)
             self._call_core(self.core.polled, batches)
 
     def _convert(self, batch: SourceBatch, index: int | None = None) -> list[core.OutgoingRecords]:

@@ -1,4 +1,4 @@
-"""The base of all tasks: a thread, a state, commands from the worker, counters.
+"""The base class of all tasks: a thread, a state, the messages from and to the worker, counters.
 
 The thread sets up the task, reports RUNNING (or PAUSED), works, and at its end reports STOPPED, or FAILED with the
 stack trace. `stop` requests this end and waits for it. The event loop serves clients and the channel. Only the thread
@@ -14,13 +14,16 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.api.task import Task
 from headrace.metrics import logs
-from headrace.runtime.channel import Channel, PeerGone
-from headrace.runtime.spec import TaskSpec
+from headrace.plugins import missing_modules
+from headrace.runtime import messages
+from headrace.runtime.channel import Channel, ChannelClosed
+from headrace.runtime.counters import Counters
+from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.task_plugins import Plugins
 from headrace_broker.client.errors import ClientError, ClosedError
 
@@ -33,29 +36,14 @@ REPORT_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 
 
-class Counters:
-    """Counters of a task; written by its thread, read by the event loop."""
-
-    __slots__ = ("batches", "errors", "records", "skipped")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.batches = 0
-        self.errors = 0
-        self.skipped = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 class TaskContext:
     """The interface of the platform that all kinds of tasks share; used from the task's thread."""
 
-    def __init__(self, unit: WorkerTask) -> None:
-        self.connector_name = unit.spec.connector
-        self.task_number = unit.spec.number
-        self.props: Mapping[str, str] = dict(unit.plugins.task_config)
-        self._stopping = unit.stopping
+    def __init__(self, worker_task: WorkerTask) -> None:
+        self.connector_name = worker_task.spec.connector
+        self.task_number = worker_task.spec.number
+        self.props: Mapping[str, str] = dict(worker_task.plugins.task_config)
+        self._stopping = worker_task.stopping
 
     def wait(self, seconds: float) -> bool:
         """Wait; return False as soon as the task is to stop."""
@@ -69,7 +57,7 @@ class TaskContext:
 class WorkerTask:
     """The base class of the three kinds of tasks; subclasses define `work`."""
 
-    def __init__(self, channel: Channel, unit_id: str, spec: TaskSpec, plugins: Plugins, task: Task) -> None:
+    def __init__(self, channel: Channel, instance: InstanceId, spec: TaskSpec, plugins: Plugins, task: Task) -> None:
         self.spec = spec
         self.plugins = plugins
         self.task = task
@@ -77,12 +65,12 @@ class WorkerTask:
         self.stopping = threading.Event()
         self.loop = asyncio.get_running_loop()
         self._channel = channel
-        self._unit_id = unit_id
+        self._instance = instance
         self._paused = spec.paused
         self._ended = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
-    # what the kinds add
+    # Defined by the subclasses
 
     def work(self) -> None:
         """Set up, call `report_running`, and work until `stopping` is set; runs in the task's thread."""
@@ -102,22 +90,12 @@ class WorkerTask:
         """Make the last call into the task; runs in the task's thread."""
         self.task.stop()
 
-    # the worker's orders
+    # Called for the worker's messages, on the event loop
 
     def launch(self) -> None:
         """Start the thread."""
         threading.Thread(target=self._run, name=f"task-{self.spec.name}", daemon=True).start()
         self.background(self._report_forever())
-
-    async def handle(self, method: str, arguments: list[Any]) -> Any:
-        """Handle `pause` and `resume`."""
-        match method:
-            case "pause":
-                self.set_paused(True)
-            case "resume":
-                self.set_paused(False)
-            case _:
-                raise ValueError(f"unknown call {method}")
 
     async def stop(self) -> None:
         """Request the end of the thread and wait until it has ended."""
@@ -137,7 +115,7 @@ class WorkerTask:
         self._paused = paused
         self.wake()
 
-    # for the task's thread
+    # For the task's thread
 
     def report_running(self) -> None:
         """Report RUNNING, or PAUSED if the user has paused the task."""
@@ -159,7 +137,7 @@ class WorkerTask:
                 self.stopping.wait(RECONNECT_INTERVAL_S)
 
     def _opened(self, opening: concurrent.futures.Future[_T]) -> _T:
-        """The client when it is open; until then one warning, and an end when the task is to stop."""
+        """Return the client when it is open; log one warning until then. Raises ClosedError if the task is stopped."""
         for waited in itertools.count(1):
             done, _ = concurrent.futures.wait([opening], timeout=RECONNECT_INTERVAL_S)
             if done:
@@ -174,45 +152,58 @@ class WorkerTask:
                 )
         raise AssertionError("unreachable")
 
+    def wait_before_retry(self, delay_ms: int) -> bool:
+        """Wait and return True. Raises ClosedError if the task is to stop: it handles the record after a restart."""
+        if self.stopping.wait(delay_ms / 1000):
+            raise ClosedError("the task is being stopped")
+        return True
+
     def later(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Run a coroutine on the event loop without waiting for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    # for the loop
+    # For the event loop
 
-    async def ask_worker(self, method: str, *arguments: Any) -> Any:
-        """Call the worker on behalf of this unit."""
-        return await self._channel.call(method, self._unit_id, *arguments)
+    async def commit_offsets(self, offsets: Sequence[messages.OffsetPair]) -> None:
+        """Let the worker store source offsets; returns when they are stored. Raises RemoteError, ChannelClosed."""
+        with self.counters.offset_commit():
+            await self._channel.request(messages.CommitOffsets(self._instance, offsets))
+
+    async def read_offsets(self, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
+        """Return the committed offsets of these source partitions. Raises RemoteError, ChannelClosed."""
+        return await self._channel.request(messages.ReadOffsets(self._instance, partitions))
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in parallel with the thread; it is cancelled when the unit ends."""
+        """Run a coroutine in parallel with the thread; it is cancelled when the task ends."""
         task = self.loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def commit_in_background(self, commit: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call `commit` every `offset.flush.interval.ms` until the unit ends."""
+        """Call `commit` every `offset.flush.interval.ms` until the task ends."""
         self.background(self._commit_every_interval(commit))
 
     async def _commit_every_interval(self, commit: Callable[[], Coroutine[Any, Any, None]]) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}|offsets"))
-        interval_s = self.spec.worker_ms("offset.flush.interval.ms", 60_000) / 1000
+        interval_s = self.spec.worker_ms("offset.flush.interval.ms") / 1000
         while True:
             await asyncio.sleep(interval_s)
             await commit()
 
     def use_topic(self, topic: str) -> None:
         """Report that the connector uses a topic (KIP-558); callable from any thread."""
-        self._notify("topic_used", topic)
+        self._notify(messages.TopicUsed(self._instance, topic))
 
     def _run(self) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
-        state, trace = "STOPPED", None
+        state: messages.InstanceState = "STOPPED"
+        trace = None
         try:
             self.work()
-        except BaseException as error:  # plug-in code raises what it likes; the task fails, nobody else
-            given_up = isinstance(error, ClosedError) or not isinstance(error, Exception)
-            if not (given_up and self.stopping.is_set()):
+        except BaseException as error:  # plug-in code may raise anything; only this task fails
+            was_interrupted = isinstance(error, ClosedError) or not isinstance(error, Exception)
+            if not (was_interrupted and self.stopping.is_set()):
+                missing_modules.add_note(error, type(self.task))
                 state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
                 log.exception(
                     "Task %s: threw an uncaught and unrecoverable exception. Task is being killed and will not recover "
@@ -230,7 +221,7 @@ class WorkerTask:
     def _has_ended(self) -> None:
         for task in self._background:
             task.cancel()
-        self._notify("counters", self.counters.as_dict())
+        self._notify(messages.CountersReported(self._instance, self.counters.as_dict()))
         self._ended.set()
 
     def _wake_task(self) -> None:
@@ -240,27 +231,28 @@ class WorkerTask:
         except Exception:
             log.exception("Task %s: wake_up failed", self.spec.name)
 
-    def _report(self, state: str, trace: str | None = None) -> None:
-        self._notify("state", state, trace)
+    def _report(self, state: messages.InstanceState, trace: str | None = None) -> None:
+        self._notify(messages.StateChanged(self._instance, state, trace))
 
-    def _notify(self, method: str, *arguments: Any) -> None:
+    def _notify(self, message: messages.Notification) -> None:
         def send() -> None:
             try:
-                self._channel.notify(method, self._unit_id, *arguments)
-            except PeerGone:
-                return  # the worker is gone, and so is this process in a moment
+                self._channel.notify(message)
+            except ChannelClosed:
+                return  # the worker has exited, and this process exits, too
 
         self.loop.call_soon_threadsafe(send)
 
     async def _report_forever(self) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))
-        last_logged, logged_records, sent = time.monotonic(), 0, -1
+        last_logged, logged_records = time.monotonic(), 0
+        reported: dict[str, float] = {}
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            records = self.counters.records
-            if records != sent:
-                sent = records
-                self._notify("counters", self.counters.as_dict())
+            records, counters = self.counters.records, self.counters.as_dict()
+            if counters != reported:
+                reported = counters
+                self._notify(messages.CountersReported(self._instance, counters))
             elapsed = time.monotonic() - last_logged
             if elapsed >= PROGRESS_INTERVAL_S:
                 if records != logged_records:

@@ -7,9 +7,10 @@ locks the file.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +30,7 @@ class FileOffsetStore:
         self._lock: BinaryIO | None = None
         self._entries: dict[bytes | None, bytes | None] = {}
         self._keys: dict[tuple[str, str], bytes] = {}  # (connector, canonical partition) -> the key bytes in use
+        self._write_lock = asyncio.Lock()
 
     def lock(self) -> None:
         """Lock the file against other workers until `close` or the end of this process. Raises OffsetFileError."""
@@ -60,27 +62,28 @@ class FileOffsetStore:
         except OSError as error:
             raise OffsetFileError(f"offset.storage.file.filename: cannot read {self.path}: {error.strerror}") from error
         if content:
-            self._take(content)
+            self._parse(content)
 
-    def read(self, connector: str, partitions: Iterable[Partition]) -> list[dict[str, Any] | None]:
+    async def read(self, connector: str, partitions: Sequence[Partition]) -> list[dict[str, Any] | None]:
         """Return the offsets of these source partitions; None for a partition without an offset."""
         return [self._read_one(connector, partition) for partition in partitions]
 
-    def of_connector(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    async def read_all(self, connector: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Return all (partition, offset) pairs of a connector."""
         found = []
-        for (owner, _), key in list(self._keys.items()):  # a write may be under way in its thread
+        for (owner, _), key in self._keys.items():
             if owner == connector and (offset := decode_value(self._entries.get(key))) is not None:
                 found.append((decode_key(key)[1], offset))
         return found
 
-    def write(self, connector: str, offsets: Iterable[tuple[Partition, Offset | None]]) -> None:
+    async def write(self, connector: str, offsets: Sequence[tuple[Partition, Offset | None]]) -> None:
         """Set offsets (None removes an offset); returns when the file is on disk. Raises OffsetFileError."""
-        for partition, offset in offsets:
-            self._set(connector, partition, offset)
-        self._save(java_hashmap.dump(self._entries))
+        async with self._write_lock:
+            for partition, offset in offsets:
+                self._set(connector, partition, offset)
+            await asyncio.to_thread(self._save, dict(self._entries))
 
-    def _take(self, content: bytes) -> None:
+    def _parse(self, content: bytes) -> None:
         try:
             self._entries = java_hashmap.load(content)
         except java_hashmap.JavaStreamError as error:
@@ -92,7 +95,7 @@ class FileOffsetStore:
             try:
                 connector, partition = decode_key(key or b"null")
             except ValueError:
-                continue  # somebody else's entry: kept, never looked up
+                continue  # an entry of another format: kept, never looked up
             self._keys[connector, canonical(partition)] = key or b""
 
     def _read_one(self, connector: str, partition: Partition) -> dict[str, Any] | None:
@@ -109,7 +112,8 @@ class FileOffsetStore:
         self._keys[name] = key
         self._entries[key] = encode_value(offset)
 
-    def _save(self, content: bytes) -> None:
+    def _save(self, entries: dict[bytes | None, bytes | None]) -> None:
+        content = java_hashmap.dump(entries)
         beside = self.path.with_name(self.path.name + ".tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from headrace.herder.errors import NotFoundError
-from headrace.herder.states import TargetState
+from headrace.stores.config_store import TargetState
 from support.herder import CONFIG, make_herder
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ def anyio_backend() -> str:
 
 
 async def test_requests_that_wait_for_a_deletion_fail_with_not_found(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     outcomes = await asyncio.gather(
         herder.delete("c"),
@@ -35,7 +36,7 @@ async def test_requests_that_wait_for_a_deletion_fail_with_not_found(tmp_path: P
 
 
 async def test_put_that_waits_for_a_deletion_creates_the_connector_again(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(herder.put("c", CONFIG | {"a": "1"}), herder.delete("c"), herder.put("c", CONFIG | {"a": "2"}))
     assert herder.names() == ["c"]
@@ -45,14 +46,14 @@ async def test_put_that_waits_for_a_deletion_creates_the_connector_again(tmp_pat
 
 
 async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
-    herder, _ = make_herder(tmp_path)
+    herder, _ = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(*(herder.patch("c", {f"key{n}": "x"}) for n in range(5)))
-    assert set(herder.config_of("c")) == {"connector.class", "name", *(f"key{n}" for n in range(5))}
+    assert set(herder.connector_config("c")) == {"connector.class", "name", *(f"key{n}" for n in range(5))}
 
 
 async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_with_not_found(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.tasks = 1
     change = asyncio.ensure_future(herder.put("c", CONFIG | {"a": "1"}))
@@ -61,12 +62,46 @@ async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_wit
     with pytest.raises(NotFoundError, match="Task c-1 not found"):
         await herder.restart_task("c", 1)
     await change
-    assert [task["id"] for task in herder.status("c")["tasks"]] == [0]
+    assert list(herder.status("c").tasks) == [0]
 
 
 async def test_restart_of_stopped_connector_leaves_it_stopped(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.STOPPED)
     await herder.restart("c", include_tasks=True, only_failed=False)
-    assert herder.status("c")["connector"]["state"] == "STOPPED"
+    assert herder.status("c").connector.state == "STOPPED"
     assert not worker.running
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_concurrent_requests_in_any_order_leave_exactly_the_desired_instances(tmp_path: Path, seed: int) -> None:
+    rng = Random(seed)
+    herder, worker = await make_herder(tmp_path)
+
+    async def change(name: str) -> None:
+        for _ in range(rng.randrange(5)):
+            await asyncio.sleep(0)
+        worker.tasks = rng.randrange(4)
+        match rng.randrange(7):
+            case 0 | 1:
+                await herder.put(name, CONFIG | {"n": str(rng.random())})
+            case 2:
+                await herder.patch(name, {"n": str(rng.random())})
+            case 3:
+                await herder.delete(name)
+            case 4:
+                await herder.set_target(name, rng.choice(list(TargetState)))
+            case 5:
+                await herder.restart(name, include_tasks=rng.random() < 0.5, only_failed=False)
+            case 6:
+                await herder.restart_task(name, rng.randrange(3))
+
+    outcomes = await asyncio.gather(*(change(rng.choice("ab")) for _ in range(60)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {type(None), NotFoundError}
+    expected: list[str] = []
+    for name in herder.names():
+        state = herder.status(name).connector.state.value
+        expected += [name] if state == "RUNNING" else []
+        expected += [f"{name}-{task}" for task in range(herder.info(name).task_count) if state != "STOPPED"]
+        assert list(herder.status(name).tasks) == list(range(herder.info(name).task_count))
+    assert worker.running_names() == sorted(expected)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.herder.states import TargetState
+from headrace.stores.config_store import TargetState
 from support.herder import CONFIG, make_herder
 
 pytestmark = pytest.mark.anyio
@@ -18,13 +18,13 @@ def anyio_backend() -> str:
 
 
 async def test_pause_stops_the_connector_instance_and_pauses_its_tasks(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     first = set(worker.running)
     await herder.set_target("c", TargetState.PAUSED)
     assert worker.running_names() == ["c-0", "c-1"]
     assert worker.sent_orders == [("c-0", "pause"), ("c-1", "pause")]
-    assert herder.status("c")["connector"]["state"] == "PAUSED"
+    assert herder.status("c").connector.state == "PAUSED"
     await herder.set_target("c", TargetState.PAUSED)
     assert worker.running_names() == ["c-0", "c-1"]
 
@@ -34,20 +34,20 @@ async def test_pause_stops_the_connector_instance_and_pauses_its_tasks(tmp_path:
     assert worker.sent_orders == [("c-0", "resume"), ("c-1", "resume")]
     assert {i for i in worker.running if i.task is not None} == {i for i in first if i.task is not None}
     assert {i for i in worker.running if i.task is None} != {i for i in first if i.task is None}
-    assert herder.status("c")["connector"]["state"] == "RUNNING"
+    assert herder.status("c").connector.state == "RUNNING"
 
 
 async def test_connector_created_paused_starts_on_resume(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.PAUSED)
     assert worker.running_names() == []
-    assert herder.status("c")["connector"]["state"] == "PAUSED"
+    assert herder.status("c").connector.state == "PAUSED"
     await herder.set_target("c", TargetState.STARTED)
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
 async def test_configuration_changed_while_paused_is_applied_on_resume(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.PAUSED)
     before = set(worker.running)
@@ -59,30 +59,30 @@ async def test_configuration_changed_while_paused_is_applied_on_resume(tmp_path:
 
 
 async def test_restart_of_paused_connector_leaves_it_paused(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.PAUSED)
     await herder.restart("c", include_tasks=True, only_failed=False)
     assert worker.running_names() == ["c-0", "c-1"]
-    assert herder.status("c")["connector"]["state"] == "PAUSED"
+    assert herder.status("c").connector.state == "PAUSED"
 
 
 async def test_pause_of_failed_connector_pauses_only_its_tasks(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.fails_to_start = True
     await herder.restart("c", include_tasks=False, only_failed=False)
-    assert herder.status("c")["connector"]["state"] == "FAILED"
+    assert herder.status("c").connector.state == "FAILED"
     await herder.set_target("c", TargetState.PAUSED)
-    assert herder.status("c")["connector"]["state"] == "FAILED"
+    assert herder.status("c").connector.state == "FAILED"
     assert worker.sent_orders == [("c-0", "pause"), ("c-1", "pause")]
     await herder.set_target("c", TargetState.STOPPED)
-    assert herder.status("c")["connector"]["state"] == "STOPPED"
+    assert herder.status("c").connector.state == "STOPPED"
     assert worker.running_names() == []
 
 
 async def test_stopped_connector_has_no_instances_until_resumed(tmp_path: Path) -> None:
-    herder, worker = make_herder(tmp_path)
+    herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.STOPPED)
     assert worker.running_names() == []

@@ -69,6 +69,17 @@ def test_set_level_includes_child_loggers(logger: str) -> None:
     assert logs.level_of(logger) == {"level": "TRACE", "last_modified": 18}
 
 
+def test_level_of_the_root_logger_is_inherited_by_loggers_without_a_level(logger: str) -> None:
+    before = logging.getLogger().level
+    logging.getLogger(logger + ".leaf").setLevel(logging.ERROR)
+    try:
+        assert logs.set_level("root", "DEBUG", 19) == ["root"]
+        assert logging.getLogger(logger).getEffectiveLevel() == logging.DEBUG
+        assert logging.getLogger(logger + ".leaf").getEffectiveLevel() == logging.ERROR
+    finally:
+        logging.getLogger().setLevel(before)
+
+
 def test_unknown_levels_and_loggers_are_rejected() -> None:
     with pytest.raises(KeyError):
         logs.set_level("x", "LOUD", 1)

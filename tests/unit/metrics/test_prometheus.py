@@ -1,20 +1,90 @@
-"""Prometheus' client library can parse the metrics page with its counters and states."""
+"""The metrics page of a worker: Prometheus' parser accepts it, and it has the names of Kafka Connect's metrics."""
 
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.herder.states import State, StatusStore
+from headrace.herder.herder import ConnectorStatus, StartCounts, TaskCounters, WorkerMetrics
 from headrace.metrics import prometheus
+from headrace.stores.status_store import State, Status
+
+NAME = 'a"b\\c\n'
 
 
-def test_metrics_page_is_well_formed() -> None:
-    statuses = StatusStore("w")
-    statuses.set('a"b\\c', None, State.RUNNING)
-    statuses.set('a"b\\c', 0, State.FAILED)
-    page = prometheus.render(statuses, ['a"b\\c'], [('a"b\\c', 0, {"records": 7, "batches": 2})])
-    families = {family.name: family for family in text_string_to_metric_families(page)}
-    (records,) = families["headrace_connect_task_records"].samples
-    assert (records.labels, records.value) == ({"connector": 'a"b\\c', "task": "0"}, 7)
-    states = {(s.labels.get("task"), s.labels["state"]) for s in families["headrace_connect_state"].samples}
-    assert states == {(None, "RUNNING"), ("0", "FAILED")}
+def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return the samples of a page with a source connector, whose second task has failed, and a sink connector."""
+    status = Status(State.RUNNING, "w", version="1.0")
+    metrics = WorkerMetrics(
+        statuses=[
+            ConnectorStatus(NAME, status, {0: status, 1: Status(State.FAILED, "w")}, "source"),
+            ConnectorStatus("out", Status(State.PAUSED, "w"), {0: Status(State.PAUSED, "w")}, "sink"),
+        ],
+        classes={NAME: "FileStreamSource", "out": "FileStreamSink"},
+        tasks=[
+            TaskCounters(NAME, 0, {"records": 7, "errors": 2, "skipped": 1, "call_max_time_ms": 2.5}),
+            TaskCounters("out", 0, {"records": 5, "records_passed": 4}),
+        ],
+        connector_starts=StartCounts(2, 2, 0),
+        task_starts=StartCounts(3, 2, 1),
+    )
+    found = {}
+    for family in text_string_to_metric_families(prometheus.render(metrics).decode()):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def value(name: str, **labels: str) -> float | None:
+    return samples().get((name, tuple(sorted(labels.items()))))
+
+
+def test_task_counters_have_the_names_of_both_dialects() -> None:
+    for group in ("source_task", "source_task_metrics"):
+        assert value(f"kafka_connect_{group}_source_record_write_total", connector=NAME, task="0") == 7
+        assert value(f"kafka_connect_{group}_poll_batch_max_time_ms", connector=NAME, task="0") == 2.5
+    for group in ("sink_task", "sink_task_metrics"):
+        assert value(f"kafka_connect_{group}_sink_record_read_total", connector="out", task="0") == 5
+        assert value(f"kafka_connect_{group}_sink_record_send_total", connector="out", task="0") == 4
+    for group in ("task_error", "task_error_metrics"):
+        assert value(f"kafka_connect_{group}_total_record_failures", connector=NAME, task="0") == 2
+        assert value(f"kafka_connect_{group}_total_records_skipped", connector=NAME, task="0") == 1
+
+
+def test_counters_of_sources_are_not_shown_for_sinks() -> None:
+    assert value("kafka_connect_source_task_source_record_write_total", connector="out", task="0") is None
+    assert value("kafka_connect_sink_task_sink_record_read_total", connector=NAME, task="0") is None
+
+
+def test_worker_metrics_count_connectors_tasks_and_starts() -> None:
+    for prefix in ("kafka_connect_worker", "kafka_connect_connect_worker_metrics"):
+        assert value(f"{prefix}_connector_count") == 2
+        assert value(f"{prefix}_task_count") == 3
+        assert value(f"{prefix}_task_startup_attempts_total") == 3
+        assert value(f"{prefix}_task_startup_failure_total") == 1
+        assert value(f"{prefix}_connector_startup_success_percentage") == 1
+        assert value(f"{prefix}_connector_failed_task_count", connector=NAME) == 1
+        assert value(f"{prefix}_connector_total_task_count", connector=NAME) == 2
+        assert value(f"{prefix}_connector_failed_task_count", connector="out") == 0
+
+
+def test_states_are_labels_in_lower_case() -> None:
+    assert value("kafka_connect_connector_status", connector="out", status="paused") == 1
+    assert value("kafka_connect_connector_task_status", connector=NAME, task="1", status="failed") == 1
+    assert (
+        value(
+            "kafka_connect_connector_metrics",
+            connector=NAME,
+            status="running",
+            connector_type="source",
+            connector_class="FileStreamSource",
+            connector_version="1.0",
+        )
+        == 1
+    )
+
+
+def test_page_contains_metrics_of_the_worker_process() -> None:
+    assert (value("process_cpu_seconds_total") or 0) > 0

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.herder.errors import BadRequestError, PayloadTooLargeError
+from headrace.herder.errors import BadRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
 from headrace.rest import responses
 
 pytestmark = pytest.mark.anyio
@@ -20,17 +20,30 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def request(body: bytes) -> Request:
+def request(body: bytes, content_type: str | None = None) -> Request:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    headers = [] if content_type is None else [(b"content-type", content_type.encode())]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b'{"a": "\\ud800 "}', b"NaN"])
 async def test_body_with_invalid_json_is_rejected(body: bytes) -> None:
     with pytest.raises(BadRequestError, match="body is not valid JSON"):
         await responses.json_body(request(body))
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml"])
+async def test_body_of_another_type_than_json_is_rejected(content_type: str) -> None:
+    with pytest.raises(UnsupportedMediaTypeError, match=r"415 Unsupported Media Type.*application/json") as caught:
+        await responses.json_body(request(b"{}", content_type))
+    assert caught.value.status == 415
+
+
+@pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8"])
+async def test_json_body_is_accepted_with_and_without_its_media_type(content_type: str | None) -> None:
+    assert await responses.json_body(request(b"{}", content_type)) == {}
 
 
 async def test_body_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from headrace.runtime.conversion import Converters, FromBytes, RawPart, ToBytes
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace_broker.records.columns import RecordColumns
+from support.errors import error_policy
 
 
 class Double(Transformation):
@@ -56,7 +57,7 @@ class Digits(Converter):
         return None if value is None else str(value).encode()
 
 
-TOLERANT = ErrorPolicy(tolerate=True)
+TOLERANT = error_policy(tolerate=True)
 
 
 def stages(policy: ErrorPolicy = TOLERANT) -> tuple[RetryWithToleranceOperator, list[tuple[Failure, Any]]]:
@@ -107,7 +108,7 @@ def test_empty_chain_returns_the_batch_unchanged() -> None:
 
 def test_chain_fails_without_error_tolerance() -> None:
     with pytest.raises(ToleranceExceeded, match="thirteen"):
-        TransformChain([Step(Double())], stages(ErrorPolicy())[0]).apply(batch(1, 13))
+        TransformChain([Step(Double())], stages(error_policy())[0]).apply(batch(1, 13))
 
 
 def test_to_bytes_fills_timestamps_and_converts_keys_and_headers() -> None:
@@ -233,7 +234,7 @@ def test_to_bytes_adds_headers_of_a_converter_to_records_without_headers() -> No
 def test_retry_of_a_converter_starts_with_the_original_headers() -> None:
     tagged, both = tagged_converters()
     tagged.fails_once = True
-    built, _ = stages(ErrorPolicy(retry_timeout_ms=-1))
+    built, _ = stages(error_policy(retry_timeout_ms=-1))
     (columns,) = ToBytes(both, built).convert(batch("ab"), 0)
     assert columns.headers == [[("tag", b"a")]]
 

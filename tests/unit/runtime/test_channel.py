@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from headrace.runtime.channel import Channel, RemoteError
+from headrace.runtime.channel import Channel, ChannelClosed, Handler, RemoteError
+from headrace.runtime.messages import CountersReported, HostMessage, ReadOffsets, Request, TopicUsed
+from headrace.runtime.spec import InstanceId
 
 pytestmark = pytest.mark.anyio
+
+INSTANCE = InstanceId("c", 0, 1)
 
 
 @pytest.fixture
@@ -18,27 +25,39 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def _unexpected_call(method: str, arguments: list[Any]) -> Any:
-    raise AssertionError(method)
+class Echo(Request[Any]):
+    """A request whose response the test chooses."""
+
+
+async def _unexpected(message: Any) -> Any:
+    raise AssertionError(message)
+
+
+@asynccontextmanager
+async def channels(receives: Any, handler: Handler) -> AsyncIterator[tuple[Channel, Channel]]:
+    """Open both ends of a channel; `handler` handles the messages that the first end sends."""
+    first_socket, second_socket = socket.socketpair()
+    first = await Channel.open(first_socket, HostMessage, _unexpected)
+    second = await Channel.open(second_socket, receives, handler)
+    try:
+        yield first, second
+    finally:
+        first.close()
+        second.close()
+        await first.closed.wait()
+        await second.closed.wait()
 
 
 async def call(result: Any) -> Any:
-    """Return the response to a call whose handler returns or raises `result`."""
+    """Return the response to a request whose handler returns or raises `result`."""
 
-    async def handler(method: str, arguments: list[Any]) -> Any:
+    async def handler(message: Echo) -> Any:
         if isinstance(result, BaseException):
             raise result
         return result
 
-    caller_socket, peer_socket = socket.socketpair()
-    caller, peer = await Channel.open(caller_socket, _unexpected_call), await Channel.open(peer_socket, handler)
-    try:
-        return await caller.call("it")
-    finally:
-        caller.close()
-        peer.close()
-        await caller.closed.wait()
-        await peer.closed.wait()
+    async with channels(Echo, handler) as (caller, _):
+        return await caller.request(Echo())
 
 
 async def test_error_with_invalid_utf_8_message_is_received() -> None:
@@ -52,7 +71,7 @@ async def test_invalid_utf_8_in_results_is_escaped() -> None:
 
 
 async def test_response_that_cannot_be_encoded_is_an_error() -> None:
-    with pytest.raises(RemoteError, match="The response to it cannot be sent"):
+    with pytest.raises(RemoteError, match="The response to Echo cannot be sent"):
         await call(2**70)
 
 
@@ -66,3 +85,64 @@ async def test_system_exit_in_handler_is_an_error() -> None:
 async def test_error_without_message_is_reported_by_class_name() -> None:
     with pytest.raises(RemoteError, match=r"^ZeroDivisionError$"):
         await call(ZeroDivisionError())
+
+
+async def test_messages_arrive_as_typed_objects_in_order() -> None:
+    received: list[Any] = []
+    complete = asyncio.Event()
+
+    async def handler(message: Any) -> None:
+        received.append(message)
+        if len(received) == 2:
+            complete.set()
+
+    sent = [TopicUsed(INSTANCE, "t"), CountersReported(INSTANCE, {"records": 2})]
+    async with channels(HostMessage, handler) as (sender, _):
+        for message in sent:
+            sender.notify(message)
+        await asyncio.wait_for(complete.wait(), 5)
+    assert received == sent
+
+
+async def test_request_with_a_field_of_the_wrong_type_is_an_error_that_names_the_field() -> None:
+    async with channels(HostMessage, _unexpected) as (sender, _):
+        with pytest.raises(RemoteError, match=r"partitions\[0\]"):
+            await sender.request(ReadOffsets(INSTANCE, ["no partition"]))  # type: ignore[list-item]
+
+
+async def test_response_of_the_wrong_type_is_an_error() -> None:
+    async def handler(message: Any) -> Any:
+        return "no list"
+
+    async with channels(HostMessage, handler) as (sender, _):
+        with pytest.raises(RemoteError, match="invalid response"):
+            await sender.request(ReadOffsets(INSTANCE, []))
+
+
+async def test_pending_request_fails_when_the_other_end_closes() -> None:
+    async def handler(message: Any) -> Any:
+        second.close()
+        await asyncio.sleep(60)
+
+    async with channels(HostMessage, handler) as (first, second):
+        with pytest.raises(ChannelClosed):
+            await first.request(ReadOffsets(INSTANCE, []))
+
+
+async def test_invalid_utf_8_in_messages_is_escaped() -> None:
+    async def handler(message: ReadOffsets) -> Any:
+        return message.partitions
+
+    async with channels(HostMessage, handler) as (sender, _):
+        response = await sender.request(ReadOffsets(INSTANCE, [{"file": "bad\udcff"}]))
+    assert response == [{"file": "bad\\udcff"}]
+
+
+async def test_frame_with_invalid_content_is_an_error_and_the_channel_stays_open() -> None:
+    async def handler(message: Any) -> Any:
+        return [None]
+
+    async with channels(HostMessage, handler) as (sender, _):
+        with pytest.raises(RemoteError, match="Invalid value 'Echo'"):
+            await sender.request(Echo())
+        assert await sender.request(ReadOffsets(INSTANCE, [{}])) == [None]

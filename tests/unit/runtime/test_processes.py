@@ -36,8 +36,8 @@ def control() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield worker, server
 
 
-async def _handler(method: str, arguments: list[Any]) -> Any:
-    raise AssertionError(method)
+async def _handler(message: Any) -> Any:
+    raise AssertionError(message)
 
 
 def _processes(control: socket.socket) -> Processes:

@@ -14,12 +14,13 @@ from headrace.converters.string_converter import StringConverter
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart
+from headrace.runtime.counters import Counters
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
-from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, ToleranceExceeded
+from headrace.runtime.error_policy import Failure, Stage, ToleranceExceeded
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.worker_task import Counters
 from headrace_broker.records.columns import RecordColumns
+from support.errors import error_policy
 
 
 class Producer:
@@ -63,7 +64,7 @@ def make(*, tolerate: bool = True, read_record: Any = read_nothing) -> tuple[Sin
     errors = SinkErrors(
         "c-0",
         "Task",
-        ErrorPolicy(tolerate=tolerate),
+        error_policy(tolerate=tolerate),
         Converters(StringConverter(), StringConverter(), StringConverter()),
         counters,
         queue=DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True),
@@ -149,7 +150,9 @@ def test_report_of_a_deleted_record_converts_it_again_and_marks_it() -> None:
 
 def test_report_raises_if_errors_are_not_tolerated() -> None:
     errors, producer, _ = make(tolerate=False)
-    with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"):
+    with pytest.raises(
+        ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"
+    ):
         errors.report(record(16), DataError("no"))
     assert producer.sent == []
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import ConnectError, DataError, RecordErrors, RetriableError
-from headrace.runtime.error_policy import ErrorPolicy, Failure, Stage, ToleranceExceeded
+from headrace.api.errors import ConfigError, ConnectError, DataError, RecordErrors, RetriableError
+from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy, Failure, Stage, ToleranceExceeded
 from headrace.runtime.tolerance import RetryWithToleranceOperator
+from support.errors import error_policy
 
 
 class Numbers(list[int]):
@@ -48,7 +49,7 @@ def stages(
     return built, reported
 
 
-TOLERANT = ErrorPolicy(tolerate=True)
+TOLERANT = error_policy(tolerate=True)
 
 
 def test_records_named_in_batch_error_are_skipped() -> None:
@@ -81,7 +82,7 @@ def test_other_errors_are_narrowed_down_to_single_records() -> None:
 
 
 def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
-    built, _ = stages(ErrorPolicy())
+    built, _ = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
         raise RecordErrors({1: DataError("bad")})
@@ -93,7 +94,7 @@ def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
 
 def test_retriable_errors_are_retried_with_backoff() -> None:
     clock = Clock()
-    built, reported = stages(ErrorPolicy(retry_timeout_ms=10_000, tolerate=True), clock)
+    built, reported = stages(error_policy(retry_timeout_ms=10_000, tolerate=True), clock)
     failures = iter([True, True, False])
 
     def sometimes(part: Numbers) -> list[int]:
@@ -108,7 +109,7 @@ def test_retriable_errors_are_retried_with_backoff() -> None:
 
 def test_retries_stop_after_retry_timeout() -> None:
     clock = Clock()
-    built, reported = stages(ErrorPolicy(retry_timeout_ms=1000, tolerate=True), clock)
+    built, reported = stages(error_policy(retry_timeout_ms=1000, tolerate=True), clock)
 
     def never(_part: Numbers) -> None:
         raise RetriableError("not now")
@@ -119,7 +120,7 @@ def test_retries_stop_after_retry_timeout() -> None:
 
 
 def test_retry_delay_doubles_and_is_random_above_the_maximum() -> None:
-    policy = ErrorPolicy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
+    policy = error_policy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
     assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
     delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}
     assert len(delays) > 5
@@ -127,18 +128,18 @@ def test_retry_delay_doubles_and_is_random_above_the_maximum() -> None:
 
 
 def test_errors_are_not_retried_without_retry_timeout() -> None:
-    assert ErrorPolicy().retry_delay_ms(1, 0, Random(1)) is None
+    assert error_policy().retry_delay_ms(1, 0, Random(1)) is None
 
 
 def test_error_policy_is_parsed_from_connector_config() -> None:
     policy = ErrorPolicy.from_config(
         {"errors.tolerance": "all", "errors.log.enable": "true", "errors.retry.timeout": "-1"}
     )
-    assert policy == ErrorPolicy(retry_timeout_ms=-1, tolerate=True, log=True)
+    assert policy == error_policy(retry_timeout_ms=-1, tolerate=True, log=True)
 
 
 def test_retriable_record_error_is_retried_at_its_place_in_the_order() -> None:
-    built, reported = stages(ErrorPolicy(retry_timeout_ms=10_000, tolerate=True))
+    built, reported = stages(error_policy(retry_timeout_ms=10_000, tolerate=True))
     failures = {2: 2, 3: 100}
 
     def sometimes(part: Numbers) -> list[int]:
@@ -158,7 +159,7 @@ def test_retriable_record_error_is_retried_at_its_place_in_the_order() -> None:
 
 def test_each_record_is_retried_in_place() -> None:
     clock = Clock()
-    built, reported = stages(ErrorPolicy(retry_timeout_ms=1000, tolerate=True), clock)
+    built, reported = stages(error_policy(retry_timeout_ms=1000, tolerate=True), clock)
     calls: list[int] = []
 
     def sometimes(number: int) -> int:
@@ -195,7 +196,7 @@ def test_stateful_operation_returns_the_results_of_its_record_errors() -> None:
     ],
 )
 def test_stateful_operation_that_does_not_name_bad_records_fails_the_task(error: Exception, message: str) -> None:
-    built, reported = stages(ErrorPolicy(retry_timeout_ms=-1, tolerate=True))
+    built, reported = stages(error_policy(retry_timeout_ms=-1, tolerate=True))
 
     def fails(_part: Numbers) -> None:
         raise error
@@ -213,3 +214,19 @@ def test_stateful_operation_may_omit_results_if_every_record_failed() -> None:
 
     assert built.run_once(Stage.TRANSFORMATION, "T", fails, Numbers([1, 2])) == (None, [0, 1])
     assert len(reported) == 2
+
+
+def test_error_policy_has_the_defaults_of_the_configuration_definition() -> None:
+    policy = ErrorPolicy.from_config({})
+    assert policy == ErrorPolicy(
+        retry_timeout_ms=0, retry_delay_max_ms=60_000, tolerate=False, log=False, log_messages=False
+    )
+    assert DeadLetterQueueConfig.from_config({"errors.deadletterqueue.topic.name": " "}) is None
+    assert DeadLetterQueueConfig.from_config({"errors.deadletterqueue.topic.name": "dlq"}) == DeadLetterQueueConfig(
+        "dlq", replication_factor=3, with_context_headers=False
+    )
+
+
+def test_invalid_key_of_the_error_policy_is_reported() -> None:
+    with pytest.raises(ConfigError, match=r"errors\.retry\.timeout"):
+        ErrorPolicy.from_config({"errors.retry.timeout": "soon"})

@@ -9,46 +9,53 @@ import pytest
 from headrace.stores import java_hashmap
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
+pytestmark = pytest.mark.anyio
 
-def test_written_offsets_are_read_by_another_store(tmp_path: Path) -> None:
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_written_offsets_are_read_by_another_store(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "deeper" / "connect.offsets")
     store.load()
-    store.write("c", [({"table": "t", "protocol": "1"}, {"incrementing": 7})])
-    store.write("d", [({"filename": "x"}, {"position": 1})])
+    await store.write("c", [({"table": "t", "protocol": "1"}, {"incrementing": 7})])
+    await store.write("d", [({"filename": "x"}, {"position": 1})])
 
     again = FileOffsetStore(store.path)
     again.load()
-    assert again.read("c", [{"protocol": "1", "table": "t"}, {"table": "other"}]) == [{"incrementing": 7}, None]
-    assert again.of_connector("d") == [({"filename": "x"}, {"position": 1})]
-    assert again.of_connector("unknown") == []
+    assert await again.read("c", [{"protocol": "1", "table": "t"}, {"table": "other"}]) == [{"incrementing": 7}, None]
+    assert await again.read_all("d") == [({"filename": "x"}, {"position": 1})]
+    assert await again.read_all("unknown") == []
 
 
-def test_null_offset_removes_the_entry(tmp_path: Path) -> None:
+async def test_null_offset_removes_the_entry(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
-    store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
-    store.write("c", [({"a": 1}, None)])
-    assert store.of_connector("c") == [({"a": 2}, {"n": 2})]
+    await store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
+    await store.write("c", [({"a": 1}, None)])
+    assert await store.read_all("c") == [({"a": 2}, {"n": 2})]
     assert java_hashmap.load(store.path.read_bytes()) == {b'["c",{"a":2}]': b'{"n":2}'}
 
 
-def test_existing_key_bytes_are_kept(tmp_path: Path) -> None:
+async def test_existing_key_bytes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_bytes(java_hashmap.dump({b'["c", {"table":"t","protocol":"1"}]': b'{"n":1}', b"\xff\xfe": b"?"}))
     store = FileOffsetStore(path)
     store.load()
-    store.write("c", [({"protocol": "1", "table": "t"}, {"n": 2})])
+    await store.write("c", [({"protocol": "1", "table": "t"}, {"n": 2})])
     assert java_hashmap.load(path.read_bytes()) == {
         b'["c", {"table":"t","protocol":"1"}]': b'{"n":2}',
         b"\xff\xfe": b"?",
     }
 
 
-def test_missing_or_empty_file_means_no_offsets(tmp_path: Path) -> None:
+async def test_missing_or_empty_file_means_no_offsets(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.load()
     store.path.touch()
     store.load()
-    assert store.read("c", [{"a": 1}]) == [None]
+    assert await store.read("c", [{"a": 1}]) == [None]
 
 
 def test_invalid_offsets_file_is_rejected(tmp_path: Path) -> None:
@@ -58,9 +65,9 @@ def test_invalid_offsets_file_is_rejected(tmp_path: Path) -> None:
         FileOffsetStore(path).load()
 
 
-def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
-    store.write("c", [({"a": 1}, {"n": 1})])
+    await store.write("c", [({"a": 1}, {"n": 1})])
     before = store.path.read_bytes()
 
     def no_space(_descriptor: int) -> None:
@@ -68,7 +75,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(OffsetFileError, match="No space left"):
-        store.write("c", [({"a": 1}, {"n": 2})])
+        await store.write("c", [({"a": 1}, {"n": 2})])
     assert store.path.read_bytes() == before
 
 

@@ -1,0 +1,457 @@
+"""Compares the desired state of connectors with the running instances and decides what to start and stop. Pure.
+
+The desired state comes from the config store's log and, in a distributed worker, from the assignment of the worker. The
+caller reports every change and the result of every effect; each method returns the effects to carry out, in order.
+Effects of different instances may be carried out concurrently.
+
+The states of an instance, the connector itself (task None) or a task:
+
+    STARTING -> RUNNING -> STOPPING -> (removed)
+            \\-> FAILED  -/
+
+At most one operation of an instance is in progress: while it is STARTING or STOPPING, changes of the desired state have
+no effect until the result of the operation arrives. An instance is replaced if the configuration with which it was
+started is not the current one. A failed instance stays as it is until a restart, a new configuration or a stop.
+
+As in Kafka Connect, a paused connector has no connector instance, and its tasks run but are paused; a stopped connector
+has no instances. Tasks run with the configuration that the connector had when their configurations were generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TypeAlias
+
+from headrace.runtime.messages import InstanceState
+from headrace.runtime.spec import InstanceId
+from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
+from headrace.stores.status_store import ConnectorStatuses, State, Status
+
+RETRY_BACKOFF_MIN_MS = 250
+RETRY_BACKOFF_MAX_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class StartConnector:
+    """Start a connector instance, then call `started` or `start_failed`."""
+
+    instance: InstanceId
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start a task, then call `started` or `start_failed`."""
+
+    instance: InstanceId
+    task_config: Mapping[str, str]
+    connector_config: Mapping[str, str]
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopInstance:
+    """Stop a connector or task, whatever happens within the graceful timeout, then call `stopped`."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class PauseTask:
+    """Pause a task; it reports its state."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeTask:
+    """Resume a task; it reports its state."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTaskConfigs:
+    """Request task configurations from a connector, then call `task_configs_generated` or `task_configs_failed`."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTaskConfigs:
+    """Call `task_configs_needed` after a delay."""
+
+    instance: InstanceId
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTaskConfigs:
+    """Append the task configurations to the config store."""
+
+    connector: str
+    configs: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PutStatus:
+    """Store a status."""
+
+    connector: str
+    task: int | None
+    state: State
+    generation: int = 0
+    trace: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveStatus:
+    """Remove the status of a task, or of a connector and all its tasks (task None)."""
+
+    connector: str
+    task: int | None
+
+
+Effect: TypeAlias = (
+    StartConnector
+    | StartTask
+    | StopInstance
+    | PauseTask
+    | ResumeTask
+    | RequestTaskConfigs
+    | RetryTaskConfigs
+    | StoreTaskConfigs
+    | PutStatus
+    | RemoveStatus
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The connectors and tasks that a worker of a group runs."""
+
+    connectors: frozenset[str] = frozenset()
+    tasks: frozenset[tuple[str, int]] = frozenset()
+
+    def contains(self, connector: str, task: int | None) -> bool:
+        """Whether the worker runs this connector instance or task."""
+        return connector in self.connectors if task is None else (connector, task) in self.tasks
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPlan:
+    """The instances that a restart request selects."""
+
+    connector: bool
+    tasks: Sequence[int]
+
+
+def plan_restart(statuses: ConnectorStatuses, *, include_tasks: bool, only_failed: bool) -> RestartPlan:
+    """Return the instances that a restart request selects (KIP-745)."""
+
+    def is_selected(status: Status | None) -> bool:
+        return not only_failed or (status is not None and status.state is State.FAILED)
+
+    tasks = [number for number, status in sorted(statuses.tasks.items()) if is_selected(status)]
+    return RestartPlan(is_selected(statuses.connector), tasks if include_tasks else [])
+
+
+class _Phase(Enum):
+    STARTING = auto()
+    RUNNING = auto()
+    FAILED = auto()
+    STOPPING = auto()
+
+
+@dataclass(slots=True)
+class _Instance:
+    id: InstanceId
+    config_offset: int
+    is_paused: bool
+    phase: _Phase = _Phase.STARTING
+    state: State = State.UNASSIGNED
+    trace: str | None = None
+    version: str | None = None
+    must_restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Desired:
+    config_offset: int
+    is_paused: bool
+
+
+@dataclass(slots=True)
+class _Connector:
+    """What this worker runs of a connector."""
+
+    instances: dict[int | None, _Instance] = field(default_factory=dict)
+    shown: State | None = None  # the connector's status without an instance
+    requested: InstanceId | None = None  # the instance that generates task configurations
+    must_request_again: bool = False
+    retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
+
+
+class HerderCore:
+    """The instances of one worker."""
+
+    def __init__(self, snapshot: ConfigSnapshot | None = None) -> None:
+        self.snapshot = snapshot or ConfigSnapshot()
+        self._assignment: Assignment | None = None  # None: everything, as in a standalone worker
+        self._connectors: dict[str, _Connector] = {}
+        self._generation = 0
+
+    # What the caller can ask
+
+    def is_settled(self, connector: str) -> bool:
+        """Whether no operation of the connector is in progress."""
+        local = self._connectors.get(connector)
+        if local is None:
+            return True
+        phases = {instance.phase for instance in local.instances.values()}
+        return local.requested is None and not phases & {_Phase.STARTING, _Phase.STOPPING}
+
+    def instances(self, connector: str) -> list[InstanceId]:
+        """Return the instances of a connector that have not been stopped, failed ones included."""
+        local = self._connectors.get(connector)
+        return [] if local is None else [instance.id for instance in local.instances.values()]
+
+    # Changes of the desired state
+
+    def on_snapshot(self, snapshot: ConfigSnapshot) -> list[Effect]:
+        """Handle a new state of the config store."""
+        changed = [
+            name
+            for name in {**self.snapshot.connectors, **snapshot.connectors}
+            if self.snapshot.connectors.get(name) != snapshot.connectors.get(name)
+        ]
+        self.snapshot = snapshot
+        return [effect for name in changed for effect in self._reconcile(name)]
+
+    def assign(self, assignment: Assignment) -> list[Effect]:
+        """Handle a new assignment of a worker in a group."""
+        self._assignment = assignment
+        names = {**self.snapshot.connectors, **self._connectors}
+        return [effect for name in names for effect in self._reconcile(name)]
+
+    def restart(self, connector: str, plan: RestartPlan) -> list[Effect]:
+        """Restart the selected instances that this worker runs."""
+        local = self._connectors.get(connector)
+        if local is None:
+            return []
+        effects: list[Effect] = []
+        for task in [*([None] if plan.connector else []), *plan.tasks]:
+            instance = local.instances.get(task)
+            if instance is not None and instance.phase is not _Phase.STOPPING:
+                instance.must_restart = True
+                effects.append(PutStatus(connector, task, State.RESTARTING, instance.id.generation))
+        return [*effects, *self._reconcile(connector)]
+
+    # Results of effects, and reports of instances; those of replaced instances have no effect
+
+    def started(self, id_: InstanceId, version: str | None) -> list[Effect]:
+        """Handle the successful start of an instance."""
+        instance = self._current(id_)
+        if instance is None or instance.phase is not _Phase.STARTING:
+            return []
+        instance.version = version
+        has_failed = instance.state is State.FAILED
+        instance.phase = _Phase.FAILED if has_failed else _Phase.RUNNING
+        if id_.task is None and not has_failed:
+            instance.state = State.RUNNING
+        effects: list[Effect] = [_status_of(instance)]
+        if id_.task is None and not has_failed:
+            effects += self.task_configs_needed(id_)
+        return [*effects, *self._reconcile(id_.connector)]
+
+    def start_failed(self, id_: InstanceId, trace: str) -> list[Effect]:
+        """Handle the failed start of an instance."""
+        instance = self._current(id_)
+        if instance is None or instance.phase is not _Phase.STARTING:
+            return []
+        return [*self._fail(instance, trace), *self._reconcile(id_.connector)]
+
+    def stopped(self, id_: InstanceId) -> list[Effect]:
+        """Handle the end of an instance that was stopped."""
+        instance = self._current(id_)
+        if instance is None:
+            return []
+        del self._connectors[id_.connector].instances[id_.task]
+        effects: list[Effect] = []
+        if self._desired(id_.connector, id_.task) is None:
+            effects += self._status_after_end(id_)
+        return [*effects, *self._reconcile(id_.connector)]
+
+    def state_changed(self, id_: InstanceId, state: InstanceState, trace: str | None) -> list[Effect]:
+        """Handle the state that an instance reports."""
+        instance = self._current(id_)
+        if instance is None or instance.phase is _Phase.STOPPING or instance.state is State.FAILED:
+            return []
+        if state == "FAILED":
+            if instance.phase is _Phase.STARTING:  # `started` follows
+                instance.state, instance.trace = State.FAILED, trace
+                return [_status_of(instance)]
+            return [*self._fail(instance, trace or ""), *self._reconcile(id_.connector)]
+        instance.state = State.UNASSIGNED if state == "STOPPED" else State(state)
+        return [_status_of(instance)]
+
+    # Task configurations
+
+    def task_configs_needed(self, id_: InstanceId) -> list[Effect]:
+        """Request task configurations, because the connector has started or asks for it, or after a delay."""
+        instance = self._current(id_)
+        if instance is None or instance.phase is not _Phase.RUNNING:
+            return []
+        local = self._connectors[id_.connector]
+        if local.requested == id_:
+            local.must_request_again = True
+            return []
+        local.requested, local.must_request_again = id_, False
+        return [RequestTaskConfigs(id_)]
+
+    def task_configs_generated(self, id_: InstanceId, configs: Sequence[Mapping[str, str]]) -> list[Effect]:
+        """Handle generated task configurations; equal ones change nothing."""
+        state, local = self._completed_request(id_)
+        if state is None or local is None:
+            return []
+        local.retry_backoff_ms = RETRY_BACKOFF_MIN_MS
+        if local.must_request_again:
+            return self.task_configs_needed(id_)
+        if list(configs) == list(state.task_configs) and state.config == state.applied_config:
+            return []
+        return [StoreTaskConfigs(id_.connector, configs)]
+
+    def task_configs_failed(self, id_: InstanceId, trace: str, *, is_fatal: bool) -> list[Effect]:
+        """Handle a failure to generate task configurations: fail the connector, or retry with a back-off."""
+        state, local = self._completed_request(id_)
+        if state is None or local is None:
+            return []
+        if is_fatal:
+            return [*self._fail(local.instances[None], trace), *self._reconcile(id_.connector)]
+        delay_ms, local.retry_backoff_ms = (
+            local.retry_backoff_ms,
+            min(2 * local.retry_backoff_ms, RETRY_BACKOFF_MAX_MS),
+        )
+        return [RetryTaskConfigs(id_, delay_ms)]
+
+    def _completed_request(self, id_: InstanceId) -> tuple[ConnectorState | None, _Connector | None]:
+        """Return the connector if the response to the request of this instance is of use."""
+        local = self._connectors.get(id_.connector)
+        if local is None or local.requested != id_:
+            return None, None
+        local.requested = None
+        instance, state = local.instances.get(None), self.snapshot.connectors.get(id_.connector)
+        if instance is None or instance.id != id_ or instance.phase is not _Phase.RUNNING:
+            return None, None  # it stops, because its configuration is not the current one, for example
+        return state, local
+
+    # Reconciliation
+
+    def _reconcile(self, name: str) -> list[Effect]:
+        state = self.snapshot.connectors.get(name)
+        local = self._connectors.get(name)
+        if local is None:
+            if state is None:
+                return []
+            local = self._connectors[name] = _Connector()
+        tasks = {task for task in local.instances if task is not None}
+        if state is not None:
+            tasks |= set(range(len(state.task_configs)))
+        effects = [effect for task in (None, *sorted(tasks)) for effect in self._reconcile_instance(local, name, task)]
+        if state is None and not local.instances:
+            del self._connectors[name]
+            return [*effects, RemoveStatus(name, None)]
+        return [*effects, *self._status_without_instance(local, name)]
+
+    def _reconcile_instance(self, local: _Connector, name: str, task: int | None) -> list[Effect]:
+        instance, desired = local.instances.get(task), self._desired(name, task)
+        if instance is None:
+            return [] if desired is None else self._start(local, name, task, desired)
+        match instance.phase:
+            case _Phase.RUNNING if desired is None or instance.must_restart:
+                return self._stop(instance)
+            case _Phase.RUNNING if desired is not None and instance.config_offset != desired.config_offset:
+                return self._stop(instance)
+            case _Phase.RUNNING if desired is not None and instance.is_paused != desired.is_paused:
+                instance.is_paused = desired.is_paused
+                return [PauseTask(instance.id) if desired.is_paused else ResumeTask(instance.id)]
+            case _Phase.FAILED if instance.must_restart or not self._keeps_failed(instance, desired):
+                return self._stop(instance)
+        return []
+
+    def _keeps_failed(self, instance: _Instance, desired: _Desired | None) -> bool:
+        """Whether a failed instance stays as it is; a failed connector does, even if it is paused."""
+        name, task = instance.id.connector, instance.id.task
+        if desired is not None:
+            return instance.config_offset == desired.config_offset
+        state = self.snapshot.connectors.get(name)
+        is_paused_connector = task is None and state is not None and state.target is TargetState.PAUSED
+        return is_paused_connector and self._is_assigned(name, task)
+
+    def _desired(self, name: str, task: int | None) -> _Desired | None:
+        state = self.snapshot.connectors.get(name)
+        if state is None or not self._is_assigned(name, task):
+            return None
+        if task is None:
+            return _Desired(state.config_offset, False) if state.target is TargetState.STARTED else None
+        if state.target is TargetState.STOPPED or task >= len(state.task_configs):
+            return None
+        return _Desired(state.task_configs_offset, state.target is TargetState.PAUSED)
+
+    def _is_assigned(self, name: str, task: int | None) -> bool:
+        return self._assignment is None or self._assignment.contains(name, task)
+
+    def _start(self, local: _Connector, name: str, task: int | None, desired: _Desired) -> list[Effect]:
+        self._generation += 1
+        id_ = InstanceId(name, task, self._generation)
+        local.instances[task] = instance = _Instance(id_, desired.config_offset, desired.is_paused)
+        state = self.snapshot.connectors[name]
+        if task is None:
+            local.shown, local.retry_backoff_ms = None, RETRY_BACKOFF_MIN_MS
+            return [_status_of(instance), StartConnector(id_, state.config)]
+        applied = state.config if state.applied_config is None else state.applied_config
+        return [_status_of(instance), StartTask(id_, state.task_configs[task], applied, desired.is_paused)]
+
+    def _stop(self, instance: _Instance) -> list[Effect]:
+        instance.phase = _Phase.STOPPING
+        return [StopInstance(instance.id)]
+
+    def _fail(self, instance: _Instance, trace: str) -> list[Effect]:
+        instance.phase, instance.state, instance.trace = _Phase.FAILED, State.FAILED, trace
+        return [_status_of(instance)]
+
+    def _status_without_instance(self, local: _Connector, name: str) -> list[Effect]:
+        """Return the new status of a connector that has no instance, if it changes."""
+        state = self.snapshot.connectors.get(name)
+        if state is None or None in local.instances or not self._is_assigned(name, None):
+            return []
+        shown = State.PAUSED if state.target is TargetState.PAUSED else State.STOPPED
+        if shown is local.shown:
+            return []
+        local.shown = shown
+        return [PutStatus(name, None, shown)]
+
+    def _status_after_end(self, id_: InstanceId) -> list[Effect]:
+        """Return the status of an instance that ended and is not started again by this worker."""
+        name, task = id_.connector, id_.task
+        state = self.snapshot.connectors.get(name)
+        exists = state is not None and state.target is not TargetState.STOPPED
+        if task is not None and not (exists and state is not None and task < len(state.task_configs)):
+            return [RemoveStatus(name, task)]
+        if state is not None and not self._is_assigned(name, task):
+            return [PutStatus(name, task, State.UNASSIGNED, id_.generation)]
+        return []
+
+    def _current(self, id_: InstanceId) -> _Instance | None:
+        local = self._connectors.get(id_.connector)
+        instance = None if local is None else local.instances.get(id_.task)
+        return instance if instance is not None and instance.id == id_ else None
+
+
+def _status_of(instance: _Instance) -> PutStatus:
+    id_ = instance.id
+    trace = instance.trace if instance.state is State.FAILED else None
+    return PutStatus(id_.connector, id_.task, instance.state, id_.generation, trace, instance.version)

@@ -1,0 +1,151 @@
+"""The herder as REST and the command line see it: a protocol and its typed results. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores.config_store import TargetState
+from headrace.stores.status_store import Status
+
+OffsetPairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+"""Partitions and offsets as a REST client sends them; None resets an offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorInfo:
+    """A connector; its tasks have the numbers 0 to `task_count - 1`."""
+
+    name: str
+    config: Mapping[str, str]
+    task_count: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStatus:
+    """The statuses of a connector and its tasks."""
+
+    name: str
+    connector: Status
+    tasks: Mapping[int, Status]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounters:
+    """The counters of a running task since its start."""
+
+    connector: str
+    task: int
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StartCounts:
+    """How often the worker tried to start instances, and with which result."""
+
+    attempts: int = 0
+    successes: int = 0
+    failures: int = 0
+
+    def plus(self, *, is_success: bool) -> StartCounts:
+        """Return the counts after one more attempt."""
+        return StartCounts(self.attempts + 1, self.successes + is_success, self.failures + (not is_success))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """The measurements of a worker."""
+
+    statuses: Sequence[ConnectorStatus]
+    classes: Mapping[str, str]
+    """The connector classes by connector name."""
+    tasks: Sequence[TaskCounters]
+    connector_starts: StartCounts
+    task_starts: StartCounts
+
+
+class Herder(Protocol):
+    """The connectors of a worker or a group of workers. Methods raise the errors of `headrace.herder.errors`."""
+
+    @property
+    def config(self) -> WorkerConfig:
+        """The worker's configuration."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has completed its startup."""
+
+    def names(self) -> list[str]:
+        """Return the names of all connectors."""
+
+    def connector_config(self, name: str) -> Mapping[str, str]:
+        """Return a connector's configuration as it was submitted. Raises NotFoundError."""
+
+    def info(self, name: str) -> ConnectorInfo:
+        """Describe a connector. Raises NotFoundError."""
+
+    def status(self, name: str) -> ConnectorStatus:
+        """Return the statuses of a connector and its tasks. Raises NotFoundError."""
+
+    def task_status(self, name: str, task: int) -> Status:
+        """Return the status of a task. Raises NotFoundError."""
+
+    def task_configs(self, name: str) -> Sequence[Mapping[str, str]]:
+        """Return the configurations of a connector's tasks. Raises NotFoundError."""
+
+    def topics(self, name: str) -> list[str]:
+        """Return the topics that a connector has used (KIP-558). Raises NotFoundError."""
+
+    def reset_topics(self, name: str) -> None:
+        """Clear the list of topics that a connector has used. Raises NotFoundError."""
+
+    async def put(
+        self, name: str, config: Mapping[str, str], *, target: TargetState | None = None, replace: bool = True
+    ) -> bool:
+        """Create or reconfigure a connector; return True if created. Raises BadRequestError, AlreadyExistsError."""
+
+    async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
+
+    async def delete(self, name: str) -> None:
+        """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
+
+    async def set_target(self, name: str, target: TargetState) -> None:
+        """Pause, resume or stop a connector. Raises NotFoundError."""
+
+    async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        """Restart the selected instances (KIP-745); return the status at the beginning. Raises NotFoundError."""
+
+    async def restart_task(self, name: str, number: int) -> None:
+        """Restart one task. Raises NotFoundError."""
+
+    async def offsets(self, name: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""
+
+    async def alter_offsets(self, name: str, offsets: OffsetPairs) -> bool:
+        """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+
+    async def reset_offsets(self, name: str) -> bool:
+        """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
+
+    async def cluster_id(self) -> str | None:
+        """Return the Kafka cluster's id; None if the cluster cannot be reached."""
+
+    async def plugins(self, *, connectors_only: bool) -> list[dict[str, str]]:
+        """List the available plug-ins in the REST API's format. Raises HerderError."""
+
+    async def plugin_config(self, plugin: str) -> list[dict[str, Any]]:
+        """Return the key definitions of a plug-in in the REST API's format. Raises NotFoundError, HerderError."""
+
+    async def validate(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
+        """Validate a configuration for a plug-in; return the REST API's format. Raises HerderError."""
+
+    async def set_log_level(self, logger: str, level: str) -> list[str]:
+        """Set a log level in all processes of the worker; return the loggers that changed. Raises KeyError."""
+
+    def metrics(self) -> WorkerMetrics:
+        """Return the measurements of the worker."""

@@ -1,0 +1,52 @@
+"""The REST API's JSON form of the herder's results. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.herder.herder import ConnectorInfo, ConnectorStatus
+from headrace.stores.status_store import State, Status
+
+
+def connector_info(info: ConnectorInfo) -> dict[str, Any]:
+    """`GET /connectors/C`."""
+    tasks = [{"connector": info.name, "task": number} for number in range(info.task_count)]
+    return {"name": info.name, "config": dict(info.config), "tasks": tasks, "type": info.type}
+
+
+def connector_status(status: ConnectorStatus) -> dict[str, Any]:
+    """`GET /connectors/C/status`."""
+    return {
+        "name": status.name,
+        "connector": _instance_status(status.connector),
+        "tasks": [task_status(number, task) for number, task in status.tasks.items()],
+        "type": status.type,
+    }
+
+
+def task_status(number: int, status: Status) -> dict[str, Any]:
+    """`GET /connectors/C/tasks/N/status`."""
+    return {"id": number, **_instance_status(status)}
+
+
+def _instance_status(status: Status) -> dict[str, Any]:
+    """Return a status; only a failed instance has a trace, and only an instance that has started has a version."""
+    shape: dict[str, Any] = {"state": status.state.value, "worker_id": status.worker_id}
+    if status.state is State.FAILED and status.trace:
+        shape["trace"] = status.trace
+    if status.version is not None:
+        shape["version"] = status.version
+    return shape
+
+
+def task_configs(name: str, configs: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """`GET /connectors/C/tasks`."""
+    return [
+        {"id": {"connector": name, "task": number}, "config": dict(config)} for number, config in enumerate(configs)
+    ]
+
+
+def offsets(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+    """`GET /connectors/C/offsets`."""
+    return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in pairs]}

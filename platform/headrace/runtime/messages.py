@@ -1,0 +1,196 @@
+"""The messages between the worker and the processes of its connectors and tasks: plain data. No I/O.
+
+A `Request[R]` receives a response of type R, or an error; a `Notification` receives none. The generation in an instance
+id distinguishes messages of a replaced instance from those of its successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
+
+R = TypeVar("R")
+
+InstanceState: TypeAlias = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED"]
+OffsetPair: TypeAlias = tuple[Mapping[Any, Any], Mapping[Any, Any] | None]
+"""A source partition and its offset; None removes the offset."""
+
+
+class Notification(msgspec.Struct, frozen=True, tag=True):
+    """A message without a response."""
+
+
+class Request(msgspec.Struct, Generic[R], frozen=True, tag=True):
+    """A message with a response of type R."""
+
+
+@cache
+def response_type(request: type[Request[Any]]) -> Any:
+    """Return the type of a request's response."""
+    base: Any = request.__orig_bases__[0]  # type: ignore[attr-defined]
+    return get_args(base)[0]
+
+
+# From the worker to a host: instances
+
+
+class StartConnector(Request[str], frozen=True):
+    """Create and start a connector instance; the response is the connector's version."""
+
+    instance: InstanceId
+    spec: ConnectorSpec
+
+
+class StartTask(Request[str], frozen=True):
+    """Create a task and start its thread, which reports the task's state; the response is the task's version."""
+
+    instance: InstanceId
+    spec: TaskSpec
+
+
+class TaskConfigsRequest(Request[list[dict[str, str]]], frozen=True):
+    """Generate the task configurations of a connector."""
+
+    instance: InstanceId
+
+
+class StopInstance(Request[None], frozen=True):
+    """Stop a connector or task; the response means that it has stopped."""
+
+    instance: InstanceId
+
+
+class PauseTask(Notification, frozen=True):
+    """Pause a task."""
+
+    instance: InstanceId
+
+
+class ResumeTask(Notification, frozen=True):
+    """Resume a task."""
+
+    instance: InstanceId
+
+
+# From the worker to a host: plug-ins without an instance, and the process
+
+
+class Validate(Request[dict[str, Any]], frozen=True):
+    """Validate a connector configuration; the response has the REST API's format plus `type` and `warnings`."""
+
+    config: dict[str, str]
+    worker: dict[str, str]
+    plugin: str | None
+
+
+class SharedModulesRequest(Request[list[str]], frozen=True):
+    """Return the modules that all processes of a connector import."""
+
+    config: dict[str, str]
+    worker: dict[str, str]
+
+
+class AlterOffsets(Request[bool], frozen=True):
+    """Let a connector check altered offsets; the response is the result of its `alter_offsets`."""
+
+    spec: ConnectorSpec
+    offsets: Sequence[OffsetPair]
+
+
+class ListPlugins(Request[list[dict[str, str]]], frozen=True):
+    """List the plug-ins in the REST API's format."""
+
+    worker: dict[str, str]
+    connectors_only: bool
+
+
+class DescribePlugin(Request[list[dict[str, Any]]], frozen=True):
+    """Return the key definitions of one plug-in in the REST API's format."""
+
+    worker: dict[str, str]
+    plugin: str
+
+
+class SetLogLevel(Notification, frozen=True):
+    """Set a log level in the process."""
+
+    logger: str
+    level: str
+    now_ms: int
+
+
+class Exit(Notification, frozen=True):
+    """End the process."""
+
+
+# From a host to the worker
+
+
+class StateChanged(Notification, frozen=True):
+    """An instance has a new state; `trace` is the stack trace of a failure."""
+
+    instance: InstanceId
+    state: InstanceState
+    trace: str | None
+
+
+class TopicUsed(Notification, frozen=True):
+    """A task uses a topic (KIP-558)."""
+
+    instance: InstanceId
+    topic: str
+
+
+class CountersReported(Notification, frozen=True):
+    """The counters of a task since its start."""
+
+    instance: InstanceId
+    counters: dict[str, float]
+
+
+class ReconfigurationRequested(Notification, frozen=True):
+    """A connector requests a new call of its `task_configs`."""
+
+    instance: InstanceId
+
+
+class ReadOffsets(Request[list[dict[str, Any] | None]], frozen=True):
+    """Return the committed offsets of these source partitions."""
+
+    instance: InstanceId
+    partitions: list[dict[Any, Any]]
+
+
+class CommitOffsets(Request[None], frozen=True):
+    """Write source offsets; the response means that they are stored."""
+
+    instance: InstanceId
+    offsets: Sequence[OffsetPair]
+
+
+WorkerMessage: TypeAlias = (
+    StartConnector
+    | StartTask
+    | TaskConfigsRequest
+    | StopInstance
+    | PauseTask
+    | ResumeTask
+    | Validate
+    | SharedModulesRequest
+    | AlterOffsets
+    | ListPlugins
+    | DescribePlugin
+    | SetLogLevel
+    | Exit
+)
+"""What the worker sends to a host."""
+
+HostMessage: TypeAlias = (
+    StateChanged | TopicUsed | CountersReported | ReconfigurationRequested | ReadOffsets | CommitOffsets
+)
+"""What a host sends to the worker."""

@@ -1,0 +1,74 @@
+"""Processes for calls to plug-ins that are not running: validation, key definitions, checks of altered offsets.
+
+A process serves one request at a time, so a plug-in that hangs delays no other request. One idle process is kept for a
+while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from headrace.runtime import messages
+from headrace.runtime.channel import RemoteError
+from headrace.runtime.processes import HostProcess
+
+IDLE_S = 30.0
+PROCESSES_MAX = 8
+
+R = TypeVar("R")
+
+
+class SendRequest(Protocol):
+    """Sends a request to a host. Raises RemoteError; any other error means that the host is unusable."""
+
+    async def __call__(self, host: HostProcess, message: messages.Request[R], /) -> R: ...
+
+
+class ValidatorPool:
+    """Sends requests to processes that `spawn` creates."""
+
+    def __init__(self, spawn: Callable[[], Awaitable[HostProcess]], send_request: SendRequest) -> None:
+        self._spawn = spawn
+        self._send_request = send_request
+        self._idle: HostProcess | None = None
+        self._limit = asyncio.Semaphore(PROCESSES_MAX)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def request(self, message: messages.Request[R]) -> R:
+        """Send a request to a process that serves no other request at the time. Raises RemoteError, CallTimeout."""
+        async with self._limit:
+            host = await self._acquire()
+            try:
+                response = await self._send_request(host, message)
+            except RemoteError:
+                self._release(host)
+                raise
+            except BaseException:
+                host.kill()
+                raise
+            self._release(host)
+            return response
+
+    def close(self) -> None:
+        """End the idle process."""
+        host, self._idle = self._idle, None
+        if host is not None:
+            host.channel.notify(messages.Exit())
+
+    async def _acquire(self) -> HostProcess:
+        host, self._idle = self._idle, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if host is None or host.ended.done() or host.channel.closed.is_set():
+            return await self._spawn()
+        return host
+
+    def _release(self, host: HostProcess) -> None:
+        """Keep the process, instead of the one that is idle already, for a while."""
+        self.close()
+        self._idle = host
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)

@@ -1,0 +1,165 @@
+"""Connector configurations, task configurations and target states as an ordered log: the port and its memory form.
+
+Every change has an offset in the log. `ConfigSnapshot` is the state after a prefix of the log. Each worker applies the
+changes in log order, so workers with equal offsets have equal snapshots. In a distributed worker, the log is the config
+topic; in a standalone worker, it is in memory. The module is pure except for `MemoryConfigStore`'s listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+
+class TargetState(StrEnum):
+    """The state of a connector that the user has requested."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+    @classmethod
+    def from_initial_state(cls, text: str) -> TargetState:
+        """Parse KIP-980's `initial_state` (RUNNING, PAUSED or STOPPED, case-insensitive). Raises ValueError."""
+        names = {"RUNNING": cls.STARTED, "PAUSED": cls.PAUSED, "STOPPED": cls.STOPPED}
+        try:
+            return names[text.upper()]
+        except KeyError:
+            raise ValueError(f"initial_state: {text!r} must be one of RUNNING, PAUSED, STOPPED") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PutConnector:
+    """Create or reconfigure a connector; without a target state, a new connector is started, an old one keeps its."""
+
+    connector: str
+    config: Mapping[str, str]
+    target: TargetState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConnector:
+    """Delete a connector with its task configurations and target state."""
+
+    connector: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutTaskConfigs:
+    """Replace the task configurations of a connector; all its tasks restart."""
+
+    connector: str
+    configs: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PutTargetState:
+    """Pause, resume or stop a connector."""
+
+    connector: str
+    target: TargetState
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRestart:
+    """Restart the instances that the request selects (KIP-745); each worker restarts those that it runs."""
+
+    connector: str
+    include_tasks: bool
+    only_failed: bool
+
+
+ConfigChange: TypeAlias = PutConnector | DeleteConnector | PutTaskConfigs | PutTargetState | RequestRestart
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorState:
+    """The desired state of one connector; the offsets are those of the last changes of the configurations."""
+
+    config: Mapping[str, str]
+    target: TargetState
+    config_offset: int
+    task_configs: Sequence[Mapping[str, str]] = ()
+    task_configs_offset: int = -1
+    applied_config: Mapping[str, str] | None = None
+    """The connector's configuration when the task configurations were written; the tasks run with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSnapshot:
+    """The connectors after the changes up to `offset`, in order of their creation."""
+
+    offset: int = -1
+    connectors: Mapping[str, ConnectorState] = field(default_factory=dict)
+
+    def apply(self, offset: int, change: ConfigChange) -> ConfigSnapshot:
+        """Return the snapshot after one more change. Changes of connectors that do not exist have no effect."""
+        connectors = dict(self.connectors)
+        known = connectors.get(change.connector)
+        match change:
+            case PutConnector(name, config, target):
+                if known is None:
+                    connectors[name] = ConnectorState(config, target or TargetState.STARTED, offset)
+                else:
+                    target = target or known.target
+                    connectors[name] = replace(known, config=config, target=target, config_offset=offset)
+            case DeleteConnector(name):
+                connectors.pop(name, None)
+            case PutTaskConfigs(name, configs) if known is not None:
+                connectors[name] = replace(
+                    known, task_configs=tuple(configs), task_configs_offset=offset, applied_config=known.config
+                )
+            case PutTargetState(name, target) if known is not None:
+                connectors[name] = replace(known, target=target)
+        return ConfigSnapshot(offset, connectors)
+
+
+Listener: TypeAlias = Callable[[ConfigChange, ConfigSnapshot], None]
+"""Receives each change, in log order, with the snapshot after it."""
+
+
+class ConfigStore(Protocol):
+    """The log of configuration changes."""
+
+    async def start(self, listener: Listener) -> ConfigSnapshot:
+        """Read the log to its end and return the snapshot; later changes go to the listener."""
+
+    async def stop(self) -> None:
+        """Stop to read; the listener receives nothing more."""
+
+    async def append(self, change: ConfigChange) -> int:
+        """Append a change and return its offset, after the listener has received it."""
+
+    async def refresh(self, timeout_s: float) -> ConfigSnapshot:
+        """Read to the current end of the log and return the snapshot. Raises TimeoutError."""
+
+
+class MemoryConfigStore:
+    """The log of a standalone worker: it ends with the worker, so only the snapshot is kept."""
+
+    def __init__(self) -> None:
+        self._snapshot = ConfigSnapshot()
+        self._listener: Listener | None = None
+
+    async def start(self, listener: Listener) -> ConfigSnapshot:
+        """Return the snapshot; later changes go to the listener."""
+        self._listener = listener
+        return self._snapshot
+
+    async def stop(self) -> None:
+        """Remove the listener."""
+        self._listener = None
+
+    async def append(self, change: ConfigChange) -> int:
+        """Append a change and return its offset, after the listener has received it."""
+        self._snapshot = self._snapshot.apply(self._snapshot.offset + 1, change)
+        offset = self._snapshot.offset
+        if self._listener is not None:
+            self._listener(change, self._snapshot)
+        return offset
+
+    async def refresh(self, timeout_s: float) -> ConfigSnapshot:
+        """Return the snapshot, which is always current."""
+        return self._snapshot

@@ -1,0 +1,96 @@
+"""Statuses of connectors and tasks, and the topics that connectors use: the port and its memory form. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class State(StrEnum):
+    """The state of a connector or task."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of one connector or task, written by the worker that runs it."""
+
+    state: State
+    worker_id: str
+    generation: int = 0
+    trace: str | None = None
+    version: str | None = None
+    """The version of the plug-in's class; None until an instance has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStatuses:
+    """The statuses of a connector and its tasks; `connector` is None until its first status."""
+
+    connector: Status | None = None
+    tasks: Mapping[int, Status] = field(default_factory=dict)
+
+
+class StatusStore(Protocol):
+    """The statuses of all connectors of a worker group.
+
+    Writes return at once and are stored in the order of the calls; reads return what this worker knows, including its
+    own writes. A distributed worker learns of other workers' statuses by reading the status topic.
+    """
+
+    async def start(self) -> None:
+        """Read the stored statuses."""
+
+    async def stop(self) -> None:
+        """Complete the pending writes."""
+
+    def put(self, connector: str, task: int | None, status: Status) -> None:
+        """Store the status of a connector (task None) or task."""
+
+    def remove(self, connector: str, task: int | None) -> None:
+        """Remove the status of a task, or of a connector and all its tasks (task None)."""
+
+    def get(self, connector: str) -> ConnectorStatuses:
+        """Return the statuses of a connector; it has none if it is unknown."""
+
+
+class MemoryStatusStore:
+    """The statuses of a standalone worker."""
+
+    def __init__(self) -> None:
+        self._connectors: dict[str, Status] = {}
+        self._tasks: dict[str, dict[int, Status]] = {}
+
+    async def start(self) -> None:
+        """Do nothing: a new worker has no statuses."""
+
+    async def stop(self) -> None:
+        """Do nothing: the statuses end with the worker."""
+
+    def put(self, connector: str, task: int | None, status: Status) -> None:
+        """Store the status of a connector (task None) or task."""
+        if task is None:
+            self._connectors[connector] = status
+        else:
+            self._tasks.setdefault(connector, {})[task] = status
+
+    def remove(self, connector: str, task: int | None) -> None:
+        """Remove the status of a task, or of a connector and all its tasks (task None)."""
+        if task is None:
+            self._connectors.pop(connector, None)
+            self._tasks.pop(connector, None)
+        else:
+            self._tasks.get(connector, {}).pop(task, None)
+
+    def get(self, connector: str) -> ConnectorStatuses:
+        """Return the statuses of a connector, its tasks in order of their numbers."""
+        tasks = self._tasks.get(connector, {})
+        return ConnectorStatuses(self._connectors.get(connector), {number: tasks[number] for number in sorted(tasks)})

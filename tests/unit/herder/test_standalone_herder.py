@@ -1,0 +1,141 @@
+"""The standalone herder: statuses, retries, offsets and failures of its worker's operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.herder import core
+from headrace.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from headrace.runtime.channel import RemoteError
+from headrace.runtime.spec import InstanceId
+from headrace.stores.config_store import TargetState
+from support.herder import CONFIG, SlowWorker, make_herder
+
+pytestmark = pytest.mark.anyio
+
+PARTITION, OFFSET = {"file": "a"}, {"position": 7}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def instance_of(worker: SlowWorker, name: str) -> InstanceId:
+    (found,) = (id_ for id_ in worker.running if id_.name == name)
+    return found
+
+
+async def test_status_contains_versions_and_the_worker_id(tmp_path: Path) -> None:
+    herder, worker = await make_herder(tmp_path)
+    await herder.put("c", CONFIG)
+    herder.state_changed(instance_of(worker, "c-1"), "RUNNING", None)
+    status = herder.status("c")
+    assert (status.connector.version, status.connector.worker_id) == ("1.2.3", "worker:1")
+    assert [(task.state.value, task.version) for task in status.tasks.values()] == [
+        ("UNASSIGNED", "1.2.3"),
+        ("RUNNING", "1.2.3"),
+    ]
+
+
+async def test_second_creation_is_rejected_and_keeps_the_first(tmp_path: Path) -> None:
+    herder, worker = await make_herder(tmp_path)
+    outcomes = await asyncio.gather(
+        *(herder.put("c", CONFIG | {"n": str(n)}, replace=False) for n in range(2)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [bool, AlreadyExistsError]
+    assert herder.connector_config("c")["n"] == "0"
+    assert worker.running_names() == ["c", "c-0", "c-1"]
+
+
+async def test_failed_task_is_reported_until_its_restart(tmp_path: Path) -> None:
+    herder, worker = await make_herder(tmp_path)
+    await herder.put("c", CONFIG)
+    herder.state_changed(instance_of(worker, "c-0"), "FAILED", "Traceback:\nValueError: bad")
+    assert (herder.task_status("c", 0).state.value, herder.task_status("c", 0).trace) == (
+        "FAILED",
+        "Traceback:\nValueError: bad",
+    )
+    status = await herder.restart("c", include_tasks=True, only_failed=True)
+    assert [task.state.value for task in status.tasks.values()] == ["RESTARTING", "UNASSIGNED"]
+    assert herder.task_status("c", 0).state.value == "UNASSIGNED"
+    assert worker.running_names() == ["c", "c-0", "c-1"]
+
+
+async def test_task_configs_are_requested_again_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "RETRY_BACKOFF_MIN_MS", 1)
+    herder, worker = await make_herder(tmp_path)
+    failures = iter(range(3))
+    generate = worker.task_configs
+    generated = asyncio.Event()
+
+    async def fail_at_first(id_: InstanceId) -> list[dict[str, str]]:
+        if next(failures, None) is not None:
+            raise RemoteError("ConnectError", "database is down", "trace")
+        generated.set()
+        return await generate(id_)
+
+    monkeypatch.setattr(worker, "task_configs", fail_at_first)
+    await herder.put("c", CONFIG)
+    assert worker.running_names() == ["c"]
+    await asyncio.wait_for(generated.wait(), 5)
+    await herder.restart("c", include_tasks=False, only_failed=True)  # waits until the connector is settled
+    assert worker.running_names() == ["c", "c-0", "c-1"]
+
+
+async def test_error_of_the_worker_itself_fails_only_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herder, worker = await make_herder(tmp_path)
+
+    async def too_large(id_: InstanceId, config: Mapping[str, str]) -> str:
+        raise ValueError("channel message exceeds the limit")
+
+    monkeypatch.setattr(worker, "start_connector", too_large)
+    await herder.put("c", CONFIG)
+    assert herder.status("c").connector.state.value == "FAILED"
+    assert "channel message exceeds the limit" in (herder.status("c").connector.trace or "")
+    await herder.delete("c")
+    with pytest.raises(NotFoundError):
+        herder.status("c")
+
+
+async def test_offsets_of_a_source_can_be_changed_only_while_it_is_stopped(tmp_path: Path) -> None:
+    herder, worker = await make_herder(tmp_path)
+    await herder.put("c", CONFIG)
+    await herder.commit_offsets(instance_of(worker, "c-0"), [(PARTITION, OFFSET)])
+    with pytest.raises(BadRequestError, match="must be in the STOPPED state"):
+        await herder.alter_offsets("c", [(PARTITION, {"position": 0})])
+    await herder.set_target("c", TargetState.STOPPED)
+    assert await herder.alter_offsets("c", [(PARTITION, {"position": 0})])
+    assert await herder.offsets("c") == [(PARTITION, {"position": 0})]
+    assert await herder.reset_offsets("c")
+    assert await herder.offsets("c") == []
+
+
+async def test_stop_of_the_herder_ends_operations_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    herder, worker = await make_herder(tmp_path)
+    starting = asyncio.Event()
+
+    async def hang(*_arguments: Any) -> str:
+        starting.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def nothing() -> None:
+        return None
+
+    monkeypatch.setattr(worker, "start_connector", hang)
+    monkeypatch.setattr(worker, "stop_all", nothing, raising=False)
+    monkeypatch.setattr(worker, "close", nothing, raising=False)
+    creation = asyncio.ensure_future(herder.put("c", CONFIG))
+    await asyncio.wait_for(starting.wait(), 5)
+    await asyncio.wait_for(herder.stop(), 5)
+    await asyncio.wait_for(creation, 5)

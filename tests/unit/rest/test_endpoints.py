@@ -1,0 +1,69 @@
+"""The REST API over HTTP, with a herder whose worker starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.rest.server import RestServer
+from support.herder import make_herder
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    herder, _ = await make_herder(tmp_path)
+    application = RestServer(herder.config).application(herder)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://worker") as client:
+        await client.put("/connectors/c/config", json={"connector.class": "C"})
+        yield client
+
+
+async def test_status_contains_the_versions_of_connector_and_tasks(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/connectors/c/status")).json() == {
+        "name": "c",
+        "connector": {"state": "RUNNING", "worker_id": "worker:1", "version": "1.2.3"},
+        "tasks": [
+            {"id": number, "state": "UNASSIGNED", "worker_id": "worker:1", "version": "1.2.3"} for number in (0, 1)
+        ],
+        "type": "source",
+    }
+
+
+async def test_body_that_is_not_json_gets_415(client: httpx.AsyncClient) -> None:
+    for method, path in (("POST", "/connectors"), ("PUT", "/connectors/c/config"), ("PATCH", "/connectors/c/offsets")):
+        response = await client.request(method, path, content="name=c", headers={"Content-Type": "text/plain"})
+        assert response.status_code == 415
+        assert response.json()["error_code"] == 415
+        assert "Content-Type: application/json" in response.json()["message"]
+
+
+async def test_requests_without_a_body_need_no_content_type(client: httpx.AsyncClient) -> None:
+    assert (await client.put("/connectors/c/pause")).status_code == 202
+    assert (await client.put("/connectors/c/stop", headers={"Content-Type": "text/plain"})).status_code == 204
+    assert (await client.get("/connectors/c/status")).json()["connector"]["state"] == "STOPPED"
+
+
+async def test_metrics_page_shows_the_running_connector(client: httpx.AsyncClient) -> None:
+    response = await client.get("/metrics")
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family.samples for family in text_string_to_metric_families(response.text)}
+    assert [sample.value for sample in families["kafka_connect_worker_connector_count"]] == [1]
+    assert [sample.value for sample in families["kafka_connect_worker_task_startup_success"]] == [2]
+
+
+async def test_root_log_level_is_set_alone(client: httpx.AsyncClient) -> None:
+    level = (await client.get("/admin/loggers/root")).json()["level"]
+    assert (await client.put("/admin/loggers/root", json={"level": level})).json() == ["root"]
+    assert (await client.put("/admin/loggers/root", json={"level": "LOUD"})).status_code == 404
+    assert (await client.put("/admin/loggers/root", json={})).status_code == 400

@@ -1,0 +1,36 @@
+"""The JSON shapes of the REST API."""
+
+from __future__ import annotations
+
+from headrace.herder.herder import ConnectorInfo, ConnectorStatus
+from headrace.rest import shapes
+from headrace.stores.status_store import State, Status
+
+
+def test_status_contains_traces_only_of_failures_and_versions_of_started_instances() -> None:
+    running = Status(State.RUNNING, "worker:8083", trace="old", version="1.2")
+    failed = Status(State.FAILED, "worker:8083", trace="trace")
+    status = ConnectorStatus("c", running, {0: running, 1: failed}, "source")
+    assert shapes.connector_status(status) == {
+        "name": "c",
+        "connector": {"state": "RUNNING", "worker_id": "worker:8083", "version": "1.2"},
+        "tasks": [
+            {"id": 0, "state": "RUNNING", "worker_id": "worker:8083", "version": "1.2"},
+            {"id": 1, "state": "FAILED", "worker_id": "worker:8083", "trace": "trace"},
+        ],
+        "type": "source",
+    }
+
+
+def test_info_lists_the_tasks() -> None:
+    assert shapes.connector_info(ConnectorInfo("c", {"a": "1"}, 2, "sink")) == {
+        "name": "c",
+        "config": {"a": "1"},
+        "tasks": [{"connector": "c", "task": 0}, {"connector": "c", "task": 1}],
+        "type": "sink",
+    }
+    assert shapes.task_configs("c", [{"b": "2"}]) == [{"id": {"connector": "c", "task": 0}, "config": {"b": "2"}}]
+
+
+def test_offsets_are_pairs_of_partition_and_offset() -> None:
+    assert shapes.offsets([({"p": 1}, {"o": 2})]) == {"offsets": [{"partition": {"p": 1}, "offset": {"o": 2}}]}

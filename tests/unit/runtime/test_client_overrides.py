@@ -1,0 +1,57 @@
+"""Problems of client overrides: the worker's policy and the values."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.api import SelfReadingSinkTask, SinkConnector, SinkTask, SourceConnector, SourceTask
+from headrace.runtime.client_overrides import override_problems
+
+
+class Source(SourceConnector):
+    task_class = SourceTask
+
+
+class Sink(SinkConnector):
+    task_class = SinkTask
+
+
+class SelfReadingSink(SinkConnector):
+    task_class = SelfReadingSinkTask
+    supports_transforms = False
+
+
+@pytest.mark.parametrize("connector", [Source, Sink, SelfReadingSink])
+def test_configuration_without_overrides_has_no_problems(
+    connector: type[SourceConnector] | type[SinkConnector],
+) -> None:
+    assert list(override_problems(connector, {"name": "c", "topics": "t"}, {})) == []
+
+
+def test_refused_override_has_no_second_error_for_its_value() -> None:
+    worker = {"connector.client.config.override.policy": "None"}
+    problems = list(override_problems(Source, {"producer.override.acks": "2"}, worker))
+    assert [(problem.key, problem.is_error) for problem in problems] == [("producer.override.acks", True)]
+    assert "'None' policy" in problems[0].message
+
+
+def test_error_of_a_rule_is_attributed_to_an_override_that_it_mentions() -> None:
+    config = {"producer.override.linger.ms": "5000", "producer.override.delivery.timeout.ms": "1"}
+    (problem,) = override_problems(Source, config, {})
+    assert problem.key in config
+    assert "delivery.timeout.ms must be at least linger.ms + request.timeout.ms" in problem.message
+
+
+def test_warnings_about_keys_of_the_worker_are_not_repeated() -> None:
+    worker = {"producer.lingr.ms": "1"}
+    assert list(override_problems(Source, {"producer.override.linger.ms": "1"}, worker)) == []
+
+
+def test_values_that_a_self_reading_sink_passes_to_its_own_client_are_not_checked() -> None:
+    assert list(override_problems(SelfReadingSink, {"consumer.override.security.protocol": "SSL"}, {})) == []
+    assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
+
+
+def test_null_values_are_left_to_the_framework_s_own_check() -> None:
+    config = {"producer.override.acks": None, "errors.deadletterqueue.topic.name": None, "name": None}
+    assert list(override_problems(Sink, config, {})) == []

@@ -1,0 +1,94 @@
+"""Failed records of a self-reading sink: the platform reads them again and writes their original bytes to the DLQ."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any, cast
+
+import pytest
+
+from headrace.api.errors import ConnectError, DataError
+from headrace.api.task import ErrantRecord
+from headrace.runtime.counters import Counters
+from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_policy import ErrorPolicy, ToleranceExceeded
+from headrace.runtime.record_lookup import Found, Position
+from headrace.runtime.self_reading_sink_errors import SelfReadingSinkErrors
+from headrace.runtime.spec import TaskSpec
+from headrace_broker.records.columns import RecordColumns
+from support.errors import error_policy
+
+DELETED = 3
+RECORDS = [ErrantRecord("t", 1, offset, DataError(f"bad {offset}"), "VALUE_CONVERTER") for offset in (2, DELETED, 9)]
+
+
+class Producer:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.sent: list[RecordColumns] = []
+        self._error = error
+
+    async def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        if self._error is not None:
+            raise self._error
+        self.sent.append(columns)
+
+
+async def read_records(positions: Iterable[Position]) -> AsyncIterator[Found]:
+    for position in positions:
+        columns = RecordColumns([b"%d" % position.offset], keys=[b"k"], timestamps=[7], offsets=[position.offset])
+        yield position, None if position.offset == DELETED else columns
+
+
+def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSinkErrors, Counters]:
+    spec = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
+    counters = Counters()
+
+    def from_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(coroutine)
+
+    queue = DeadLetterQueue("dlq", spec, cast("Any", producer), with_context=True) if producer is not None else None
+    return SelfReadingSinkErrors(
+        "c-0", "Task", policy, counters, queue=queue, read_records=read_records, from_loop=from_loop
+    ), counters
+
+
+def test_reported_records_are_written_with_their_original_bytes(caplog: pytest.LogCaptureFixture) -> None:
+    producer = Producer()
+    errors, counters = make(error_policy(tolerate=True), producer)
+    errors.report(RECORDS)
+    assert [(columns.values, columns.keys, columns.timestamps) for columns in producer.sent] == [
+        ([b"2"], [b"k"], [7]),
+        ([b"9"], [b"k"], [7]),
+    ]
+    headers = dict((producer.sent[1].headers or [[]])[0])
+    assert headers["__connect.errors.offset"] == b"9"
+    assert headers["__connect.errors.stage"] == b"VALUE_CONVERTER"
+    assert headers["__connect.errors.exception.message"] == b"bad 9"
+    assert (counters.errors, counters.skipped) == (3, 3)
+    assert "topic t, partition 1, offset 3 was deleted from its topic" in caplog.text
+
+
+def test_report_without_a_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
+    errors, counters = make(error_policy(tolerate=True, log=True, log_messages=True), None)
+    with caplog.at_level(logging.ERROR):
+        errors.report(RECORDS[:1])
+    assert "stage 'VALUE_CONVERTER' with class 'Task', where topic t, partition 1, offset 2, record value b'2'" in (
+        caplog.text
+    )
+    assert counters.skipped == 1
+
+
+def test_report_raises_if_errors_are_not_tolerated() -> None:
+    errors, counters = make(error_policy(), Producer())
+    assert not errors.tolerates_errors
+    with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 2, stage VALUE_CONVERTER"):
+        errors.report(RECORDS)
+    assert counters.skipped == 0
+
+
+def test_report_raises_if_the_queue_does_not_accept_the_records() -> None:
+    errors, _ = make(error_policy(tolerate=True), Producer(ValueError("too large")))
+    with pytest.raises(ConnectError, match="Could not write 3 failed records to the dead letter queue dlq: too large"):
+        errors.report(RECORDS)

@@ -1,0 +1,70 @@
+"""A task's converters and transforms are created as its configuration and the worker's say."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.api.errors import ConfigErrors
+from headrace.runtime.spec import TaskSpec
+from headrace.runtime.task_plugins import Plugins
+
+WORKER = {
+    "key.converter": "StringConverter",
+    "value.converter": "JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+
+
+def plugins(worker: dict[str, str] = WORKER, **props: str) -> Plugins:
+    config = {"name": "c", **{name.replace("__", "."): text for name, text in props.items()}}
+    return Plugins(TaskSpec(connector="c", number=0, config={}, connector_config=config, worker=worker))
+
+
+def test_converter_and_its_settings_come_from_the_same_level() -> None:
+    assert plugins().make_converters().value.config.schemas_enable is False
+    own = plugins(value__converter="JsonConverter")
+    assert own.make_converters().value.config.schemas_enable is True
+
+
+def test_converter_properties_contain_defaults() -> None:
+    settings = {
+        **WORKER,
+        "key.converter.converter.encoding": "UTF-8",
+        "value.converter.decimal.format": "BASE64",
+        "value.converter.replace.null.with.default": "true",
+        "value.converter.schemas.cache.size": "1000",
+    }
+    assert plugins().converter_properties() == settings
+    own = plugins(value__converter="JsonConverter").converter_properties()
+    assert own == {**settings, "value.converter.schemas.enable": "true"}
+
+
+def test_header_converter_has_a_default() -> None:
+    assert type(plugins().make_converters().header).__name__ == "SimpleHeaderConverter"
+
+
+def test_missing_converter_is_reported_with_its_key() -> None:
+    with pytest.raises(ConfigErrors, match=r"value\.converter"):
+        plugins({"key.converter": "StringConverter"}).make_converters()
+
+
+def test_transforms_are_created_in_order_with_their_predicates() -> None:
+    steps = plugins(
+        transforms="b, a",
+        transforms__a__type="HoistField$Value",
+        transforms__a__field="f",
+        transforms__a__predicate="p",
+        transforms__a__negate="TRUE",
+        transforms__b__type="Filter",
+        predicates="p",
+        predicates__p__type="TopicNameMatches",
+        predicates__p__pattern="x",
+    ).make_steps()
+    assert [step.class_name.rpartition(".")[2] for step in steps] == ["Filter", "HoistField$Value"]
+    assert [(step.predicate is not None, step.negate) for step in steps] == [(False, False), (True, True)]
+
+
+def test_transform_with_an_unknown_or_missing_class_is_reported_with_its_key() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        plugins(transforms="a,b", transforms__a__type="Nope").make_steps()
+    assert [error.key for error in caught.value.errors] == ["transforms.a.type", "transforms.b.type"]

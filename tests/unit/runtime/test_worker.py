@@ -1,0 +1,209 @@
+"""The worker and its hosts: starts, stops, timeouts, and messages of replaced instances."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.runtime import messages
+from headrace.runtime.channel import Channel, Handler, RemoteError
+from headrace.runtime.messages import InstanceState, OffsetPair
+from headrace.runtime.processes import HostProcess
+from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.worker import CallTimeout, Worker
+from headrace.runtime.worker_config import WorkerConfig
+
+pytestmark = pytest.mark.anyio
+
+CONNECTOR, TASK = InstanceId("c", None, 1), InstanceId("c", 0, 2)
+SPEC = TaskSpec(connector="c", number=0, config={}, connector_config={}, worker={})
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class FakeHost(HostProcess):
+    """A host whose end of the channel is in this process; `responses` by message type, or an event to wait for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.received: list[Any] = []
+        self.responses: dict[type, Any] = {messages.StartTask: "2.0", messages.StartConnector: "1.0"}
+        self.killed = False
+        self.far_end: Channel
+
+    async def open(self, handler: Handler) -> None:
+        near, far = socket.socketpair()
+        self.channel = await Channel.open(near, messages.HostMessage, handler)
+        self.far_end = await Channel.open(far, messages.WorkerMessage, self._handle)
+
+    def kill(self) -> None:
+        self.killed = True
+        self.exit(-9)
+
+    def exit(self, status: int) -> None:
+        self.far_end.close()
+        self._set_ended(status)
+
+    async def _handle(self, message: Any) -> Any:
+        self.received.append(message)
+        if isinstance(message, messages.Exit):
+            self.exit(0)
+        response = self.responses.get(type(message))
+        if isinstance(response, asyncio.Event):
+            await response.wait()
+            return None
+        return response
+
+
+class FakeProcesses:
+    """Creates fake hosts, in place of child processes."""
+
+    def __init__(self) -> None:
+        self.hosts: list[FakeHost] = []
+
+    async def spawn(self, name: str, handler: Handler) -> HostProcess:
+        host = FakeHost(name)
+        await host.open(handler)
+        self.hosts.append(host)
+        return host
+
+    def share(self, modules: Sequence[str]) -> bool:
+        return False
+
+    async def close(self) -> None:
+        for host in self.hosts:
+            if not host.ended.done():
+                host.exit(-9)
+
+
+class Listener:
+    """Records what the worker reports to the herder."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[InstanceId, str]] = []
+        self.changed = asyncio.Event()
+
+    def state_changed(self, instance: InstanceId, state: InstanceState, trace: str | None) -> None:
+        self.states.append((instance, state))
+        self.changed.set()
+
+    def topic_used(self, instance: InstanceId, topic: str) -> None:
+        raise AssertionError(topic)
+
+    def reconfiguration_requested(self, instance: InstanceId) -> None:
+        raise AssertionError(instance)
+
+    async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
+        assert list(offsets) == [({"p": 1}, {"o": 2})]
+
+    async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
+        return [None for _ in partitions]
+
+
+@contextlib.asynccontextmanager
+async def running(**settings: str) -> AsyncIterator[tuple[Worker, FakeProcesses, Listener]]:
+    defaults = {"key.converter": "K", "value.converter": "V", "bootstrap.servers": "none:1",
+                "offset.storage.file.filename": "unused"}  # fmt: skip
+    config = WorkerConfig.standalone(defaults | settings)
+    processes, listener = FakeProcesses(), Listener()
+    worker = Worker(config, listener, processes)  # type: ignore[arg-type]
+    try:
+        yield worker, processes, listener
+    finally:
+        await worker.close()
+
+
+async def test_start_returns_the_version_and_stop_ends_the_process() -> None:
+    async with running() as (worker, processes, _):
+        assert await worker.start_connector(CONNECTOR, {}) == "1.0"
+        assert await worker.start_task(TASK, SPEC) == "2.0"
+        await worker.stop_all()
+        for host, id_ in zip(processes.hosts, (CONNECTOR, TASK), strict=True):
+            assert [type(each) for each in host.received[1:]] == [messages.StopInstance, messages.Exit]
+            assert host.received[1].instance == id_
+            assert not host.killed
+
+
+async def test_offsets_are_committed_and_read_for_running_tasks_only() -> None:
+    async with running() as (worker, processes, _):
+        await worker.start_task(TASK, SPEC)
+        (host,) = processes.hosts
+        await host.far_end.request(messages.CommitOffsets(TASK, [({"p": 1}, {"o": 2})]))
+        assert await host.far_end.request(messages.ReadOffsets(TASK, [{"p": 1}])) == [None]
+        replaced = InstanceId("c", 0, 1)
+        with pytest.raises(RemoteError, match="has been replaced or stopped"):
+            await host.far_end.request(messages.CommitOffsets(replaced, [({"p": 1}, {"o": 2})]))
+        host.far_end.notify(messages.TopicUsed(replaced, "t"))  # the listener would raise
+
+
+async def test_host_without_response_is_killed() -> None:
+    async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, _):
+        await worker.start_connector(CONNECTOR, {})
+        (host,) = processes.hosts
+        host.responses[messages.TaskConfigsRequest] = asyncio.Event()
+        with pytest.raises(CallTimeout, match="c did not respond to TaskConfigsRequest within"):
+            await worker.task_configs(CONNECTOR)
+        assert host.killed
+
+
+async def test_unexpected_exit_of_a_process_fails_its_instance() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        processes.hosts[0].exit(-11)
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert listener.states == [(TASK, "FAILED")]
+
+
+async def test_second_stop_waits_for_the_first() -> None:
+    async with running() as (worker, processes, _):
+        await worker.start_task(TASK, SPEC)
+        (host,) = processes.hosts
+        proceed = host.responses[messages.StopInstance] = asyncio.Event()
+        first, second = asyncio.ensure_future(worker.stop(TASK)), asyncio.ensure_future(worker.stop_all())
+        done, _ = await asyncio.wait({first, second}, timeout=0.05)
+        assert not done
+        proceed.set()
+        await asyncio.wait_for(asyncio.gather(first, second), 5)
+        assert sum(isinstance(each, messages.StopInstance) for each in host.received) == 1
+
+
+async def test_task_that_does_not_stop_within_the_timeout_is_killed() -> None:
+    async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, _):
+        await worker.start_task(TASK, SPEC)
+        (host,) = processes.hosts
+        host.responses[messages.StopInstance] = asyncio.Event()
+        await worker.stop(TASK)
+        assert host.killed
+
+
+async def test_process_of_a_failed_task_ends_before_its_stop_returns() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_task(TASK, SPEC)
+        (host,) = processes.hosts
+        host.far_end.notify(messages.StateChanged(TASK, "FAILED", "trace"))
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        await worker.stop(TASK)
+        assert host.ended.done()
+        assert not host.killed
+        assert listener.states == [(TASK, "FAILED")]
+
+
+async def test_pause_resume_and_log_level_reach_the_host() -> None:
+    async with running() as (worker, processes, _):
+        await worker.start_task(TASK, SPEC)
+        await worker.set_log_level("headrace", "DEBUG", 1)
+        worker.pause_task(TASK)
+        worker.resume_task(TASK)
+        worker.pause_task(InstanceId("c", 0, 1))  # replaced
+        await worker.stop(TASK)
+        level = messages.SetLogLevel("headrace", "DEBUG", 1)
+        expected = [level, messages.PauseTask(TASK), messages.ResumeTask(TASK), messages.StopInstance(TASK)]
+        assert processes.hosts[0].received[1:-1] == expected
