@@ -15,7 +15,7 @@ SERIAL   := $(PYTEST) tests/integration tests/fuzz tests/wire
 QUICK    := not jvm and not slow and not prove
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv system-packages demo check test test-unit test-long prove bench lock clean
+.PHONY: help .venv system-packages demo check test test-unit test-long prove bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ prove: $(STAMP) system-packages build ## run the tests that take hours
 
 bench: $(STAMP) build ## run the benchmarks, next to Apache Kafka if mvn is on the path; results in tests/benchmarks/results/
 	@$(BIN)/python tests/benchmarks/run.py
+
+docs: $(STAMP) ## generate docs/reference, the list of all configuration keys
+	@$(BIN)/python -m headrace.cli.key_reference docs/reference
 
 lock: ## resolve requirements.lock from pyproject.toml again
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-find-links --all-extras --group dev \

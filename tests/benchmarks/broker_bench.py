@@ -179,7 +179,7 @@ def _pin(pid: int, processors: set[int]) -> None:
         os.sched_setaffinity(int(thread.name), processors)
 
 
-# {name: (unit, goal as the ratio of headrace's median to Apache's, whether more is better)}
+# {name: (unit, goal as the ratio of headrace's median to Kafka's, whether more is better)}
 _GOALS: dict[str, tuple[str, float, bool]] = {
     "back to back p50_us": ("us", 0.9, False),
     "back to back p99_us": ("us", 0.8, False),

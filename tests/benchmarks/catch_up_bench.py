@@ -122,5 +122,5 @@ def _measure_growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: 
             ours.note("rate", megabytes / (now - start[0]))
             ours.note("cpu", (cpu - start[1]) * 1000 / megabytes)
             return
-        time.sleep(_POLL_S)  # poll: the growth of the files is the measurement
+        time.sleep(_POLL_S)  # poll, because no event reports the growth of the files
     raise TimeoutError(f"the follower did not catch up within {_TIMEOUT_S:.0f} s")

@@ -150,7 +150,7 @@ def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
 
 
 def _unit_and_goal(name: str) -> tuple[str, float | None, bool]:
-    """Return (unit, goal as the ratio of headrace's median to Apache's, whether more is better)."""
+    """Return (unit, goal as the ratio of headrace's median to Kafka's, whether more is better)."""
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False
     if name.startswith("memory"):

@@ -159,17 +159,17 @@ def cluster_starters() -> list[Callable[..., AbstractContextManager[Nodes]]]:
 def wait_for_topics(
     bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None
 ) -> None:
-    """Wait until a client's metadata satisfies the condition. Raises TimeoutError."""
+    """Wait until `holds(topics)` is true for a client's metadata. Raises TimeoutError."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             if holds(admin.list_topics(topic, timeout=10).topics):
                 return
-        except Exception as error:  # requests fail while a cluster starts; all errors of librdkafka have one class
+        except Exception as error:  # requests fail with KafkaException while a cluster starts
             if type(error).__name__ != "KafkaException":
                 raise
-        time.sleep(_POLL_S)  # poll: the cluster's metadata has no event to wait for
+        time.sleep(_POLL_S)  # poll, because no event reports changed metadata
     raise TimeoutError(f"{topic or 'the topics'} did not reach the expected state within {_TIMEOUT_S:.0f} s")
 
 

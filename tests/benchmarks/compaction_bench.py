@@ -108,7 +108,7 @@ def _wait_for_cleaner(broker: BrokerProcess) -> int:
     while not (found := cleaner_pids(broker.pid)):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the cleaner does not start:\n{broker.log}")
-        time.sleep(0.01)  # poll: the start of the cleaner's process has no event
+        time.sleep(0.01)  # poll, because no event reports the cleaner's start
     return found[0]
 
 
@@ -125,7 +125,7 @@ def _window(connection: socket.socket, message: bytes) -> list[float]:
         started = time.perf_counter_ns()
         round_trip(connection, message)
         latencies.append((time.perf_counter_ns() - started) / 1000)
-        time.sleep(PACE_S)  # a paced load is part of the benchmark
+        time.sleep(PACE_S)  # the pause limits the load to a constant rate
     return latencies
 
 

@@ -1,4 +1,4 @@
-"""Measures FileStream pipelines in headrace's worker and, if available, in Apache's: records per second, CPU, memory.
+"""Measures FileStream pipelines in headrace's worker and, if available, in Kafka's: records per second, CPU, memory.
 
 The pipelines are created over REST, and both workers use the same broker. CPU is the total of the worker's process
 tree: worker, fork server, connector processes and tasks.
@@ -90,7 +90,7 @@ class WorkerUnderTest(Measurements):
 
 @contextmanager
 def systems_under_test(address: str, directory: Path) -> Iterator[list[WorkerUnderTest]]:
-    """Run headrace's worker, and Apache's if Maven and Java are available, with the broker at `address`."""
+    """Run headrace's worker, and Kafka's if Maven and Java are available, with the broker at `address`."""
     offsets = {"offset.storage.file.filename": str(directory / "connect.offsets")}
     settings = {"bootstrap.servers": address, **WORKER, **offsets}
     with ExitStack() as stack:
@@ -167,7 +167,7 @@ def _measure(
             first = time.perf_counter(), count
         if time.perf_counter() - started > TIMEOUT_S:
             raise RuntimeError(f"{system.name}: {what} reached only {count} of {records} records")
-        time.sleep(0.02)  # poll: the end offset and the file size have no event
+        time.sleep(0.02)  # poll, because no event reports a changed end offset or file size
     ended = time.perf_counter()
     seconds = ended - started
     nanoseconds = (system.cpu_s() - cpu) * 1e9 / records
@@ -192,7 +192,7 @@ def _end_offset(address: str, topic: str) -> Callable[[], int]:
 
 
 def _line_count(path: Path) -> Callable[[], int]:
-    seen = [0, 0]  # bytes read, lines counted
+    seen = [0, 0]  # [number of bytes read, number of lines counted]
 
     def count() -> int:
         if path.exists():
@@ -216,7 +216,7 @@ def _wait_for_rest(systems: list[WorkerUnderTest]) -> None:
             except OSError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)  # poll: a response is the only sign that the worker is ready
+                time.sleep(0.05)  # poll, because only a response shows that the worker is ready
 
 
 def _rows(systems: list[WorkerUnderTest]) -> list[Row]:

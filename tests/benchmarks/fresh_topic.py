@@ -21,7 +21,7 @@ def fresh_topic(address: str, partitions: int = 1, replication_factor: int = 1) 
     for future in admin.create_topics([NewTopic(name, partitions, replication_factor)]).values():
         future.result(30)
     while name not in (topics := admin.list_topics(timeout=10).topics) or not _is_led(topics[name]):
-        time.sleep(0.05)  # poll: the broker's metadata has no event to wait for
+        time.sleep(0.05)  # poll, because no event reports changed metadata
     yield name
     for future in admin.delete_topics([name]).values():
         future.result(30)

@@ -136,10 +136,10 @@ def _wait_for_records(worker: Worker, address: str, topic: str, count: int) -> S
                 if found >= count:
                     return _now(worker, found)
         except KafkaException:
-            pass  # the topic is being created
+            pass  # the topic does not exist yet
         if time.monotonic() > deadline:
             raise RuntimeError(f"{topic} did not reach {count} records")
-        time.sleep(0.01)  # poll: the end offset has no event
+        time.sleep(0.01)  # poll, because no event reports a changed end offset
 
 
 def _copy(database: Path, server: postgres.Postgres) -> None:

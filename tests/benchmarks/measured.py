@@ -10,7 +10,7 @@ from typing import TypeVar
 
 @dataclass(slots=True)
 class Measurements:
-    """The measured values of one system: for each name, a value of each round."""
+    """The measured values of one system: for each name, one value per round."""
 
     measured: dict[str, list[float]] = field(default_factory=dict, kw_only=True)
 

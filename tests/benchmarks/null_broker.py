@@ -1,6 +1,6 @@
 """A broker that discards all records, to measure the load client's maximum throughput.
 
-The program is headrace's broker, but appends neither check nor write records; it has the broker's command line.
+The program is headrace's broker with the same command line, but appends neither check nor write records.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int =
         round_trip(connection, message)
         samples_ns.append(time.perf_counter_ns() - started)
         if pace_s:
-            time.sleep(pace_s)  # a paced load is part of the benchmark
+            time.sleep(pace_s)  # the pause keeps the load low
     return percentiles(samples_ns)
 
 

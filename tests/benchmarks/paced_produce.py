@@ -64,12 +64,12 @@ def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) ->
         started = time.perf_counter_ns()
         leaders.produce()
         samples_ns.append(time.perf_counter_ns() - started)
-        time.sleep(pace_s)  # a paced load is part of the benchmark
+        time.sleep(pace_s)  # the pause keeps the load low
     return percentiles(samples_ns) | {"max_us": max(samples_ns) / 1000}
 
 
 def paced(bootstrap: str, topic: str, seconds: float, pace_s: float) -> dict[str, float]:
-    """Measure for `seconds` in a separate process."""
+    """Run `measure` for `seconds` in a separate process."""
     command = [sys.executable, __file__, bootstrap, topic, str(seconds), str(pace_s)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return _parse_output(done.stdout)

@@ -73,7 +73,7 @@ def _read(path: str) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Describe this machine for the results' heading."""
+    """Return a description of this machine for the heading of the results."""
     model = next(
         (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
     )

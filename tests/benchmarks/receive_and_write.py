@@ -16,7 +16,7 @@ _TIMEOUT_S = 120.0
 
 
 def warm_page_cache(megabytes: int, path: str) -> None:
-    """Write a file of that size and remove it, so that later writes use pages that the kernel already has.
+    """Write a file of `megabytes` MB and remove it, so that later writes use pages that the kernel already has.
 
     Writes to pages that the hypervisor must first allocate cost up to six times as much, and would slow down one of the
     two compared measurements at random.

@@ -23,7 +23,7 @@ STRING = "org.apache.kafka.connect.storage.StringConverter"
 FIRST_RESPONSE_SCRIPT = """
 import socket, struct, sys, time
 host, port = sys.argv[1].rsplit(":", 1)
-request = struct.pack(">ihhihi", 14, 3, 1, 1, -1, -1)  # Metadata v1, all topics
+request = struct.pack(">ihhihi", 14, 3, 1, 1, -1, -1)  # a Metadata v1 request for all topics
 while True:
     try:
         connection = socket.create_connection((host, int(port)), timeout=30)

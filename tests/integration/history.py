@@ -10,7 +10,7 @@ topic, it must be in the topic only once and in the producer's order.
     stale read      a record that was read at an offset is not the record at that offset in the final topic; or a leader
                     reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
                     end offset that is not above every offset acknowledged or read before
-    offset gap      the final topic has an offset without a record, or a reader skipped or repeated an offset
+    offset gap      the final topic has an offset without a record, or a consumer skipped or repeated an offset
     group           a committed offset decreased, or no member of the group has read a record below it
     error           a client received an error that it should never receive
 """
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """A record was acknowledged; the offset is None if the response did not contain it."""
+    """A record was acknowledged; `offset` is None if the producer did not report the record's offset."""
 
     at_s: float
     value: Value
@@ -43,20 +43,20 @@ class Acknowledged(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A reader received a record. Readers start from `Positioned`."""
+    """A consumer received a record. The consumer's start position is in `Positioned`."""
 
     at_s: float
-    reader: str
+    consumer: str
     partition: int
     offset: int
     value: Value
 
 
 class Positioned(NamedTuple):
-    """A reader starts to read a partition at `offset`; None = a group member starts at the committed offset."""
+    """A consumer starts to read a partition at `offset`; None = a group member starts at the committed offset."""
 
     at_s: float
-    reader: str
+    consumer: str
     partition: int
     offset: int | None
 
@@ -167,20 +167,20 @@ def _reads(events: Iterable[Event], logs: Logs) -> Iterator[str]:
         if isinstance(event, Read) and held[event.partition].get(event.offset) != event.value:
             final = held[event.partition].get(event.offset)
             place = f"{event.partition}@{event.offset}"
-            yield f"stale read: {event.reader} read {event.value} at {place}, where {final} is at the end"
+            yield f"stale read: {event.consumer} read {event.value} at {place}, where {final} is at the end"
 
 
 def _positions(events: Iterable[Event]) -> Iterator[str]:
-    """Check that each reader reads consecutive offsets from its start."""
+    """Check that each consumer reads consecutive offsets from its start position."""
     expected: dict[tuple[str, int], int | None] = {}
     for event in events:
         if isinstance(event, Positioned):
-            expected[event.reader, event.partition] = event.offset
+            expected[event.consumer, event.partition] = event.offset
         elif isinstance(event, Read):
-            next_offset = expected.get((event.reader, event.partition))
+            next_offset = expected.get((event.consumer, event.partition))
             if next_offset is not None and event.offset != next_offset:
-                yield f"offset gap: {event.reader} read {event.partition}@{event.offset}, expected {next_offset}"
-            expected[event.reader, event.partition] = event.offset + 1
+                yield f"offset gap: {event.consumer} read {event.partition}@{event.offset}, expected {next_offset}"
+            expected[event.consumer, event.partition] = event.offset + 1
 
 
 def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
@@ -211,10 +211,10 @@ def _commits(events: Iterable[Event]) -> Iterator[str]:
         elif isinstance(event, CommitFound):
             found[event.partition].append((event.at_s, event.offset, "the committed offset is"))
         elif isinstance(event, Positioned) and event.offset is None:
-            begins[event.reader, event.partition] = event.at_s
-        elif isinstance(event, Read) and (event.reader, event.partition) in begins:
-            began_s = begins.pop((event.reader, event.partition))
-            found[event.partition].append((began_s, event.offset, f"{event.reader} begins at"))
+            begins[event.consumer, event.partition] = event.at_s
+        elif isinstance(event, Read) and (event.consumer, event.partition) in begins:
+            began_s = begins.pop((event.consumer, event.partition))
+            found[event.partition].append((began_s, event.offset, f"{event.consumer} begins at"))
     for partition, items in found.items():
         unknown = {commit.offset for commit in commits[partition] if not commit.is_done}
         done = sorted((commit.done_s, commit.offset) for commit in commits[partition] if commit.is_done)
@@ -228,11 +228,11 @@ def _commits(events: Iterable[Event]) -> Iterator[str]:
 
 def _unread(events: Iterable[Event]) -> Iterator[str]:
     """Check that some member has read every record below the committed offset."""
-    members = {event.reader for event in events if isinstance(event, Positioned) and event.offset is None}
+    members = {event.consumer for event in events if isinstance(event, Positioned) and event.offset is None}
     read: dict[int, set[int]] = defaultdict(set)
     committed: dict[int, int] = defaultdict(int)
     for event in events:
-        if isinstance(event, Read) and event.reader in members:
+        if isinstance(event, Read) and event.consumer in members:
             read[event.partition].add(event.offset)
         elif isinstance(event, Commit) and event.is_done:
             committed[event.partition] = max(committed[event.partition], event.offset)

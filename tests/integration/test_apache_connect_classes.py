@@ -51,7 +51,7 @@ ORACLE = Path(__file__).parents[1] / "support" / "ConnectOracle.java"
 
 
 def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
-    """Run ConnectOracle.java, which calls Apache's classes; return its response to each request."""
+    """Run ConnectOracle.java, which calls Kafka Connect's classes; return the response to each request."""
     lines = "".join("\t".join(request) + "\n" for request in requests)
     command = ["java", "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=120)
@@ -90,7 +90,7 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Whether the results of toString must also be equal: Java does not print bytes, and prints old dates as Julian."""
+    """Whether toString must return the same text, too: Java does not print bytes, and prints old dates as Julian."""
     if schema is None:
         return True
     if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):
@@ -124,7 +124,7 @@ def _envelopes(count: int) -> list[tuple[Schema, Any, str]]:
     return made
 
 
-def test_json_converter_writes_the_same_json_as_apaches() -> None:
+def test_json_converter_writes_the_same_json_as_kafka_connect() -> None:
     cases = _envelopes(600)
     assert len(cases) > 200
     for (schema, value, envelope), response in zip(
@@ -159,7 +159,7 @@ def _name(schema: Schema | None) -> str:
     return name
 
 
-def test_header_strings_are_parsed_like_in_apache_connect() -> None:
+def test_header_strings_are_parsed_as_in_kafka_connect() -> None:
     for guess, response in zip(TEXTS, run_oracle([("text", each) for each in TEXTS]), strict=True):
         schema, value = parse_string(guess)
         shown = "null" if value is None else convert_to_string(value, schema)
@@ -268,11 +268,11 @@ def _headrace_result(name: str, props: str, how: JsonConverter, data: str) -> st
 
 
 def _sorted(response: str) -> list[Any]:
-    """Parse the columns of a response, because the order of keys differs: Java's schemaless maps are HashMaps."""
+    """Parse the JSON in `response`, because key order may differ: Java stores a schemaless map as a HashMap."""
     return [json.loads(column) if column[:1] == "{" else column for column in response.split("\t")]
 
 
-def test_transforms_return_the_same_records_as_apaches() -> None:
+def test_transforms_return_the_same_records_as_kafka_connect() -> None:
     requests = []
     for name, props in TRANSFORMS:
         requests += [("smt", name, props, "on", text(ON.from_connect("t", ROW, value))) for value in VALUES]
@@ -287,7 +287,7 @@ def test_transforms_return_the_same_records_as_apaches() -> None:
 
 
 @pytest.mark.parametrize("schema", [STRING_SCHEMA, INT64_SCHEMA])
-def test_whole_value_transforms_return_the_same_records_as_apaches(schema: Schema) -> None:
+def test_whole_value_transforms_return_the_same_records_as_kafka_connect(schema: Schema) -> None:
     value: Any = "2023" if schema is STRING_SCHEMA else 1_700_000_000_000
     data = text(ON.from_connect("t", schema, value))
     transforms = [("Cast$Value", f"spec={target}") for target in ("int32", "int64", "float64", "boolean", "string")]

@@ -1,4 +1,4 @@
-"""Workers survive broker outages: a broker that starts after the worker, is restarted, or is killed with SIGKILL."""
+"""Tests of workers during broker outages: the broker starts late, is restarted, or is killed with SIGKILL."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_broker_starts_quickly_and_uses_little_memory(tmp_path: Path) -> None:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
         assert broker.resident_bytes < 60 * 1024 * 1024
-        assert broker.started_ms < 1500  # the goal is 500; this machine may be busy
+        assert broker.started_ms < 1500  # the goal is 500 ms, but the test machine may be busy
         broker.restart()
         assert broker.started_ms < 1500
 
@@ -167,7 +167,7 @@ def test_creating_and_deleting_large_topics_does_not_delay_other_requests(tmp_pa
         watcher.join()
         directories = [path.name for path in broker.data_dir.iterdir() if path.name.startswith("large-")]
         assert all(name.endswith("-delete") for name in directories)
-    assert sorted(waits)[-1] < 0.5  # normally about 30 ms; a second if the event loop handled the whole request at once
+    assert sorted(waits)[-1] < 0.5  # 30 ms on an idle machine; about 1 s if the request blocked the event loop
 
 
 def test_broker_with_thousands_of_topics_starts_quickly(tmp_path: Path) -> None:
@@ -296,7 +296,9 @@ def test_signals_stop_the_broker_cleanly_while_clients_wait(tmp_path: Path, numb
             create_topic(client, "t")
             client.send(fetch_request("t", max_wait_ms=60_000), 12)
             began = time.monotonic()
-            os.kill(broker.pid, number)
+            for repeated in (number, signal.SIGTERM, signal.SIGINT):  # process supervisors send several signals, too
+                os.kill(broker.pid, repeated)
+                time.sleep(0.02)  # the broker handles each signal separately
             assert client.is_closed()
             while not (broker.data_dir / ".kafka_cleanshutdown").exists():
                 assert time.monotonic() - began < 5
@@ -426,7 +428,7 @@ def test_partition_whose_log_cannot_be_created_returns_errors_until_a_retry_succ
         with running_broker(mount) as broker, RawClient(broker.address) as client:
             create_topic(client, "kept")
             client.call(produce_request("kept", batch(b"x")), 9)
-            create_topic(client, "much", partitions=60)  # more files than the file system has inodes for
+            create_topic(client, "much", partitions=60)  # the logs need more files than the disk has inodes
             create_topic(client, "other")
             kept = client.call(produce_request("kept", batch(b"x")), 9).responses[0].partition_responses[0]
             assert (kept.error_code, kept.base_offset) == (0, 1)
@@ -464,7 +466,7 @@ def test_interrupted_topic_deletion_is_finished_and_unknown_logs_are_kept_as_str
         broker.start()
         deadline_s = time.monotonic() + 10
         while list(broker.data_dir.glob("deleted-0*")) and time.monotonic() < deadline_s:
-            time.sleep(0.05)  # files are removed in the background
+            time.sleep(0.05)  # the broker removes the files in the background
         assert not list(broker.data_dir.glob("deleted-0*"))
         assert len(list(broker.data_dir.glob("unknown-0.*-stray"))) == 1
         with RawClient(broker.address) as client:

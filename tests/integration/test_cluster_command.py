@@ -1,4 +1,4 @@
-"""`headrace cluster` starts, controls and stops a local cluster; no process runs after the cluster is stopped."""
+"""Tests of `headrace cluster`, which starts, controls and stops a local cluster and leaves no process running."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_nodes_exit_with_their_supervisor(tmp_path: Path, number: int) -> None:
     cluster.start()
     pids = [cluster.pid(node) for node in (1, 2, 3)]
     if number == signal.SIGKILL:
-        os.kill(pids[1], signal.SIGSTOP)  # a paused node must not survive either
+        os.kill(pids[1], signal.SIGSTOP)  # even a paused node must be killed
     cluster.signal(number)
     assert cluster.wait() == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     wait_until_exited(pids)

@@ -1,4 +1,4 @@
-"""Three real nodes are killed, frozen and restarted while an idempotent producer and a consumer group run.
+"""Tests of failover: nodes are killed, frozen and restarted while an idempotent producer and a consumer group run.
 
 In every case no acknowledged record is lost, no record is duplicated, every partition is in order, and clients receive
 no error. The pauses of the clients are measured and printed.
@@ -119,7 +119,8 @@ def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times
             load.await_acknowledged(200)
             pauses.append(load.longest_pause_s(stopped_s))
             bring_back(cluster, load, turn % 3 + 1)
-            await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)  # the topic is mostly idle
+            # The replicas of a mostly idle topic must rejoin the ISR soon, too.
+            await_in_sync(cluster.bootstrap_servers, "__consumer_offsets", 3, timeout_s=10)
     assert not load.errors
     check_pauses("stopped", pauses, STOP_S)
 
@@ -129,7 +130,7 @@ def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
     epoch = -1
     for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
         data = memoryview(path.read_bytes())
-        with suppress(CorruptBatchError):  # zeros at the end of the preallocated file
+        with suppress(CorruptBatchError):  # the preallocated file ends with zeros
             for position, header in iter_batches(data):
                 for value in [] if header.is_control else read_batch(data, position, header).values:
                     record = decode_metadata_record(value or b"")
@@ -178,7 +179,7 @@ def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProc
 
     After SIGCONT, the broker becomes a follower.
     """
-    settings = {"socket.timeout.ms": 10_000}  # the client's timeout for requests in flight to the frozen broker
+    settings = {"socket.timeout.ms": 10_000}  # fail requests in flight to the frozen broker
     with running_load(cluster.bootstrap_servers, "frozen", partitions=1, **settings) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)
@@ -195,7 +196,7 @@ def test_short_freeze_causes_no_election(cluster: ClusterProcess) -> None:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)
         cluster.pause(leader)
-        time.sleep(1)  # shorter than any session timeout
+        time.sleep(1)  # the freeze is shorter than any session timeout
         cluster.resume(leader)
         load.await_acknowledged(200)
         assert leader_of(cluster.bootstrap_servers, load.topic) == leader
@@ -209,7 +210,7 @@ def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: Clus
         for node in (1, 2):
             cluster.kill(node)
         acknowledged = len(load.acknowledged)
-        time.sleep(2)  # no record may be acknowledged in this time
+        time.sleep(2)  # the controllers have no majority during this time
         assert len(load.acknowledged) - acknowledged < 200
         for node in (1, 2):
             launch = cluster.run_cli("start-node", node)

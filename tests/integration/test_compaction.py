@@ -48,7 +48,7 @@ def wait_until(condition: Callable[[], bool], description: str, timeout_s: float
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{description}: not within {timeout_s} s"
-        time.sleep(0.02)  # polls files and output of another process
+        time.sleep(0.02)  # poll, because the condition depends on another process
 
 
 def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
@@ -146,7 +146,7 @@ def start_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
 
 
 def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
-    """Create a log with about 3 MB in one inactive segment, and return the job to clean it."""
+    """Create a log with about 3 MB in one inactive segment, and return the job that cleans the log."""
     log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0)
     for number in range(30):
         columns = RecordColumns(keys=[b"k%d" % number], values=[bytes(100_000)], timestamps=0)
@@ -225,7 +225,7 @@ def test_group_offsets_survive_compaction_and_restarts(tmp_path: Path) -> None:
 
 
 class TableProducer(threading.Thread):
-    """Writes random keys with an idempotent producer until `finish`; `table` has the newest value of each key."""
+    """Produces random keys with an idempotent producer until `finish`; `table` has the newest value of each key."""
 
     def __init__(self, address: str, topic: str, seed: int) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class TableProducer(threading.Thread):
                 "compression.type": "lz4",
                 "reconnect.backoff.max.ms": 500,
                 "message.timeout.ms": 120_000,
-                "log_level": 0,  # no log lines about the killed broker
+                "log_level": 0,  # librdkafka must not log errors about the killed broker
             }
         )
 
@@ -273,7 +273,7 @@ class TableProducer(threading.Thread):
             self.failures.append(str(error))
 
     def finish(self) -> None:
-        """Stop writing and wait until all records are acknowledged."""
+        """Stop producing and wait until all records are acknowledged."""
         self._stopping.set()
         self.join()
         assert self._producer.flush(120) == 0
@@ -309,7 +309,7 @@ def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, durat
         records = read_all(broker.address, "table")
         assert table_of(records) == producer.table
         assert len(records) < producer.count / 2
-        assert kills >= duration_s / 25 - 1  # 20 s and up to 5 s for the restart
+        assert kills >= duration_s / 25 - 1  # a kill every 20 s, after a restart of up to 5 s
         broker.restart()
         assert table_of(read_all(broker.address, "table")) == producer.table
         assert "ERROR" not in broker.log

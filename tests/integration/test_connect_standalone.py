@@ -44,7 +44,7 @@ tasks.max=1
 file=test.sink.txt
 topics=connect-test
 """
-# Apache's connect-standalone.properties without its comments.
+# Apache Kafka's connect-standalone.properties without the comments.
 APACHE_WORKER = """bootstrap.servers=localhost:9092
 key.converter=org.apache.kafka.connect.json.JsonConverter
 value.converter=org.apache.kafka.connect.json.JsonConverter
@@ -139,7 +139,7 @@ def test_connector_is_created_paused_restarted_changed_and_deleted_over_rest(tmp
     worker.wait_for_state("life", "PAUSED")
     with (tmp_path / "in.txt").open("a") as file:
         file.write("3\n")
-    time.sleep(0.5)  # enough time for a task that did not pause
+    time.sleep(0.5)  # a task that did not pause would produce the line in this time
     assert end_offset(worker.bootstrap_servers(), "life") == 2
     worker.request("PUT", "/connectors/life/resume")
     worker.wait_for_state("life", "RUNNING")
@@ -207,7 +207,7 @@ def test_worker_serves_kafkas_rest_endpoints(worker: Worker) -> None:
         with pytest.raises(RestError) as error:
             worker.request("GET", path)
         assert error.value.status == error.value.body["error_code"] == status
-    assert "headrace_connect" in worker.request("GET", "/metrics")
+    assert "kafka_connect_worker_connector_count 0.0" in worker.request("GET", "/metrics")
 
 
 def test_invalid_configuration_is_rejected_with_all_errors(worker: Worker) -> None:
@@ -316,9 +316,11 @@ def test_records_rejected_by_the_broker_are_skipped_and_counted(tmp_path: Path, 
     )
     written = [(message.value() or b"").decode() for message in read_topic(worker.bootstrap_servers(), "narrow")]
     assert written == [line for line in lines if len(line) < 1000]
-    counters = 'headrace_connect_task_{}_total{{connector="narrow",task="0"}} 2'
-    wait_for(lambda: counters.format("skipped") in worker.request("GET", "/metrics"), "two skipped records")
-    assert counters.format("errors") in worker.request("GET", "/metrics")
+    counters = 'kafka_connect_task_error_{}{{connector="narrow",task="0"}} 2.0'
+    wait_for(
+        lambda: counters.format("total_records_skipped") in worker.request("GET", "/metrics"), "two skipped records"
+    )
+    assert counters.format("total_record_failures") in worker.request("GET", "/metrics")
 
 
 def test_sink_with_topics_regex_consumes_new_topic(tmp_path: Path, worker: Worker) -> None:
@@ -357,7 +359,7 @@ def test_paused_sink_stops_consuming_and_continues_on_resume(tmp_path: Path, wor
     worker.request("PUT", "/connectors/rest/pause")
     worker.wait_for_state("rest", "PAUSED")
     write_topic(worker.bootstrap_servers(), "rest", [(None, b"2")])
-    time.sleep(0.5)  # enough time for a task that did not pause
+    time.sleep(0.5)  # a task that did not pause would write the record in this time
     assert out.read_text() == "1\n"
     worker.request("PUT", "/connectors/rest/resume")
     wait_for(lambda: out.read_text() == "1\n2\n", "the second record")

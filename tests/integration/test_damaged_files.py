@@ -1,4 +1,4 @@
-"""A node with damaged files logs file and position, starts with the undamaged records, and fetches the others again.
+"""Tests of nodes with damaged files: a node logs file and position, keeps undamaged records, and refetches the others.
 
 After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash,
 a node checks all records.
@@ -41,7 +41,7 @@ class Victim:
             self.cluster.await_output(lambda text: text.endswith(died))
         else:
             stopped = self.cluster.run_cli("stop-node", self.node)
-            # The node may already have exited by itself because its files are missing.
+            # The node may already have exited because files are missing.
             has_exited = "headrace broker: cannot write" in self.cluster.log(self.node)[self._log_size :]
             assert stopped.returncode == 0 or has_exited, stopped.stderr + self.cluster.logs()
         self._log_size = len(self.cluster.log(self.node))
@@ -78,12 +78,12 @@ def flip(path: Path, position: int) -> None:
 
 
 def size_of_records(path: Path) -> int:
-    """Return the size of a file without the zeros at the end of a preallocated one."""
+    """Return the size of a log file's records, without the zeros at the end of a preallocated file."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 
 def flip_in_middle(path: Path) -> None:
-    """Flip a bit in the records of the batch in the middle: the CRC does not cover base offset and leader epoch."""
+    """Flip a bit in the middle batch's records, because the CRC does not cover its base offset and leader epoch."""
     data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
     while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:
         start = end

@@ -102,7 +102,7 @@ def check_served_by_follower(cluster: ClusterProcess, consume: Callable[[], None
     assert sent[LEADER] < size_bytes / 4, sent
 
 
-def test_librdkafka_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+def test_librdkafka_consumer_fetches_from_the_follower_in_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "rdkafka", 500)
     check_served_by_follower(
         cluster, lambda: assert_equal(read_by_librdkafka(cluster, "rdkafka"), list(range(500))), 500_000
@@ -120,7 +120,7 @@ def assert_equal(actual: object, expected: object) -> None:
     assert actual == expected
 
 
-def test_headrace_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+def test_headrace_consumer_fetches_from_the_follower_in_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "own", 500)
     check_served_by_follower(cluster, lambda: assert_equal(asyncio.run(read_by_own(cluster, "own", 500)), 500), 500_000)
 
@@ -137,7 +137,7 @@ async def read_by_own(cluster: ClusterProcess, topic: str, count: int) -> int:
     return found
 
 
-def test_kafka_python_and_aiokafka_are_served_by_the_follower_of_their_rack(cluster: ClusterProcess) -> None:
+def test_kafka_python_and_aiokafka_consumers_fetch_from_the_follower_in_their_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "python", 500)
     check_served_by_follower(cluster, lambda: assert_equal(read_by_kafka_python(cluster, "python"), 500), 500_000)
     check_served_by_follower(
@@ -174,7 +174,7 @@ async def read_by_aiokafka(cluster: ClusterProcess, topic: str) -> int:
 
 @pytest.mark.jvm
 @pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or "")
-def test_java_consumer_is_served_by_the_follower_of_its_rack(cluster: ClusterProcess) -> None:
+def test_java_consumer_fetches_from_the_follower_in_its_rack(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "java", 500)
 
     def consume() -> None:
@@ -203,7 +203,7 @@ def records_of(partition: PartitionData) -> bytes:
     return bytes(records or b"")
 
 
-def test_leader_returns_the_preferred_read_replica_and_that_follower_returns_records(cluster: ClusterProcess) -> None:
+def test_leader_returns_the_preferred_read_replica_and_the_follower_returns_records(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "sent", 10)
     leader, follower = cluster.address(LEADER), cluster.address(NEAR)
     partition = fetch_partition(
@@ -279,7 +279,7 @@ def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> Non
         produce(cluster, "uncommitted", 1, first=5, acks=1)
         deadline = time.monotonic() + 4
         while fetch_partition(follower, "uncommitted", 6).error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            assert time.monotonic() < deadline  # wait until the follower has the record
+            assert time.monotonic() < deadline  # wait until the follower has fetched the record
         partition = fetch_partition(follower, "uncommitted", 5, max_wait_ms=100)
         assert (partition.error_code, partition.high_watermark, records_of(partition)) == (ErrorCode.NONE, 5, b"")
     finally:
@@ -292,7 +292,7 @@ def test_out_of_sync_follower_is_not_selected(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "behind", 5)
     cluster.pause(NEAR)
     try:
-        produce(cluster, "behind", 5)  # committed only after the follower has left the ISR
+        produce(cluster, "behind", 5)  # the broker acknowledges the records once NEAR has left the ISR
         partition = fetch_partition(cluster.address(LEADER), "behind", 0, rack_id=RACK)
         assert partition.preferred_read_replica == -1
         assert partition.records

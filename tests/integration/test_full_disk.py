@@ -1,6 +1,6 @@
-"""A real broker starts on a full disk, serves its records, and accepts records again once the disk has free space.
+"""Tests of a broker on a full disk: it starts, serves records, and accepts records again once the disk has free space.
 
-Its log names the log directory that is offline."""
+The broker's log output names the offline log directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history checker: a valid history passes, and each kind of violation is reported."""
+"""Tests of the history checker: a valid history passes, and each kind of violation is reported."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ VALID: list[Event] = [
     *(Sent(0.0, value) for value in A),
     *(Acknowledged(1.0 + offset, value, 0, offset) for offset, value in LOG[:4]),
     Acknowledged(5.0, A[4], 0, None),
-    Positioned(2.0, "reader", 0, 0),
-    *(Read(6.0, "reader", 0, offset, value) for offset, value in LOG),
+    Positioned(2.0, "consumer", 0, 0),
+    *(Read(6.0, "consumer", 0, offset, value) for offset, value in LOG),
     Positioned(2.0, "member-1", 0, None),
     *(Read(6.0, "member-1", 0, offset, value) for offset, value in LOG[:3]),
     Commit(6.1, 6.2, 0, 3, True),
@@ -62,7 +62,7 @@ def test_longest_pause_is_measured_from_the_first_event_to_the_last() -> None:
         pytest.param("reordering: ('a', 4)", [*LOG[:4], (4, A[5]), (5, A[4])], id="reordering"),
         pytest.param("offset gap: partition 0 continues at 6", [*LOG[:5], (6, A[5])], id="gap"),
         pytest.param("no producer sent it", [*LOG, (6, ("b", 0))], id="unsent"),
-        pytest.param("stale read: reader read ('a', 5)", LOG[:5], id="read-record-missing"),
+        pytest.param("stale read: consumer read ('a', 5)", LOG[:5], id="read-record-missing"),
         pytest.param("reported to end at 6, it ends at 5", LOG[:5], id="reported-end-missing"),
     ],
 )
@@ -78,11 +78,11 @@ def test_log_that_contradicts_the_client_history_is_reported(violation: str, log
         pytest.param("stale read: x read ('a', 1) at 0@0", [Read(9.0, "x", 0, 0, A[1])], id="stale"),
         pytest.param("stale read: x read ('a', 0) at 0@9", [Read(9.0, "x", 0, 9, A[0])], id="beyond"),
         pytest.param("reported to end at 5, after 6 was known", [EndReported(9.0, 0, 5, True)], id="end-went-back"),
-        pytest.param("read 0@2, expected 6", [Read(9.0, "reader", 0, 2, A[2])], id="reader-went-back"),
+        pytest.param("read 0@2, expected 6", [Read(9.0, "consumer", 0, 2, A[2])], id="consumer-went-back"),
         pytest.param(
             "read 0@2, expected 1",
             [Positioned(9.0, "x", 0, 0), Read(9.0, "x", 0, 0, A[0]), Read(9.0, "x", 0, 2, A[2])],
-            id="reader-gap",
+            id="consumer-gap",
         ),
         pytest.param("committed offset is 2, after 3", [CommitFound(9.0, 0, 2)], id="commit-went-back"),
         pytest.param(
@@ -102,7 +102,7 @@ def test_record_in_two_partitions_is_reported() -> None:
 
 
 def test_records_skipped_by_the_group_are_reported() -> None:
-    unread = [event for event in VALID if not (isinstance(event, Read) and event.reader == "member-1")]
+    unread = [event for event in VALID if not (isinstance(event, Read) and event.consumer == "member-1")]
     assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were skipped, first 0"]
 
 

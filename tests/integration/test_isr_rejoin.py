@@ -1,4 +1,4 @@
-"""A restarted node's replicas rejoin the ISR as soon as they are caught up, also without new records."""
+"""Tests that a restarted node's replicas rejoin the ISR as soon as they have caught up, even without new records."""
 
 from __future__ import annotations
 

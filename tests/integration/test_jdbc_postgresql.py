@@ -267,7 +267,7 @@ def test_no_row_is_lost_if_the_connection_closes_during_a_query(
         found: list[int] = []
         while (batch := task.poll()) is not None:
             found += [row[0] for row in batch.values]
-        assert found == list(range(1, 21))  # re-reads all rows with the same timestamp
+        assert found == list(range(1, 21))  # the source has read all rows with the timestamp again
     finally:
         task.stop()
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's DumpLogSegments reads the files that headrace's log cleaner writes."""
+"""Tests that Apache Kafka's DumpLogSegments reads the files that headrace's log cleaner writes."""
 
 from __future__ import annotations
 

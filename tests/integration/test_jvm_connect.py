@@ -1,4 +1,4 @@
-"""Tests headrace's worker with an Apache Kafka broker, and Apache's worker with headrace's broker."""
+"""Tests of headrace's worker with an Apache Kafka broker, and of Kafka's own worker with headrace's broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(bool(apache.unavailable_reason()), reason=apache.unavailable_reason() or ""),
 ]
 
-# ASCII only, because Apache's file source counts characters, but its offsets are positions in bytes.
+# ASCII only, because Kafka's FileStreamSource counts characters, but its offsets are positions in bytes.
 LINES = [f"line {i}" for i in range(2000)]
 CONVERTERS = {
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -100,8 +100,8 @@ def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
         assert len(_output(tmp_path)) == len(LINES) + 1
 
 
-def test_headrace_worker_continues_with_offsets_file_of_apache_worker(tmp_path: Path) -> None:
-    """Apache's worker writes to a topic; then headrace's worker continues with the offsets file of Apache's worker."""
+def test_headrace_worker_continues_with_offsets_file_of_kafkas_worker(tmp_path: Path) -> None:
+    """Kafka's worker produces records; then headrace's worker continues with the offsets file of Kafka's worker."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}
     with running_broker(tmp_path) as broker:

@@ -1,4 +1,4 @@
-"""Tests Apache Kafka's tools with headrace's broker and files, and compares their output with that of our tools."""
+"""Tests of Apache Kafka's tools with headrace's broker and files, and compares their output with that of our tools."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def run_apache_tool(main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_kafka_tool(main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     done = apache.run_tool(main_class, *arguments, stdin=stdin, timeout_s=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -52,13 +52,13 @@ def run_our_tool(tool: str, *arguments: str) -> str:
 
 def produce(broker: BrokerProcess, topic: str, text: str, *arguments: str) -> None:
     server = ("--bootstrap-server", broker.address, "--topic", topic)
-    done = run_apache_tool(f"{TOOLS}.ConsoleProducer", *server, *arguments, stdin=text)
+    done = run_kafka_tool(f"{TOOLS}.ConsoleProducer", *server, *arguments, stdin=text)
     assert "ERROR" not in done.stderr
 
 
 def consume(broker: BrokerProcess, topic: str, count: int, *arguments: str) -> str:
     server = ("--bootstrap-server", broker.address, "--topic", topic, "--from-beginning", "--timeout-ms", "30000")
-    done = run_apache_tool(f"{TOOLS}.consumer.ConsoleConsumer", *server, "--max-messages", str(count), *arguments)
+    done = run_kafka_tool(f"{TOOLS}.consumer.ConsoleConsumer", *server, "--max-messages", str(count), *arguments)
     assert f"Processed a total of {count} messages" in done.stderr
     return done.stdout
 
@@ -77,7 +77,7 @@ def test_kafkas_console_tools_produce_and_consume(broker: BrokerProcess, codec: 
     assert described.splitlines()[2].split()[3:6] == ["500", "500", "0"]
 
 
-def test_our_console_tools_interoperate_with_apache_kafkas(broker: BrokerProcess) -> None:
+def test_our_console_tools_interoperate_with_kafkas_console_tools(broker: BrokerProcess) -> None:
     server = ("--bootstrap-server", broker.address, "--topic", "both-consoles")
     produce(broker, "both-consoles", "from java\n")
     command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--compression-codec", "zstd"]
@@ -92,20 +92,20 @@ def test_kafkas_producer_performance_tool_runs(broker: BrokerProcess, acks: str)
     topic = f"performance-{acks}"
     arguments = ("--topic", topic, "--num-records", "100000", "--record-size", "100", "--throughput", "-1")
     properties = ("--producer-props", f"bootstrap.servers={broker.address}", f"acks={acks}")
-    done = run_apache_tool(f"{TOOLS}.ProducerPerformance", *arguments, *properties)
+    done = run_kafka_tool(f"{TOOLS}.ProducerPerformance", *arguments, *properties)
     assert re.search(r"^100000 records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), .* ms 99\.9th\.$", done.stdout, re.M)
-    offsets = run_apache_tool(f"{TOOLS}.GetOffsetShell", "--bootstrap-server", broker.address, "--topic", topic)
+    offsets = run_kafka_tool(f"{TOOLS}.GetOffsetShell", "--bootstrap-server", broker.address, "--topic", topic)
     assert offsets.stdout == f"{topic}:0:100000\n"
 
 
 def test_kafkas_consumer_performance_tool_runs(broker: BrokerProcess) -> None:
     produce(broker, "consumer-performance", "x\n" * 5000)
     server = ("--bootstrap-server", broker.address, "--topic", "consumer-performance")
-    done = run_apache_tool(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
+    done = run_kafka_tool(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
     assert done.stdout.splitlines()[-1].split(", ")[4] == "5000"
 
 
-# -- our tools and Apache's print the same ---------------------------------------------------------------------------
+# -- our tools and Kafka's tools print the same ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def filled(broker: BrokerProcess) -> BrokerProcess:
     """Return a broker with a topic of three partitions and a group that has read some of the topic's records."""
     server = ("--bootstrap-server", broker.address)
     configs = ("--config", "retention.ms=86400000", "--config", "cleanup.policy=compact")
-    run_apache_tool(JAVA["topics"], *server, "--create", "--topic", "filled", "--partitions", "3", *configs)
+    run_kafka_tool(JAVA["topics"], *server, "--create", "--topic", "filled", "--partitions", "3", *configs)
     produce(broker, "filled", "".join(f"{number}:v\n" for number in range(50)), *_keys_separated_by_colon())
     consume(broker, "filled", 20, "--group", "filled-group")
     return broker
@@ -156,21 +156,21 @@ def _keys_separated_by_colon() -> tuple[str, ...]:
         ("configs", "--describe --broker 1"),
     ],
 )
-def test_our_tools_have_the_same_output_as_apache_kafkas(filled: BrokerProcess, tool: str, arguments: str) -> None:
+def test_our_tools_print_the_same_output_as_kafkas_tools(filled: BrokerProcess, tool: str, arguments: str) -> None:
     words = ("--bootstrap-server", filled.address, *arguments.split())
-    expected = run_apache_tool(JAVA[tool], *words).stdout
+    expected = run_kafka_tool(JAVA[tool], *words).stdout
     assert expected.strip() or "--under-min-isr" in arguments
     found = run_our_tool(tool, *words)
-    if arguments.startswith("--list"):  # Apache's tools list in hash table order
+    if arguments.startswith("--list"):  # Kafka's tools list names in hash table order
         found, expected = ("\n".join(sorted(text.splitlines())) for text in (found, expected))
     assert found == expected
 
 
-def test_broker_api_versions_match_apache_kafkas_tool(filled: BrokerProcess) -> None:
+def test_our_broker_api_versions_tool_prints_the_same_version_ranges_as_kafkas_tool(filled: BrokerProcess) -> None:
     """The version ranges are the same in both tools, and Kafka 4.3 can use all of them."""
     server = ("--bootstrap-server", filled.address)
     seen = re.findall(
-        r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", run_apache_tool(JAVA["broker_api_versions"], *server).stdout
+        r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", run_kafka_tool(JAVA["broker_api_versions"], *server).stdout
     )
     assert seen == re.findall(r"\t(\w+\(\d+\): [\d to]+) \[usable: \d+\]", run_our_tool("broker_api_versions", *server))
     assert len(seen) > 25
@@ -181,14 +181,12 @@ def test_kafka_consumer_groups_tool_resets_and_deletes_groups(filled: BrokerProc
     produce(filled, "reset", "a\nb\nc\n")
     consume(filled, "reset", 3, "--group", "reset-group")
     target = ("--group", "reset-group", "--topic", "reset")
-    done = run_apache_tool(
-        JAVA["consumer_groups"], *server, "--reset-offsets", *target, "--to-offset", "1", "--execute"
-    )
+    done = run_kafka_tool(JAVA["consumer_groups"], *server, "--reset-offsets", *target, "--to-offset", "1", "--execute")
     assert done.stdout.splitlines()[-1].split() == ["reset-group", "reset", "0", "1"]
     assert consume(filled, "reset", 2, "--group", "reset-group") == "b\nc\n"
-    done = run_apache_tool(JAVA["consumer_groups"], *server, "--delete-offsets", *target)
+    done = run_kafka_tool(JAVA["consumer_groups"], *server, "--delete-offsets", *target)
     assert "Request succeeded for deleting offsets from group reset-group." in done.stdout
-    run_apache_tool(JAVA["consumer_groups"], *server, "--delete", "--group", "group-none", "--group", "reset-group")
+    run_kafka_tool(JAVA["consumer_groups"], *server, "--delete", "--group", "group-none", "--group", "reset-group")
     assert "reset-group" not in run_our_tool("consumer_groups", *server, "--list").split()
 
 
@@ -232,13 +230,13 @@ def test_kafka_dump_log_reads_our_files(tmp_path: Path) -> None:
 
 def compare_dumps(*arguments: str) -> str:
     """Return the output of both tools, which must be equal and report no problem with the files."""
-    done = run_apache_tool(JAVA["dump_log"], *arguments)
+    done = run_kafka_tool(JAVA["dump_log"], *arguments)
     assert done.stderr == ""
     assert run_our_tool("dump_log", *arguments) == done.stdout
     return done.stdout
 
 
-# -- our tools with Apache's broker ----------------------------------------------------------------------------------
+# -- our tools with Kafka's broker -----------------------------------------------------------------------------------
 
 
 def test_our_tools_work_with_apache_kafka() -> None:
@@ -265,6 +263,6 @@ def test_our_tools_work_with_apache_kafka() -> None:
             ("configs", "--describe --topic t --all"),
         ):
             words = (*server, *arguments.split())
-            assert run_our_tool(tool, *words) == run_apache_tool(JAVA[tool], *words).stdout
+            assert run_our_tool(tool, *words) == run_kafka_tool(JAVA[tool], *words).stdout
         assert " [unusable" not in run_our_tool("broker_api_versions", *server)
         assert run_our_tool("topics", *server, "--delete", "--topic", "t") == ""

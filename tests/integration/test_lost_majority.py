@@ -1,4 +1,4 @@
-"""Two of three nodes are dead: logs, tools and clients report it, and the cluster recovers when one is back."""
+"""Tests of a lost quorum majority: logs, tools and clients report it, and the cluster recovers when a node is back."""
 
 from __future__ import annotations
 

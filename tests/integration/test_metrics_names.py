@@ -1,4 +1,4 @@
-"""`/metrics` of a real cluster has every name that Kafka's dashboards and alerts use, with correct values.
+"""Tests that `/metrics` of a real cluster has every metric name that Kafka dashboards and alerts use.
 
 The names are those of jmx_exporter's rules for Kafka. If Confluent uses another name for a metric, the page has both
 names. The page has no metrics of a transaction coordinator, because transactions are not supported yet.
@@ -158,7 +158,7 @@ def test_all_metric_names_exist_on_every_node(cluster: ClusterProcess) -> None:
     while read < 300:
         read += len(consumer.consume(300, 10))
     consumer.close()
-    for node in NODES:  # one error per node
+    for node in NODES:  # cause one error on each node
         with RawClient(cluster.address(node)) as client:
             assert client.call(fetch_request("no-such-topic"), 12).responses[0].partitions[0].error_code
     for node, page in pages(cluster).items():
@@ -172,7 +172,7 @@ def test_all_metric_names_exist_on_every_node(cluster: ClusterProcess) -> None:
     assert total(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="names") == 300
     sent = total(cluster, "kafka_server_brokertopicmetrics_bytesout_total", topic="names")
     got = total(cluster, "kafka_server_brokertopicmetrics_bytesin_total", topic="names")
-    assert got <= sent < 1.5 * got  # fetches of followers do not count
+    assert got <= sent < 1.5 * got  # `sent` does not include the bytes that followers fetch
 
 
 def test_quorum_metrics_agree_with_the_state_of_the_quorum(cluster: ClusterProcess) -> None:

@@ -109,7 +109,7 @@ def test_sandbox_ends_with_the_process_that_started_it() -> None:
         assert sandbox.stdin is not None
         assert sandbox.stdout.readline() == b"waits\n"
         deadline_s = time.monotonic() + 20
-        while not _sleepers():  # printed before the process executes sleep
+        while not _sleepers():  # the process prints `waits` before it executes sleep
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
         sandbox.stdin.close()

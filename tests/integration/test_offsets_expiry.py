@@ -1,4 +1,4 @@
-"""Committed offsets expire as described in KIP-211, and expire on time even if their coordinator dies before."""
+"""Tests of committed offset expiration (KIP-211): offsets expire on time even after their coordinator has failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.cluster_load import create_topic, leader_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
-RETENTION_S = 60  # the minimum of offsets.retention.minutes
+RETENTION_S = 60  # the smallest valid offsets.retention.minutes is 1
 FAILOVER_S = 25
 SLACK_S = 15
 

@@ -1,4 +1,4 @@
-"""mypy --strict checks plug-ins against the types of headrace.api, and finds misspelt config fields."""
+"""Tests that mypy --strict checks plug-ins against the types of headrace.api, and finds misspelt config fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No process outlives its worker: not a task that hangs in C code, not the descendants of a task, not the broker."""
+"""Tests that no process outlives its worker: no task that hangs in C code, no descendant of a task, no broker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.cli.standalone_worker import SIGNAL_REPEAT_S
 from support.worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.serial]
@@ -106,7 +107,7 @@ def _sleepers(pid: int, names: set[str]) -> int:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
 def test_death_of_the_worker_kills_all_descendants(worker: Worker, number: int) -> None:
     everyone = create_hanging(worker)
-    assert len(everyone) >= 5  # broker, fork server, connector, task, the task's children
+    assert len(everyone) >= 5  # at least broker, fork server, connector, task and its children
     assert {os.getpgid(pid) for pid in everyone if _in_group(pid)} == {os.getpgid(worker.pid)}
     os.kill(worker.pid, number)
     assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
@@ -193,10 +194,20 @@ def _command_line(process: psutil.Process) -> list[str]:
         return []  # the process has exited in the meantime
 
 
-def test_second_signal_terminates_immediately(worker: Worker) -> None:
+def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(worker: Worker) -> None:
+    everyone = create_hanging(worker)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        os.kill(worker.pid, number)
+        time.sleep(0.1)  # the worker handles each signal separately
+    assert worker.wait(15) == 0
+    assert "Kafka Connect stopped" in worker.log()
+    assert not living(everyone)
+
+
+def test_signal_more_than_two_seconds_after_the_first_terminates_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
-    time.sleep(0.2)  # the worker handles the first signal and waits for the hanging task until the graceful timeout
+    time.sleep(SIGNAL_REPEAT_S + 0.1)  # the worker waits for the hanging task until the graceful timeout
     started = time.monotonic()
     os.kill(worker.pid, signal.SIGTERM)
     worker.wait(3)
@@ -225,7 +236,7 @@ def test_ctrl_c_stops_the_worker_while_a_connector_hangs_at_start(tmp_path: Path
     with subprocess.Popen(worker.command(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any("REST server listening" in line for line in process.stderr)
-        time.sleep(1.0)  # the connector is being started and hangs
+        time.sleep(1.0)  # after this time, the connector hangs in its start
         process.send_signal(signal.SIGINT)
         started = time.monotonic()
         assert process.wait(10) == 0

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 class UnreplicatedBroker:
-    """A broker that leads topic t; appends do not advance the high watermark, as if no follower had fetched."""
+    """The leader of topic `t`; appends do not advance the high watermark, as if no follower fetched."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

@@ -1,4 +1,4 @@
-"""Three nodes on one disk hold no election while a producer sends as fast as it can.
+"""Tests that three nodes on one disk hold no election while a producer sends as fast as it can.
 
 HEADRACE_QUIET_S sets the duration of the load. The default is half a minute; `make prove` sets ten minutes.
 """

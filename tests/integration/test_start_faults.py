@@ -1,4 +1,4 @@
-"""A node that does not match its cluster fails to start, with one line that names the error and the correction."""
+"""Tests of nodes that do not match their cluster: the start fails with one line that names error and correction."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_start_fails_with_a_large_clock_skew(cluster: ClusterProcess, tmp_path: 
 
 def test_start_fails_with_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
     voters = voters_of(cluster)
-    start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # formats it for node 4
+    start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # formats the directory for node 4
     line = start_error(tmp_path, None, node_id=5, controller_quorum_voters=voters)
     assert "belongs to node 4, not 5" in line
 

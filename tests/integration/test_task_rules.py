@@ -1,4 +1,4 @@
-"""Tests how a worker runs tasks (retries, commits, pauses, errors), with plug-ins that misbehave on purpose."""
+"""Tests of how a worker runs tasks (retries, commits, pauses, errors), with plug-ins that misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PLUGINS = """
 # plug-ins for the tests of headrace
 import json, time
 from headrace.api import (
-    Config, DataError, RecordErrors, RetriableError, SinkConnector, SinkRecord, SinkTask, SourceConnector, SourceRecord,
-    SourceTask, Transformation, key,
+    Config, DataError, ErrantRecord, RecordErrors, RetriableError, SelfReadingSinkTask, SinkConnector, SinkRecord,
+    SinkTask, SourceConnector, SourceRecord, SourceTask, Transformation, key,
 )
 from headrace.data.schema import STRING_SCHEMA
 
@@ -136,6 +136,30 @@ class FailOdd(Transformation):
         if int(record.value) % 2:
             raise DataError(f"{record.value} is odd")
         return record
+
+class RetryForever(_Journal, Transformation[JournalConfig]):
+    def apply(self, record):
+        self.note("transform", record.value)
+        raise RetriableError("not yet")
+
+class DropRepeated(Transformation):
+    def configure(self, config):
+        self.seen = set()
+    def apply(self, record):
+        if int(record.value) == 1:
+            raise DataError("one")
+        if record.value in self.seen:
+            return None
+        self.seen.add(record.value)
+        return record
+
+class SelfReadingSink(_Journal, SelfReadingSinkTask[JournalConfig]):
+    def run(self):
+        reporter = self.context.errant_record_reporter
+        reporter.report([ErrantRecord("t", 0, offset, DataError(f"bad {offset}")) for offset in (1, 3)])
+        self.context.report_offsets({("t", 0): 4})
+        while self.context.wait(60):
+            pass
 """
 
 
@@ -211,7 +235,7 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
     sink(worker, "t", "pause")
     wait_for(lambda: len(entries(worker, "put")) == 1, "the first record")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"1")])
-    time.sleep(0.5)  # enough time for a task that did not pause
+    time.sleep(0.5)  # a task that did not pause would receive the record in this time
     assert len(entries(worker, "put")) == 1
 
 
@@ -283,6 +307,41 @@ def test_reported_record_without_fetched_bytes_is_read_again_from_its_topic(work
         (b'"k0"', b"0"),
         (b'"k1"', b"1"),
     ]
+
+
+def test_records_that_a_self_reading_sink_reports_are_read_again_for_the_dead_letter_queue(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(b"k%d" % n, b"%d" % n) for n in range(4)])
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    log = {"errors.log.enable": "true", "errors.log.include.messages": "true"}
+    config = {"connector.class": "SelfReadingSink", "topics": "t", "journal": str(worker.directory / "journal")}
+    worker.create("sink", {**config, **queue, **log, "errors.tolerance": "all"})
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "dead") == 2, "two DLQ records")
+    assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [
+        (b"k1", b"1"),
+        (b"k3", b"3"),
+    ]
+    assert "where topic t, partition 0, offset 3, record value b'3': bad 3" in worker.log()
+    wait_for(lambda: committed(worker) == 4, "the commit")
+
+
+def test_record_that_is_retried_when_its_task_stops_is_not_skipped(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"7")])
+    more = {"errors.tolerance": "all", "errors.retry.timeout": "-1", "errors.deadletterqueue.topic.name": "dead"}
+    more |= {"errors.deadletterqueue.topic.replication.factor": "1", "transforms": "r"}
+    more |= {"transforms.r.type": "RetryForever", "transforms.r.journal": str(worker.directory / "journal")}
+    sink(worker, "t", **more)
+    wait_for(lambda: len(entries(worker, "transform")) >= 2, "a retry")
+    worker.request("PUT", "/connectors/sink/stop")
+    wait_for(lambda: entries(worker, "stop") == [[]], "the end of the task")
+    assert committed(worker) in (None, 0)
+    assert end_offset(worker.bootstrap_servers(), "dead") == 0
+
+
+def test_stateful_transform_keeps_good_records_when_others_fail(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in (0, 1, 2, 0, 3)])
+    sink(worker, "t", **{"transforms": "d", "transforms.d.type": "DropRepeated", "errors.tolerance": "all"})
+    wait_for(lambda: committed(worker) == 5, "the commit")
+    assert [value for values, _ in entries(worker, "put") for value in values] == [0, 2, 3]
 
 
 def test_partitions_are_assigned_to_tasks_and_revoked(worker: Worker) -> None:

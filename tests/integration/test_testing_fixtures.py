@@ -1,4 +1,4 @@
-"""The pytest plug-in: the examples of docs/testing.md, the fixture `connect_worker`, and the cost for other tests."""
+"""Tests of the pytest plug-in: examples of docs/testing.md, fixture `connect_worker`, and the cost for other tests."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_connector_runs_until_it_is_deleted(kafka_broker: KafkaBroker, tmp_path:
         with kafka_broker.fail("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1) as fault:
             kafka_broker.produce("lines", ['"c"'])
             fault.wait()
+        wait_for(lambda: output.read_text() == "a\nb\nc\n", "the third line")
         worker.delete("sink")
         assert worker.request("GET", "/connectors") == []
-        assert output.read_text() == "a\nb\nc\n"
         url = worker.url
     assert not process.is_running()
     with pytest.raises(OSError, match="refused"):

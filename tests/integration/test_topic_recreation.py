@@ -1,4 +1,4 @@
-"""A topic is deleted and recreated repeatedly while clients use it and nodes are killed.
+"""Tests of topic recreation: a topic is deleted and recreated repeatedly while clients use it and nodes are killed.
 
 No record that was acknowledged in one incarnation of the topic is read in a later incarnation. At the end, all replicas
 of the last incarnation are in sync, and no disk contains files of earlier incarnations.

@@ -1,4 +1,4 @@
-"""`headrace validate` names the file in each line of its output."""
+"""Tests of `headrace validate`: each line of the output names a configuration file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.validate import validate_files
+from headrace.testing import ConnectWorker, ConnectWorkerError, KafkaBroker
 from support.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -26,3 +27,30 @@ def test_unreachable_database_is_reported_as_warning_of_its_file(
     assert len(lines) == 1
     assert lines[0].startswith(f"{file}: warning: Database is not available (")
     assert output.out == f"{file}: j is valid\n"
+
+
+def test_worker_refuses_overrides_with_all_other_errors(kafka_broker: KafkaBroker) -> None:
+    config = {
+        "connector.class": "FileStreamSource",
+        "tasks.max": "0",
+        "producer.override.acks": "1",
+        "producer.override.linger.ms": "soon",
+        "admin.override.request.timeout.ms": "soon",
+    }
+    settings = {
+        "connector.client.config.override.policy": "Allowlist",
+        "connector.client.config.override.allowlist": "linger.ms,request.timeout.ms",
+    }
+    with ConnectWorker(kafka_broker.bootstrap_servers, settings) as worker:
+        with pytest.raises(ConnectWorkerError, match=r"contains the following 5 error\(s\)") as refused:
+            worker.create("c", config)
+        for part in (
+            "topic",
+            "tasks.max",
+            "The 'Allowlist' policy does not allow 'producer.override.acks'",
+            "producer.override.linger.ms=soon",
+            "admin.override.request.timeout.ms=soon",
+        ):
+            assert part in str(refused.value)
+        result = worker.request("PUT", "/connector-plugins/FileStreamSource/config/validate", {**config, "name": "c"})
+        assert result["error_count"] == 5

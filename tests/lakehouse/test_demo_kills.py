@@ -1,4 +1,4 @@
-"""The demo loses and duplicates no rows after repeated kill -9 of its process group, and Ctrl-C stops it cleanly."""
+"""Tests that the demo loses and duplicates no rows after repeated kill -9, and that Ctrl-C stops the demo cleanly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_demo_completes_after_kills_at_random_moments(tmp_path: Path, kills: int
         else:
             assert demo.returncode == 0, (tmp_path / "output").read_text()
     last = _start(tmp_path)
-    # The demo checks the tables itself: its exit status is 0 only if every table has the expected number of rows.
+    # The demo checks the tables: the exit status is 0 only if every table has the expected number of rows.
     assert last.wait(FINISH_S) == 0, (tmp_path / "output").read_text()
 
 

@@ -1,4 +1,4 @@
-"""LakehouseSinkConnector passes the conformance suite for self-reading sinks, with a real broker and real Spark."""
+"""Tests that LakehouseSinkConnector passes the conformance suite for self-reading sinks, with real Spark."""
 
 from __future__ import annotations
 

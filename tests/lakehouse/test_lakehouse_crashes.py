@@ -1,4 +1,4 @@
-"""If the lakehouse sink is killed at any moment, no record is duplicated or missing, and no process keeps running."""
+"""Tests that a lakehouse sink killed at any moment duplicates and loses no record, and leaves no process running."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.lakehouse.config import ErrorHandling, LakehouseSinkConfig, ValueFormat
+from headrace_connectors.lakehouse.config import LakehouseSinkConfig, ValueFormat
 from headrace_connectors.lakehouse.query import LoadQuery
 from headrace_connectors.lakehouse.session import SparkProcess
 
@@ -96,15 +96,14 @@ class Load:
         self.context = Context(broker.address, topics, props, regex)
         config = LakehouseSinkConfig.parse(self.context.props)
         value = ValueFormat(self.context.props)
-        errors = ErrorHandling(self.context.props)
-        self.query = LoadQuery(config, value, errors, self.context, "sink", contextvars.copy_context())
+        self.query = LoadQuery(config, value, self.context, "sink", contextvars.copy_context())
         start_offset = self.query.find_start_offset()
         checkpoints = config.checkpoint_root("sink")
         checkpoints.mkdir(parents=True, exist_ok=True)
         self.query.start(spark.session, start_offset, checkpoints, time.time_ns() // 1_000_000)
 
     def until(self, condition: Callable[[dict[tuple[str, int], int]], bool], timeout_s: float = 90) -> None:
-        """Wait until the reported offsets meet a condition. Raises the query's error if it fails."""
+        """Wait until the reported offsets meet a condition. Raises the query's error if the query fails."""
         deadline = time.monotonic() + timeout_s
         changed = threading.Event()
         while not condition(self.context.offsets):

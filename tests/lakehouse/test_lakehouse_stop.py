@@ -1,4 +1,4 @@
-"""A worker that is stopped while Spark is starting exits quickly."""
+"""Tests that a worker that is stopped while Spark is starting exits quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_stopping_while_spark_is_starting_is_fast_and_logs_no_errors(tmp_path: P
     wait_for(lambda: "Starting Spark on Java" in worker.log(), "Spark is starting", 30)
     started = time.monotonic()
     worker.__exit__(None, None, None)
-    assert time.monotonic() - started < 4.5  # task.shutdown.graceful.timeout.ms is 5000
+    assert time.monotonic() - started < 4.5  # less than task.shutdown.graceful.timeout.ms
     assert "Started Spark" not in worker.log()
     assert "Traceback" not in worker.log()
     assert "failed" not in worker.log()

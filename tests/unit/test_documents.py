@@ -1,4 +1,4 @@
-"""The files, tests and tools that the documents name exist."""
+"""Checks that the files, tests and tools named in the documents exist."""
 
 from __future__ import annotations
 
@@ -52,8 +52,16 @@ def test_every_replication_invariant_names_a_test() -> None:
         assert _TEST.findall(row), row
 
 
-def test_architecture_is_a_short_map() -> None:
+def test_architecture_document_is_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
+
+
+def test_every_extra_named_in_the_readme_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (installation,) = re.findall(r"^## Install\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (sentence,) = re.findall(r"The extra .*", installation)
+    assert set(re.findall(r"`([a-z-]+)`", sentence)) == set(extras)
+    assert set(re.findall(r"pip install '\.\[([a-z-]+)\]'", installation)) <= set(extras)
 
 
 def test_every_tool_listed_in_the_readme_is_installed() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.data.java import trim
-from headrace.herder.states import TargetState
+from headrace.stores.config_store import TargetState
 
 
 class FileError(Exception):

@@ -1,7 +1,7 @@
 """`headrace`: the command for brokers, clusters, workers and the validation of files.
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
-validate FILE… | version
+validate FILE… | new KIND NAME | version
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from headrace.cli.cluster.commands import cluster
+from headrace.cli.new_package import ENTRY_POINT_GROUPS
 
 _PATH = click.Path(path_type=Path)
 
@@ -88,6 +89,21 @@ def validate(files: tuple[Path, ...], worker: Path | None) -> None:
     from headrace.cli.validate import validate_files
 
     sys.exit(0 if validate_files(files, worker) else 1)
+
+
+@headrace.command()
+@click.argument("kind", type=click.Choice(list(ENTRY_POINT_GROUPS)))
+@click.argument("name")
+@click.option("--dir", "directory", type=_PATH, default=Path(), help="parent directory (default: the current one)")
+def new(kind: str, name: str, directory: Path) -> None:
+    """Generate a package with a plug-in: its configuration, tests, entry point and README."""
+    from headrace.cli.new_package import PackageError, create_package
+
+    try:
+        root = create_package(kind, name, directory)
+    except PackageError as error:
+        _fail([f"headrace new: {error}"])
+    click.echo(f"created {root}; next: cd {root} && pytest")
 
 
 @headrace.command()

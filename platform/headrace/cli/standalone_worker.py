@@ -21,14 +21,17 @@ from headrace.cli.exit_codes import CONNECTOR_FAILED, INTERRUPTED, WORKER_FAILED
 from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
 from headrace.metrics import logs
 from headrace.runtime.converter_check import ConverterCheck
+from headrace.runtime.group_signals import GROUP_SIGNALS
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
 if TYPE_CHECKING:
-    from headrace.herder.standalone import StandaloneHerder
+    from headrace.herder.herder import Herder
     from headrace.runtime.processes import Processes
 
 log = logging.getLogger("headrace.worker")
+
+SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
 _T = TypeVar("_T")
 
 
@@ -63,6 +66,8 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
+        for number in GROUP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the shutdown of the embedded broker ends by itself
         if check is not None:
             check.kill()
         if broker is not None:
@@ -93,6 +98,7 @@ class _StandaloneWorker:
         self._broker = broker
         self._started = started
         self._signalled = asyncio.Event()
+        self._first_signal_s = 0.0
 
     async def run(self) -> int:
         """Start the worker, serve until a signal arrives, and shut down."""
@@ -116,6 +122,7 @@ class _StandaloneWorker:
             _worker_id(config, host, port),
             lambda events: Worker(config, events, processes),
         )
+        await herder.start()
         await rest.start(herder)
         address = f"{scheme}://{host}:{port}/"
         log.info("REST server listening at %s, %.0f ms after startup began", address, self._elapsed_ms())
@@ -164,7 +171,7 @@ class _StandaloneWorker:
         properties.setdefault("offset.storage.file.filename", str(data / "connect.offsets"))
         return WorkerConfig.standalone(properties)
 
-    async def _create_connectors(self, herder: StandaloneHerder) -> None:
+    async def _create_connectors(self, herder: Herder) -> None:
         from headrace.herder.errors import HerderError
 
         if errors := await self._check.errors(self._config["connector.validation.timeout.ms"] / 1000):
@@ -208,12 +215,16 @@ class _StandaloneWorker:
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in GROUP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:
+        now = time.monotonic()
         if not self._signalled.is_set():
+            self._first_signal_s = now
             self._signalled.set()
+            return
+        if now - self._first_signal_s < SIGNAL_REPEAT_S:
             return
         from headrace.runtime import process_tree
 

@@ -63,7 +63,7 @@ class Shared:
 
 
 Column = list[Any] | range | Lines | Shared
-"""One item for each record; numbers in a row may be a range."""
+"""The values of one field: one for each record (consecutive integers may be a range), or one that all share."""
 
 
 class Columns(ColumnarValues):
@@ -120,7 +120,7 @@ class Columns(ColumnarValues):
 
 
 Values = list[Any] | ColumnarValues
-"""The values of a batch: one by one, or in a compact form."""
+"""The values of a batch: a list, or a columnar form."""
 
 
 def listed(values: Values) -> list[Any]:
@@ -137,10 +137,10 @@ def column_items(column: Column, count: int) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def _map_maker(names: tuple[str, ...]) -> Callable[[Any], list[dict[str, Any]]]:
-    """The function from rows to maps with those keys."""
+    """Return the function that converts rows to maps with these keys."""
     arguments = [f"v{index}" for index in range(len(names))]
     items = ", ".join(f"{name!r}: {argument}" for name, argument in zip(names, arguments, strict=True))
-    made: Callable[[Any], list[dict[str, Any]]] = eval(
+    make_maps: Callable[[Any], list[dict[str, Any]]] = eval(
         f"lambda rows: [{{{items}}} for {', '.join(arguments)}, in rows]"
     )
-    return made
+    return make_maps

@@ -7,7 +7,7 @@ the same message for their own extras.
 from __future__ import annotations
 
 import re
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"])?")
 
@@ -20,6 +20,23 @@ def explain(error: BaseException, distribution_name: str = "headrace") -> str | 
             return _what_to_install(found.name.partition(".")[0], distribution_name)
         found = found.__cause__ or found.__context__
     return None
+
+
+def add_note(error: BaseException, plugin: type) -> None:
+    """Add a note with what to install to an error of a plug-in, if a missing package caused the error."""
+    explanation = explain(error, distribution_of(plugin))
+    if explanation is not None:
+        error.add_note(f"{plugin.__name__}: {explanation}")
+
+
+def distribution_of(plugin: type) -> str:
+    """Return the distribution with an entry point in the plug-in's package; if there is none, the package."""
+    package = plugin.__module__.partition(".")[0]
+    for found in distributions():
+        for point in found.entry_points:
+            if point.group.startswith("headrace.") and point.module.partition(".")[0] == package:
+                return found.name
+    return package
 
 
 def _what_to_install(module: str, distribution_name: str) -> str:

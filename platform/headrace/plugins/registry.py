@@ -72,7 +72,8 @@ class _Entry:
     name: str
     path: str
     load: Callable[[], Any]
-    distribution: str = "headrace"
+    distribution: Callable[[], str] = lambda: "headrace"
+    """Returns the name of the plug-in's distribution; reading it takes a millisecond, so only errors call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +258,14 @@ def _installed_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 def _from_entry_point(point: EntryPoint) -> _Entry:
-    owner = "headrace" if point.dist is None else point.dist.name
-    return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()), owner)
+    def distribution() -> str:
+        return "headrace" if point.dist is None else point.dist.name
+
+    return _Entry(point.name, point.value, lambda: _connector_or_plugin(point.load()), distribution)
 
 
 def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> str:
-    missing = missing_modules.explain(error, entry.distribution)
+    missing = missing_modules.explain(error, entry.distribution())
     return f"{subject} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
 
 

@@ -8,7 +8,7 @@ a separate process, because plug-in code may hang or crash.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,8 @@ from headrace.plugins.plugin_sections import (
     converter_section,
 )
 from headrace.plugins.variables import VARIABLE_SPLIT
+
+ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]]]
 
 
 @dataclass(slots=True)
@@ -73,12 +75,18 @@ class Validation:
 
 
 def validate_connector(
-    props: Props, worker: Mapping[str, str], *, originals: Props | None = None, plugin: str | None = None
+    props: Props,
+    worker: Mapping[str, str],
+    *,
+    originals: Props | None = None,
+    plugin: str | None = None,
+    client_overrides: ClientOverrideCheck = lambda connector_class: (),
 ) -> Validation:
     """Validate a connector's configuration whose variables are resolved.
 
     `originals` is the configuration with its variables: the result shows the variables and never their values. If
-    `plugin` is given, ``connector.class`` must name the same plug-in.
+    `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
+    client overrides: key, message, and whether it is an error or a warning.
 
     Raises ConnectError if the connector class is not found.
     """
@@ -104,6 +112,12 @@ def validate_connector(
     _check_combinations(result, connector_class, props, worker)
     _run_connector_validate(result, connector_class, props)
     result.warnings = _warnings(result, connector_class, sections, props)
+    for key, message, is_error in client_overrides(connector_class):
+        if is_error:
+            result.values.setdefault(key, ConfigValue(key))  # without the value, which may be a password
+            result.add_error(key, message)
+        else:
+            result.warnings.append(message)
     if originals is not None:
         _redact(result, props, originals)
     return result
@@ -252,7 +266,8 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
     except ConfigError as error:
         result.add_error(error.key, str(error))
     except Exception as error:  # noqa: BLE001 - report any error of a connector as an error of its configuration
-        reason = missing_modules.explain(error) or f"{type(error).__name__}: {error}"
+        owner = missing_modules.distribution_of(connector_class)
+        reason = missing_modules.explain(error, owner) or f"{type(error).__name__}: {error}"
         result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
 
 

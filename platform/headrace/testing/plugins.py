@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
+from headrace.api.converter import RawHeaders
 from headrace.api.transform import Transformation
 from headrace.data.batch import from_records
 from headrace.data.records import ConnectRecord
@@ -45,7 +46,7 @@ def apply(
     else:
         steps = [Step(create(transforms, props or {}))]
     operator = RetryWithToleranceOperator(
-        ErrorPolicy(),
+        ErrorPolicy.from_config({}),
         report=lambda failure, part: None,
         describe=repr,
         now_ms=lambda: 0,
@@ -72,12 +73,17 @@ def convert(
     schema: Schema | None = None,
     topic: str = "test",
     is_key: bool = False,
+    headers: RawHeaders | None = None,
 ) -> Converted:
-    """Convert a value to bytes and back. Raises the converter's errors, for example DataError."""
+    """Convert a value to bytes and back. Raises the converter's errors, for example DataError.
+
+    A converter that uses headers receives `headers`, and may change them.
+    """
+    raw_headers: RawHeaders = [] if headers is None else headers
     created = create_converter(converter, props or {}, "key" if is_key else "value")
     try:
-        data = created.from_connect(topic, schema, value)
-        decoded = created.to_connect(topic, data)
+        data = created.from_connect_with_headers(topic, raw_headers, schema, value)
+        decoded = created.to_connect_with_headers(topic, raw_headers, data)
         return Converted(data, decoded.schema, decoded.value)
     finally:
         created.close()

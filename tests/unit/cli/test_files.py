@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.files import FileError, read_connector, read_properties
-from headrace.herder.states import TargetState
+from headrace.stores.config_store import TargetState
 
 
 def test_properties_are_parsed_as_in_java(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The file connectors and the example plug-ins pass the conformance suite."""
+"""Runs the conformance suite on the file connectors and the example plug-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file connectors' tasks when another process deletes, truncates or replaces the file, or the disk is full."""
+"""Tests of the file connectors when another process deletes, truncates or replaces the file, or the disk is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example configs/plugins/paged_api.py against a real HTTP server on a loopback port."""
+"""Tests of the example configs/plugins/paged_api.py with a real HTTP server on a loopback port."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ paged_api = load_example().paged_api
 
 
 class ItemServer:
-    """Serves `items`; `responses` are sent once each, before others."""
+    """An HTTP server that sends each of `responses` once, and then serves pages of `items`."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -90,7 +90,7 @@ def test_all_pages_are_read_once_and_new_items_later(server: ItemServer) -> None
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_overloaded_server_is_asked_again(server: ItemServer, status: int) -> None:
+def test_request_to_an_overloaded_server_is_retried(server: ItemServer, status: int) -> None:
     server.items, server.responses = items(2), [(status, b"later"), (status, b"later")]
     run = run_source(paged_api, {"url": server.url, "topic": "items"}, records=2)
     assert [record.key for record in run.records] == [0, 1]
@@ -105,7 +105,7 @@ def test_overloaded_server_is_asked_again(server: ItemServer, status: int) -> No
         ((200, b'[{"name": 1}]'), "expected a list of objects with the field id"),
     ],
 )
-def test_unusable_response_fails_the_task(server: ItemServer, response: tuple[int, bytes], message: str) -> None:
+def test_invalid_response_fails_the_task(server: ItemServer, response: tuple[int, bytes], message: str) -> None:
     server.responses = [response]
     with pytest.raises(ConnectError, match=message):
         run_source(paged_api, {"url": server.url, "topic": "items"}, records=1)

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from headrace.api import Config, ConnectRecord, DataError, SourceRecord, key, predicate, transform
+from headrace.api import (
+    Config,
+    ConnectRecord,
+    Converter,
+    DataError,
+    RawHeaders,
+    SchemaAndValue,
+    SourceRecord,
+    key,
+    predicate,
+    transform,
+)
 from headrace.converters.json_converter import JsonConverter
 from headrace.testing import apply, convert
 
@@ -59,6 +72,26 @@ def test_error_of_a_transform_is_raised() -> None:
 def test_invalid_configuration_is_raised() -> None:
     with pytest.raises(Exception, match='Missing required configuration "field"'):
         apply(double, records(1))
+
+
+class Tagged(Converter):
+    """Stores the value in the header `value`."""
+
+    uses_headers = True
+
+    def from_connect_with_headers(self, topic: str, headers: RawHeaders, schema: Any, value: Any) -> bytes:
+        headers.append(("value", value.encode()))
+        return b""
+
+    def to_connect_with_headers(self, topic: str, headers: RawHeaders, data: bytes | None) -> SchemaAndValue:
+        value = dict(headers)["value"]
+        return SchemaAndValue(None, value and value.decode())
+
+
+def test_converter_that_uses_headers_receives_and_changes_them() -> None:
+    headers: RawHeaders = [("h", b"1")]
+    assert convert(Tagged, "x", headers=headers).value == "x"
+    assert headers == [("h", b"1"), ("value", b"x")]
 
 
 def test_value_is_converted_to_bytes_and_back() -> None:

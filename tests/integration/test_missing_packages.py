@@ -1,0 +1,51 @@
+"""A connector whose optional dependency is missing says what to install: in REST responses, statuses and the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import ConnectWorker, ConnectWorkerError, KafkaBroker
+
+pytestmark = pytest.mark.integration
+
+PLUGIN = """
+from headrace.api import SourceTask
+
+class NeedsDriver(SourceTask):
+    def start(self, config):
+        import acme_driver
+"""
+JDBC = {
+    "connector.class": "JdbcSource",
+    "connection.url": "jdbc:sqlite:shop.sqlite",
+    "mode": "bulk",
+    "topic.prefix": "shop-",
+}
+HINT = "the Python package sqlalchemy is not installed: pip install 'headrace[jdbc]'"
+
+
+def test_missing_driver_of_a_bundled_connector_is_explained(
+    kafka_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sqlalchemy.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'sqlalchemy'\", name=__name__)"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with ConnectWorker(kafka_broker.bootstrap_servers) as worker:
+        with pytest.raises(ConnectWorkerError) as refused:
+            worker.create("shop", JDBC)
+        assert HINT in str(refused.value)
+        result = worker.request("PUT", "/connector-plugins/JdbcSource/config/validate", {**JDBC, "name": "shop"})
+        assert HINT in str(result["configs"])
+
+
+def test_missing_module_of_a_running_plugin_is_explained(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    (tmp_path / "acme.py").write_text(PLUGIN)
+    with ConnectWorker(kafka_broker.bootstrap_servers, {"plugin.path": str(tmp_path)}) as worker:
+        worker.create("acme", {"connector.class": "NeedsDriver"}, wait=False)
+        trace = worker.wait_for_status("acme", "FAILED")["tasks"][0]["trace"]
+        hint = "NeedsDriver: the Python package that contains the module acme_driver is not installed"
+        assert hint in trace
+        assert hint in worker.log

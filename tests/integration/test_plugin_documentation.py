@@ -1,0 +1,51 @@
+"""The Python examples of docs/plugins.md form a module that passes its own tests and mypy --strict."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.plugins.registry import Kind, Registry
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    path = tmp_path / "test_plugins_page.py"
+    path.write_text("\n\n".join(blocks))
+    return path
+
+
+def run(*command: str | Path, directory: Path) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_examples_pass_their_own_tests(module: Path) -> None:
+    output = run("pytest", "-q", "-W", "error", "-p", "no:cacheprovider", module, directory=module.parent)
+    assert "6 passed" in output
+
+
+def test_examples_have_correct_types(module: Path) -> None:
+    run("mypy", "--strict", "--cache-dir", module.parent / "cache", module, directory=module.parent)
+
+
+def test_examples_are_found_by_name(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    registry = Registry((str(module.parent),))
+    for name in ("ticks", "measurements", "lines", "Poller", "Store", "Sender", "Sums"):
+        assert registry.find(Kind.CONNECTOR, name)
+    assert registry.find(Kind.TRANSFORM, "square")
+    assert registry.find(Kind.PREDICATE, "has_field")
+    assert registry.find(Kind.CONVERTER, "JsonWithVersion")
+    del sys.modules[module.stem]

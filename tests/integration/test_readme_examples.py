@@ -1,0 +1,90 @@
+"""The Connect examples of README.md work as they stand; only the REST port is replaced by a free one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.ports import free_port
+from support.worker import wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+ROOT = Path(__file__).parents[2]
+
+
+def example(title: str) -> list[str]:
+    """Return the commands of an example of the README."""
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(rf"^\*\*{re.escape(title)}\*\*.*?^```\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert block is not None, title
+    return block.group(1).splitlines()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    return tmp_path
+
+
+def shell(command: str, directory: Path) -> str:
+    return subprocess.check_output(["bash", "-c", command], cwd=directory, env=environment(), text=True, timeout=60)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@contextmanager
+def foreground(command: str, directory: Path, port: int) -> Iterator[None]:
+    """Run a command that stays in the foreground; at the end, stop it as Ctrl-C does, and check that it stops."""
+    assert command.endswith("# stays in the foreground")
+    words = [*command.partition("#")[0].split(), "--override", f"listeners=http://127.0.0.1:{port}"]
+    with open(directory / "worker.log", "wb") as log:
+        process = subprocess.Popen(words, cwd=directory, env=environment(), stdout=log, stderr=log)
+    try:
+        yield
+        assert process.poll() is None, (directory / "worker.log").read_text()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def has_lines(file: Path, *lines: str) -> None:
+    wait_for(lambda: file.exists() and file.read_text().splitlines() == list(lines), f"{file.name} has {lines}", 60)
+
+
+def test_pipeline_example(directory: Path) -> None:
+    write, worker, show, append, status = example("A pipeline in one command.")
+    port = free_port()
+    shell(write, directory)
+    first = ["Struct{line=foo,data_source=test-file-source}", "Struct{line=bar,data_source=test-file-source}"]
+    with foreground(worker, directory, port):
+        has_lines(directory / "test.sink.txt", *first)
+        assert shell(show, directory).splitlines() == first
+        shell(append, directory)
+        has_lines(directory / "test.sink.txt", *first, "Struct{line=baz,data_source=test-file-source}")
+        assert '"RUNNING"' in shell(status.replace("8083", str(port)), directory)
+
+
+def test_database_example(directory: Path) -> None:
+    create, worker, show, insert = example("A database.")
+    shell(create, directory)
+    with foreground(worker, directory, free_port()):
+        has_lines(directory / "shop-orders.txt", "Struct{id=1,item=tea}", "Struct{id=2,item=cups}")
+        assert shell(show, directory).startswith("Struct{id=1,item=tea}")
+        shell(insert, directory)
+        has_lines(
+            directory / "shop-orders.txt", "Struct{id=1,item=tea}", "Struct{id=2,item=cups}", "Struct{id=3,item=sugar}"
+        )
+
+
+def test_completion_script_is_available_for_each_documented_shell(directory: Path) -> None:
+    for name in ("bash", "zsh", "fish"):
+        assert "headrace" in shell(f"_HEADRACE_COMPLETE={name}_source headrace", directory)

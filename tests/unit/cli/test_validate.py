@@ -1,0 +1,111 @@
+"""`headrace validate`: errors of client overrides and tables together with all others."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.main import headrace
+
+SOURCE = {"name": "lines", "connector.class": "FileStreamSource", "topic": "lines", "file": "lines.txt"}
+SINK = {"name": "lines", "connector.class": "FileStreamSink", "topics": "lines", "file": "lines.txt"}
+WORKER = {"key.converter": "JsonConverter", "value.converter": "JsonConverter"}
+
+
+def write(path: Path, properties: dict[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def validate(directory: Path, connector: dict[str, str], worker: dict[str, str] | None = None) -> tuple[int, list[str]]:
+    arguments = ["validate", str(write(directory / "connector.properties", connector))]
+    if worker is not None:
+        arguments += ["--worker", str(write(directory / "worker.properties", {**WORKER, **worker}))]
+    result = CliRunner().invoke(headrace, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, [line.removeprefix(f"{arguments[1]}: ") for line in result.output.splitlines()]
+
+
+def test_errors_of_client_overrides_tables_and_keys_are_reported_together(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.sqlite") as database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    code, lines = validate(
+        tmp_path,
+        {
+            "name": "shop",
+            "connector.class": "JdbcSource",
+            "connection.url": f"jdbc:sqlite:{tmp_path}/shop.sqlite",
+            "mode": "bulk",
+            "topic.prefix": "shop-",
+            "table.whitelist": "ordres",
+            "tasks.max": "0",
+            "poll.interval.ms": "soon",
+            "producer.override.linger.ms": "soon",
+            "producer.override.acks": "2",
+        },
+    )
+    assert code == 1
+    errors = "\n".join(lines)
+    assert "tasks.max" in errors
+    assert "poll.interval.ms" in errors
+    assert "ordres" in errors
+    assert "producer.override.linger.ms=soon: expected a whole number" in errors
+    assert "producer.override.acks=2" in errors
+
+
+def test_override_that_the_policy_of_the_worker_refuses_is_an_error(tmp_path: Path) -> None:
+    connector = {**SOURCE, "producer.override.linger.ms": "10"}
+    assert validate(tmp_path, connector) == (0, ["lines is valid"])
+    code, lines = validate(tmp_path, connector, {"connector.client.config.override.policy": "None"})
+    assert code == 1
+    assert "The 'None' policy does not allow 'producer.override.linger.ms'" in lines[0]
+    assert len(lines) == 1
+
+
+def test_unknown_policy_of_the_worker_is_an_error(tmp_path: Path) -> None:
+    code, lines = validate(tmp_path, SOURCE, {"connector.client.config.override.policy": "Some"})
+    assert code == 1
+    assert "connector.client.config.override.policy" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("connector", "override", "error"),
+    [
+        (SINK, {"consumer.override.max.poll.records": "0"}, "consumer.override.max.poll.records=0: expected 1.."),
+        (SOURCE, {"admin.override.request.timeout.ms": "-1"}, "admin.override.request.timeout.ms=-1: expected "),
+        (
+            SOURCE,
+            {"producer.override.enable.idempotence": "true", "producer.override.acks": "1"},
+            "producer.override.enable.idempotence=true: acks must be all",
+        ),
+        (
+            {**SINK, "errors.deadletterqueue.topic.name": "dlq"},
+            {"producer.override.acks": "maybe"},
+            "producer.override.acks=maybe: expected",
+        ),
+    ],
+)
+def test_override_with_an_invalid_value_is_an_error(
+    connector: dict[str, str], override: dict[str, str], error: str, tmp_path: Path
+) -> None:
+    code, lines = validate(tmp_path, {**connector, **override})
+    assert code == 1
+    assert [line for line in lines if line.startswith(error)], lines
+
+
+def test_override_of_a_client_that_the_connector_does_not_use_is_not_checked(tmp_path: Path) -> None:
+    assert validate(tmp_path, {**SINK, "producer.override.acks": "maybe"})[0] == 0
+
+
+def test_misspelt_override_is_a_warning(tmp_path: Path) -> None:
+    code, lines = validate(tmp_path, {**SOURCE, "producer.override.lingr.ms": "5"})
+    assert (code, lines) == (
+        0,
+        [
+            "warning: producer.override.lingr.ms: ignored; unknown producer key (did you mean linger.ms?)",
+            "lines is valid",
+        ],
+    )
