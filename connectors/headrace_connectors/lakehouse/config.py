@@ -229,8 +229,8 @@ def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
     elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
         yield ConfigError("spark.master", master, "only a local master is supported yet: local[*] or local[N]")
-    memory = properties.get("spark.driver.memory", "2g").strip()
-    if not re.fullmatch(r"\d+[kmgKMG]", memory):
+    memory = properties.get("spark.driver.memory", "").strip()
+    if memory and not re.fullmatch(r"\d+[kmgKMG]", memory):
         yield ConfigError("spark.driver.memory", memory, "must be a number followed by k, m or g, such as 2g")
     for name in _FIXED_SPARK_KEYS:
         if name in properties:
@@ -245,7 +245,7 @@ def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
             parse_ddl(text)
         except SchemaError as error:
             yield ConfigError(name, text, str(error))
-    if properties.get("value.converter"):  # if it is not set, the task checks the worker's converter
+    if properties.get("value.converter"):  # otherwise, the task checks the worker's converter
         yield from check_value_format(ValueFormat(properties), bool(declared))
 
 

@@ -26,6 +26,7 @@ from headrace.herder.herder import (
     WorkerMetrics,
 )
 from headrace.herder.plugin_calls import PluginCalls
+from headrace.herder.traces import exception_line
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
@@ -298,8 +299,8 @@ class StandaloneHerder:
         effects = self._core.state_changed(instance, state, trace)
         if effects and state == "FAILED":
             kind = "Connector" if instance.task is None else "Task"
-            last_line = (trace or "").strip().rpartition("\n")[2]
-            log.error("%s%s %s: failed: %s", logs.context(instance.connector), kind, instance.name, last_line)
+            reason = exception_line(trace or "")
+            log.error("%s%s %s: failed: %s", logs.context(instance.connector), kind, instance.name, reason)
         self._carry_out(effects)
 
     def topic_used(self, instance: InstanceId, topic: str) -> None:

@@ -1,0 +1,39 @@
+"""The log line of a failed instance contains its exception, whatever the lines of the trace look like."""
+
+from __future__ import annotations
+
+import traceback
+
+from headrace.herder.traces import exception_line
+
+SQL_MESSAGE = 'syntax error at or near "FROMM"\nLINE 1: SELECT * FROMM orders\n                 ^\nHINT:  Check it.'
+
+
+def trace_of(error: Exception, cause: Exception | None = None) -> str:
+    try:
+        try:
+            if cause is not None:
+                raise cause
+        except Exception as first:
+            raise error from first
+        raise error
+    except Exception:  # noqa: BLE001 - the test raises any error
+        return traceback.format_exc()
+
+
+def test_first_line_of_a_message_with_several_lines_is_returned() -> None:
+    assert exception_line(trace_of(ValueError(SQL_MESSAGE))) == 'ValueError: syntax error at or near "FROMM"'
+
+
+def test_last_exception_of_a_chain_is_returned() -> None:
+    trace = trace_of(RuntimeError("the query failed"), ValueError(SQL_MESSAGE))
+    assert exception_line(trace) == "RuntimeError: the query failed"
+
+
+def test_exception_without_a_message_is_returned() -> None:
+    assert exception_line(trace_of(ValueError())) == "ValueError"
+
+
+def test_text_without_frames_is_returned() -> None:
+    assert exception_line("the process exited with code 9\n") == "the process exited with code 9"
+    assert exception_line("") == ""
