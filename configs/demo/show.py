@@ -1,4 +1,4 @@
-"""The output of the demo: progress while it runs, and the summary at the end."""
+"""Prints the demo's output: progress bars or lines during the run, and the summary at the end."""
 
 from __future__ import annotations
 

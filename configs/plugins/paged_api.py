@@ -1,7 +1,7 @@
 """Example plug-in: a source for an HTTP API that returns its items page by page, in the order of their ids.
 
-It requests `url?after=<last id>&limit=<page size>` and expects a JSON list of objects, as many APIs return it. It needs
-the package httpx (`pip install httpx`). Set `plugin.path=configs/plugins` in the worker's configuration, and write in a
+The source requests `url?after=<last id>&limit=<page size>` and expects a JSON list of objects. The source needs the
+package httpx (`pip install httpx`). Set `plugin.path=configs/plugins` in the worker's configuration, and write in a
 connector's file:
 
     name=orders
@@ -46,7 +46,7 @@ def paged_api(config: PagedApiConfig, offset: Mapping[str, Any] | None) -> Itera
 
 
 def request_page(client: httpx.Client, config: PagedApiConfig, last_id: Any) -> list[dict[str, Any]]:
-    """Return the items after `last_id`. A server that is overloaded or away is asked again later."""
+    """Return the items after `last_id`. Raises RetriableError if the server is overloaded or does not respond."""
     parameters = {"limit": config.page_size} | ({} if last_id is None else {"after": last_id})
     try:
         response = client.get(config.url, params=parameters)
@@ -60,7 +60,7 @@ def request_page(client: httpx.Client, config: PagedApiConfig, last_id: Any) -> 
 
 
 def check_items(response: httpx.Response, config: PagedApiConfig) -> list[dict[str, Any]]:
-    """Return the response's items. Raises ConnectError if it is not a list of objects with ids."""
+    """Return the response's items. Raises ConnectError if the response is not a JSON list of objects with ids."""
     try:
         items = response.json()
     except ValueError as error:

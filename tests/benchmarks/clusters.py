@@ -73,7 +73,7 @@ class Headrace:
 
 
 class Apache:
-    """A cluster of Apache Kafka processes; this object also ends the processes that it restarted."""
+    """A cluster of Apache Kafka processes; `stack` also ends restarted processes."""
 
     name = "Apache Kafka"
 

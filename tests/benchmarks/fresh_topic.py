@@ -1,4 +1,4 @@
-"""Creates a topic for one load; the topic and its files are deleted before the next load."""
+"""Creates a topic for one load, and deletes the topic and its files before the next load."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _full_load(address: str) -> Iterator[list[int]]:
 
 
 def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
-    """Return the recent fsync latency of the slowest node; it covers the metadata log and rolled segments."""
+    """Return the slowest node's recent fsync latency, for the metadata log and rolled segments."""
     slowest = 0.0
     for number in range(1, REPLICAS + 1):
         address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(number))[-1]

@@ -37,7 +37,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def thread_cpu_s(pid: int) -> dict[str, float]:
-    """Return the user and system time of each thread of a process; {} if it has exited."""
+    """Return the user and system time of each thread of a process; {} if the process has exited."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
@@ -65,7 +65,7 @@ def memory(pids: Iterable[int]) -> Memory:
 
 
 def _read(path: str) -> str:
-    """Read a file of /proc; "" if its process has exited."""
+    """Read a /proc file of a process; "" if the process has exited."""
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):

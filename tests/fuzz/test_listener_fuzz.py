@@ -1,4 +1,4 @@
-"""Tests of malformed bytes on a listener: only the sender is disconnected; other clients and memory are not affected."""
+"""Tests of malformed bytes on a listener: only the sender is disconnected; other clients and memory are unaffected."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def test_malformed_frames_do_not_affect_other_clients(
     assert "Traceback" not in broker.log, broker.log[broker.log.index("Traceback") - 300 :][:3000]
 
 
-def test_frame_sizes_without_their_bytes_allocate_no_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
+def test_frame_size_without_the_announced_bytes_allocates_no_memory(
+    broker: BrokerProcess, neighbour: Neighbour
+) -> None:
     before = broker.resident_bytes
     connections = [socket.create_connection((broker.host, broker.port)) for _ in range(100)]
     for connection in connections:

@@ -137,7 +137,7 @@ def test_acknowledged_records_survive_kills(tmp_path: Path) -> None:
                 assert columns.next_offset is not None
                 offset = columns.next_offset
             assert topics <= set(topics_of(client))
-    # One record in flight at each kill may be in the log without an acknowledgement; no other record is extra or lost.
+    # At each kill, one record in flight may be in the log without an acknowledgement; no other record is extra or lost.
     assert len(acknowledged) > 100
     assert set(acknowledged) <= set(found)
     assert len(found) - len(acknowledged) <= 4

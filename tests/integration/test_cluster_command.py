@@ -137,7 +137,7 @@ def test_directory_with_other_files_or_another_cluster_size_is_rejected(tmp_path
     assert "contains a cluster with --nodes 1, not 3" in start_error(existing)
 
 
-def test_invalid_property_prints_one_line(tmp_path: Path) -> None:
+def test_invalid_property_is_reported_in_one_line(tmp_path: Path) -> None:
     line = start_error(ClusterProcess(tmp_path / "c", properties={"num.partitions": "many"}))
     assert line == "headrace cluster: --property: num.partitions=many: expected a whole number"
     assert start_error(ClusterProcess(tmp_path / "d"), "--property", "x") == (

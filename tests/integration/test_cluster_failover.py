@@ -60,7 +60,7 @@ def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
 
 
 def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
-    """Move leader and controller to one node (role "both") or to different nodes, by restarts and elections.
+    """Move the leader and the controller to one node (role "both") or to different nodes, with restarts and elections.
 
     Returns the node that has the role; the test kills that node.
     """
@@ -87,7 +87,7 @@ def check_pauses(what: str, pauses: list[float], goal_s: float) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
-def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_goal(
+def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_time_limit(
     cluster: ClusterProcess, role: str, times: int
 ) -> None:
     pauses = []
@@ -108,7 +108,7 @@ def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_goal(
 @pytest.mark.parametrize("times", TIMES)
 def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times: int) -> None:
     """Restart each node in turn, including leaders and the controller; short runs use a producer's default settings."""
-    # librdkafka increases its wait when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
+    # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
     pauses = []
     with running_load(cluster.bootstrap_servers, f"rolling-{times}", **settings) as load:
@@ -175,7 +175,7 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: Clu
 
 @pytest.mark.slow
 def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProcess) -> None:
-    """A broker that is stopped with SIGSTOP closes no connection, so it is fenced only when its session expires.
+    """A broker that is stopped with SIGSTOP closes no connection, so the controller fences it when its session expires.
 
     After SIGCONT, the broker becomes a follower.
     """
@@ -191,7 +191,7 @@ def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProc
     assert not load.errors
 
 
-def test_short_freeze_causes_no_election(cluster: ClusterProcess) -> None:
+def test_short_freeze_of_a_broker_causes_no_election(cluster: ClusterProcess) -> None:
     with running_load(cluster.bootstrap_servers, "short-freeze", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)

@@ -318,7 +318,7 @@ def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, durat
 @pytest.mark.slow
 def test_every_replica_compacts_its_log_and_leadership_moves(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", **FAST_CLEANING) as cluster:
-        # Tombstones are retained longer than a node is down: as in Kafka, a replica that misses them keeps their keys.
+        # Retain tombstones longer than a node is down: as in Kafka, a replica that misses a tombstone keeps the key.
         settings = {"segment_ms": "500", "delete_retention_ms": "60000", "min_insync_replicas": "2"}
         create(cluster.bootstrap_servers, "table", replicas=3, **settings)
         producer = TableProducer(cluster.bootstrap_servers, "table", 1)

@@ -3,7 +3,7 @@
 After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash,
 a node checks all records.
 The metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a damaged
-metadata log therefore refuses to start, and its error explains how to fetch the metadata again.
+metadata log therefore refuses to start, and the error explains how to fetch the metadata again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Victim:
         return max((self.cluster.directory / f"node-{self.node}").rglob(pattern))
 
     def output(self) -> str:
-        """Return the node's output since it was shut down."""
+        """Return the node's output since the shutdown or kill."""
         return self.cluster.log(self.node)[self._log_size :]
 
     def verify_all_records(self) -> None:
@@ -83,7 +83,7 @@ def size_of_records(path: Path) -> int:
 
 
 def flip_in_middle(path: Path) -> None:
-    """Flip a bit in the middle batch's records, because the CRC does not cover its base offset and leader epoch."""
+    """Flip a bit in the middle batch's records, because the CRC does not cover the batch's base offset and epoch."""
     data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
     while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:
         start = end

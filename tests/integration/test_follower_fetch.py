@@ -288,7 +288,7 @@ def test_follower_returns_only_committed_records(cluster: ClusterProcess) -> Non
     assert records_of(fetch_partition(follower, "uncommitted", 5))
 
 
-def test_out_of_sync_follower_is_not_selected(cluster: ClusterProcess) -> None:
+def test_out_of_sync_follower_is_not_selected_as_preferred_read_replica(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "behind", 5)
     cluster.pause(NEAR)
     try:

@@ -29,7 +29,7 @@ def page(broker: BrokerProcess) -> Samples:
     return scrape(broker.log)
 
 
-def test_metrics_reflect_produce_and_fetch(broker: BrokerProcess) -> None:
+def test_metrics_reflect_produce_and_fetch_requests(broker: BrokerProcess) -> None:
     create_topic(broker.address, "measured", 2, replication=1)
     producer = Producer({"bootstrap.servers": broker.address})
     for number in range(500):

@@ -70,7 +70,7 @@ def test_offsets_expire_on_time_after_a_coordinator_failover(tmp_path: Path) -> 
         assert leader_of(cluster.bootstrap_servers, "__consumer_offsets") not in (coordinator, -1)
         for group in ("living", "former", "alone"):
             assert committed(cluster, group) == {"kept", "dropped"}
-        # If the retention started over with the new coordinator, it would end FAILOVER_S later.
+        # If the new coordinator restarted the retention time, the offsets would expire FAILOVER_S later.
         assert SLACK_S < FAILOVER_S
         at(RETENTION_S + SLACK_S)
         assert committed(cluster, "living") == {"kept"}

@@ -1,4 +1,4 @@
-"""The Python examples of docs/plugins.md form a module that passes its own tests and mypy --strict."""
+"""Tests that the Python examples of docs/plugins.md form a module that passes its own tests and mypy --strict."""
 
 from __future__ import annotations
 

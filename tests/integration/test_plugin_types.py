@@ -94,7 +94,7 @@ def route(config: PollerConfig, record: ConnectRecord) -> ConnectRecord | None:
 
 
 def mypy(directory: Path, text: str) -> str:
-    """Return mypy's output for a plug-in; the platform is found by its py.typed file, as in a user's project."""
+    """Return mypy's output for a plug-in; mypy finds the platform by the file py.typed, as in a user's project."""
     (directory / "plugin.py").write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file=", "plugin.py"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240).stdout

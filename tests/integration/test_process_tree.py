@@ -121,7 +121,7 @@ def _in_group(pid: int) -> bool:
         return False
 
 
-def test_death_of_the_fork_server_kills_its_children_and_a_new_one_starts(worker: Worker) -> None:
+def test_death_of_the_fork_server_kills_its_children_and_a_new_fork_server_starts(worker: Worker) -> None:
     create_hanging(worker)
     server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
     below = descendants(server.pid)
@@ -204,7 +204,7 @@ def test_repeated_signal_within_two_seconds_does_not_abort_the_clean_shutdown(wo
     assert not living(everyone)
 
 
-def test_signal_more_than_two_seconds_after_the_first_terminates_immediately(worker: Worker) -> None:
+def test_second_signal_after_more_than_two_seconds_terminates_the_worker_immediately(worker: Worker) -> None:
     everyone = create_hanging(worker)
     os.kill(worker.pid, signal.SIGTERM)
     time.sleep(SIGNAL_REPEAT_S + 0.1)  # the worker waits for the hanging task until the graceful timeout

@@ -105,7 +105,7 @@ def with_broker(test: Callable[[UnreplicatedBroker, Client], Awaitable[None]]) -
     asyncio.run(run())
 
 
-def test_produce_with_acks_all_waits_for_high_watermark_and_with_acks_1_does_not() -> None:
+def test_produce_with_acks_all_waits_for_high_watermark_and_produce_with_acks_1_does_not() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         client.send(produce_request("t", batch(b"a", b"b"), acks=-1), 9)
         broker.replicate(1)

@@ -52,7 +52,7 @@ def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[s
 
 
 def starved_s(cluster: ClusterProcess) -> list[float]:
-    """Return for each node how long its main thread has waited for a processor since the node started."""
+    """Return the seconds that each node's main thread has waited for a processor since the node's start."""
     fields = [Path(f"/proc/{cluster.pid(node)}/schedstat").read_text().split() for node in (1, 2, 3)]
     return [int(waited_ns) / 1e9 for _, waited_ns, _ in fields]
 

@@ -1,4 +1,4 @@
-"""The Connect examples of README.md work as they stand; only the REST port is replaced by a free one."""
+"""Tests that the Connect examples of README.md work as written, except that they use a free REST port."""
 
 from __future__ import annotations
 

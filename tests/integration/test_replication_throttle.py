@@ -122,7 +122,7 @@ def test_throttled_reassignment_keeps_the_rate_and_does_not_slow_producers(
 
 
 @pytest.mark.parametrize(("side", "source", "target"), [("leader", 3, 1), ("follower", 1, 3)])
-def test_leader_or_follower_throttle_alone_limits_the_rate(
+def test_leader_throttle_or_follower_throttle_alone_limits_the_replication_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
     """The test throttles node 3, because the quota counts the last 11 s and node 3 has had no throttled traffic yet."""

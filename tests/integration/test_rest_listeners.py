@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a PEM file with a self-signed certificate for 127.0.0.1 and its key; return the file's path."""
+    """Create a PEM file with a self-signed certificate for 127.0.0.1 and the private key; return the file's path."""
     directory = tmp_path_factory.mktemp("pem")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=headrace"
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]

@@ -129,7 +129,7 @@ def test_start_fails_when_voter_addresses_are_swapped(cluster: ClusterProcess, t
     assert f"controller.quorum.voters must list each node with its own address, on this node it is {voters}" in line
 
 
-def test_start_fails_for_a_voter_with_fewer_voters_than_the_others(cluster: ClusterProcess) -> None:
+def test_start_fails_for_a_voter_configured_with_fewer_voters_than_the_other_nodes(cluster: ClusterProcess) -> None:
     cluster.stop_node(3)
     file = cluster.directory / "node-3" / "server.properties"
     kept = file.read_text()

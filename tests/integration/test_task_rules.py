@@ -240,8 +240,8 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
 
 
 def test_slow_sink_task_is_paused_between_puts_and_stays_in_its_group(worker: Worker) -> None:
-    """The records of one poll take 5 s to put, twice as long as max.poll.interval.ms, after which a consumer would have
-    to leave its group.
+    """The task takes 5 s to put the records of one poll. This is twice max.poll.interval.ms, after which a consumer
+    would have to leave its group.
     """
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
@@ -285,7 +285,9 @@ def test_retriable_error_of_an_empty_put_does_not_fail_the_task(worker: Worker) 
     assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_record_errors_of_put_are_sent_to_the_dead_letter_queue_and_retriable_ones_redelivered(worker: Worker) -> None:
+def test_put_errors_of_records_go_to_the_dead_letter_queue_and_retriable_records_are_redelivered(
+    worker: Worker,
+) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(5)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     sink(worker, "t", "record errors", **queue, **{"errors.tolerance": "all"})

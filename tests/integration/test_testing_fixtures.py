@@ -117,7 +117,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 10)
 
 
-def test_invalid_configuration_is_reported_with_the_worker_s_message(connect_worker: ConnectWorker) -> None:
+def test_invalid_configuration_is_reported_with_the_workers_message(connect_worker: ConnectWorker) -> None:
     with pytest.raises(ConnectWorkerError, match=r"400 .*Failed to find any class .* Missing"):
         connect_worker.create("c", {"connector.class": "Missing"})
     with pytest.raises(ConnectWorkerError, match="404"):

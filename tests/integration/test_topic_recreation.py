@@ -55,8 +55,8 @@ class Clients:
                 producer.produce(TOPIC, value, key=value, on_delivery=self._delivered)
                 producer.poll(0.003)
             except (BufferError, KafkaException):
-                # librdkafka ignores the recreated topic's leader while its epoch is smaller than the old one's, and
-                # records lost with a deleted topic are a fatal error for an idempotent producer.
+                # librdkafka ignores a recreated topic's leader while its leader epoch is below the old topic's.
+                # Records lost with a deleted topic are a fatal error for an idempotent producer.
                 producer = Producer(settings)
         producer.flush(10)
 

@@ -115,7 +115,7 @@ class TaskProcess:
 
 
 def assert_exited(processes: list[psutil.Process]) -> None:
-    """Assert that these processes exit within a second. Zombies count as exited."""
+    """Assert that the processes exit within a second. Zombies count as exited."""
     deadline = time.monotonic() + 1
     while alive := [process for process in processes if is_alive(process)]:
         assert time.monotonic() < deadline, alive
@@ -198,7 +198,7 @@ def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: Broke
     task.until(lambda: task.offsets() == ends)
     assert_loaded_once(path, ends)
 
-    # The same task can be paused, resumed and stopped, and survives a restart of the broker.
+    # The last task can be paused, resumed and stopped, and survives a restart of the broker.
     task.send_command("pause")
     time.sleep(0.5)  # five trigger intervals: if the query still ran, it would load records
     feed = Feed(broker.address, first=ends)

@@ -172,7 +172,7 @@ def test_record_below_min_insync_replicas_is_not_readable() -> None:
 def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks_only_its_registration: bool) -> None:
     """R11: the broker lacks the metadata since its crash, or only its new registration.
 
-    In the metadata that the broker has, it is still the leader.
+    According to the metadata that the broker has, the broker is still the leader.
     """
 
     async def scenario(world: World) -> None:
@@ -219,7 +219,7 @@ def _hide_metadata(world: World, machine: Machine, offset: int) -> Callable[[], 
 
 
 def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() -> None:
-    """A fetch before version 15 has no replica epoch, so the leader cannot verify that it is from a replica."""
+    """A Fetch request before version 15 has no replica epoch, so the leader cannot verify the sender."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -442,7 +442,7 @@ def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marke
     run_scenario(scenario)
 
 
-def test_controller_with_failed_disk_exits_and_another_takes_over() -> None:
+def test_controller_with_failed_disk_exits_and_another_controller_is_elected() -> None:
     """A controller whose disk fails cannot commit records, so another node must become the active controller."""
 
     async def scenario(world: World) -> None:
@@ -457,7 +457,7 @@ def test_controller_with_failed_disk_exits_and_another_takes_over() -> None:
 
 
 def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
-    """While requests are pending, the client checks for a new leader; it resends the requests to the new leader, and
+    """While requests are pending, the client checks for a new leader; then it resends them to the new leader, and
     the log contains no duplicates.
     """
 
@@ -501,7 +501,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
     run_scenario(scenario)
 
 
-def test_client_requests_metadata_from_another_broker_when_one_hangs() -> None:
+def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> None:
     """The client is connected only to the broker that hangs, and has no pending request when the broker starts to
     hang.
     """
@@ -519,7 +519,7 @@ def test_client_requests_metadata_from_another_broker_when_one_hangs() -> None:
     run_scenario(scenario)
 
 
-def test_group_member_switches_to_new_coordinator_while_old_one_hangs() -> None:
+def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() -> None:
     """The client sends the member's pending requests again, to the new coordinator."""
 
     async def scenario(world: World) -> None:
@@ -530,7 +530,7 @@ def test_group_member_switches_to_new_coordinator_while_old_one_hangs() -> None:
         hung_s = world.now_s
         await asyncio.gather(commit_offset(cluster, 2), committed_offset(cluster))
         assert await committed_offset(cluster) == 2
-        # Two of the client's checks for hung brokers take up to 6 s; at the first, no new coordinator may be elected yet.
+        # Two of the client's checks for hung brokers take up to 6 s. Before the first, no coordinator may be elected.
         assert world.now_s - hung_s < 8.0
         await cluster.close()
 

@@ -151,7 +151,7 @@ def cluster(nodes: int = 3, **overrides: str) -> Iterator[list[ApacheProcess]]:
 
 @contextmanager
 def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, str]]) -> Iterator[ApacheProcess]:
-    """Run Kafka's connect-standalone with these configurations; the result's `address` is the REST API's address."""
+    """Run Kafka's connect-standalone with a worker and connector configurations, and yield the process."""
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {

@@ -134,7 +134,7 @@ class BrokerProcess:
             os.close(self._watch_fd)
 
     def close(self) -> None:
-        """Stop the process if it still runs."""
+        """Stop the process if it is still running."""
         if self._process is not None:
             self.stop()
 

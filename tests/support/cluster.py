@@ -94,7 +94,7 @@ class ClusterProcess:
         return self.wait()
 
     def close(self) -> None:
-        """Stop everything that still runs, also after a failed test."""
+        """Stop all processes that are still running, for example after a failed test."""
         if self._process is None or self._process.poll() is not None:
             return
         for node_id in range(1, self.nodes + 1):

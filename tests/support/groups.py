@@ -41,7 +41,7 @@ def consumer_subscription(*topics: str, user_data: bytes = b"") -> bytes:
 class GroupDriver:
     """A group shard, its log and its clients.
 
-    Every request has a number; `responses[number]` contains the response to the request once it is sent.
+    Every request has a number; `responses[number]` contains the response once the shard has sent it.
     """
 
     def __init__(self, config: GroupConfig = FAST, group_id: str = "g") -> None:
@@ -70,7 +70,7 @@ class GroupDriver:
             self.run(after)
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the clock, and run each timer when it is due."""
+        """Advance the clock, and run each timer when the timer is due."""
         end_ms = self.now_ms + milliseconds
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -90,7 +90,7 @@ class GroupDriver:
         return shard
 
     def restart(self) -> None:
-        """Replace the shard with one loaded from the log."""
+        """Replace the shard with a shard that is loaded from the log."""
         self.shard = self.replay_log()
         self.run(self.shard.on_loaded(self.now_ms))
 
@@ -241,7 +241,7 @@ class GroupDriver:
     def create_stable_group(self, size: int = 1, **options: Any) -> list[str]:
         """Create a group of `size` members in state Stable; return the member ids, the leader's id first.
 
-        The assignment of each member is its own id.
+        Each member's assignment is the member's id.
         """
         joins = [self.join_new_member(**options) for _ in range(size)]
         self.advance(2 * self.config.initial_rebalance_delay_ms)  # the members extend the initial delay once
@@ -298,7 +298,7 @@ class MemoryTopic:
 
 
 class Clock:
-    """A wall clock in milliseconds, `offset_ms` ahead of the event loop's clock; tests change `offset_ms` to set it."""
+    """A wall clock in milliseconds, `offset_ms` ahead of the event loop's clock; tests change `offset_ms`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

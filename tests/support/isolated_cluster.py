@@ -124,7 +124,7 @@ class IsolatedCluster:
                 time.sleep(0.05)
 
     def unhealthy_reason(self, topic: str) -> str:
-        """Return why the cluster is not healthy, from the metadata of every node; empty when it is healthy.
+        """Return why the cluster is not healthy, from the metadata of every node; an empty string if healthy.
 
         All nodes must have the same leaders, so that no node still considers itself the leader, and all replicas must
         be in sync.

@@ -1,4 +1,4 @@
-"""Runs one LakehouseSinkTask in its own process, as a worker does, for tests that kill it.
+"""Runs one LakehouseSinkTask in its own process, as a worker does, for tests that kill the process.
 
     python lakehouse_task.py '{"address": "127.0.0.1:9092", "topics": ["t"], "props": {"lakehouse.path": "..."}}'
 

@@ -46,7 +46,7 @@ def _prefix() -> tuple[list[str], str]:
 
 
 def missing() -> str:
-    """Return why sandboxes cannot be created on this machine, in one line; empty when they can."""
+    """Return why sandboxes cannot be created on this machine, in one line; an empty string if they can be created."""
     return _prefix()[1]
 
 
@@ -163,7 +163,7 @@ class SmallDisk:
 
 
 def _namespace() -> subprocess.Popen[bytes]:
-    """Start a process that keeps a new network namespace alive; it prints a line once the namespace exists."""
+    """Start a process that keeps a new network namespace alive, and that prints a line once the namespace exists."""
     command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout is not None

@@ -43,7 +43,7 @@ _NEW_ACKNOWLEDGEMENTS = 20
 
 
 class NotRecoveredError(Exception):
-    """The cluster did not recover after it was healed."""
+    """The cluster did not recover after all failures were undone."""
 
 
 class Run:
@@ -115,7 +115,7 @@ class Run:
     def await_recovered(self, new_records: int = _NEW_ACKNOWLEDGEMENTS) -> dict[str, float]:
         """Wait until all replicas are in sync, and all producers, consumers and committing members have made progress.
 
-        Returns the seconds that each of these took. Raises NotRecoveredError.
+        Returns the seconds until each condition was met. Raises NotRecoveredError.
         """
         clients = self.clients
         sent = {name: count + new_records for name, count in clients.sent.items()}
@@ -129,7 +129,7 @@ class Run:
         return self._await_all(pending)
 
     def _await_all(self, pending: dict[str, Callable[[], str]]) -> dict[str, float]:
-        """Wait until every check returns an empty string; `pending` maps the name of a step to its check."""
+        """Wait until every function in `pending` returns an empty string; the keys name the conditions."""
         began_s = printed_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:

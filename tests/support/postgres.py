@@ -67,7 +67,7 @@ def _program(name: str) -> str:
 
 
 def _unprivileged(directory: Path) -> list[str]:
-    """Return a command prefix that runs PostgreSQL as its own user, because it refuses to run as root."""
+    """Return a command prefix that runs PostgreSQL as another user, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam("postgres")

@@ -22,7 +22,7 @@ class TcpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        """Listen on a free port and return it."""
+        """Listen on a free port; return the port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port

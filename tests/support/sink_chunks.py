@@ -54,7 +54,7 @@ class _WithEnd(Fetched):
 
 
 def records_of(fetched: Iterable[Any], dropped: Sequence[int] = ()) -> SinkRecords:
-    """Convert fetched records, except those with dropped offsets; each value is its offset."""
+    """Convert fetched records, except those with dropped offsets; each record's value is the record's offset."""
     batches = []
     for each in fetched:
         offsets = [offset for offset in range(each.start, each.start + len(each)) if offset not in dropped]

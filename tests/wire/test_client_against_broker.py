@@ -258,10 +258,9 @@ def test_sends_after_a_too_large_batch_keep_their_order(broker: BrokerProcess) -
         await create_topic(broker.address, "behind", 1, max_message_bytes="40000")
         producer = await Producer.open(producer_config(broker.address))
         values: list[bytes | None] = [b"%04d" % index + b"x" * 600 for index in range(290)]
-        sends = [producer.send("behind", 0, RecordColumns(values[:200]))]  # 120 KB, more than one batch may contain
-        sends += [
-            producer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)
-        ]  # each send has 18 KB
+        # The first send (120 KB) exceeds max.message.bytes; each of the other sends (18 KB) does not.
+        sends = [producer.send("behind", 0, RecordColumns(values[:200]))]
+        sends += [producer.send("behind", 0, RecordColumns(values[at : at + 30])) for at in (200, 230, 260)]
         await asyncio.gather(*sends)
         await producer.close()
         consumer = await Consumer.open(consumer_config(broker.address))

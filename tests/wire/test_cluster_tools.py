@@ -257,7 +257,7 @@ def test_delete_records_continues_after_error_of_one_partition(cluster: ClusterP
 
 @contextmanager
 def broker_4(cluster: ClusterProcess, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Run broker 4, which is not a quorum voter; yields a function that reads its log."""
+    """Run broker 4, which is not a quorum voter; yield a function that reads the broker's log output."""
     voters = ",".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2, 3))
     cluster_id = run(cluster, "cluster", "cluster-id").split()[-1]
     command = [sys.executable, "-m", "headrace_broker.server", "--cluster-id", cluster_id]

@@ -48,7 +48,7 @@ def fetch(
     return response
 
 
-def test_session_returns_all_records_over_several_small_responses(broker: BrokerProcess) -> None:
+def test_incremental_fetches_return_all_records_in_several_small_responses(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "many", partitions=PARTITIONS)
         wanted = topic_id(client, "many")

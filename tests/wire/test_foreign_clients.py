@@ -197,7 +197,7 @@ def kafka_python_consume(address: str, topic: str) -> list[Record]:
 
 
 def kcat_create(address: str, topic: str) -> None:
-    """Create a topic with a metadata request (auto.create.topics.enable); kcat has no command for it."""
+    """Create a topic with a metadata request (auto.create.topics.enable); kcat has no command that creates topics."""
     subprocess.run(["kcat", "-b", address, "-L", "-t", topic], check=True, capture_output=True, timeout=TIMEOUT_S)
 
 

@@ -150,7 +150,7 @@ def consume_with_kafka_python(address: str, topic: str, count: int) -> list[byte
         values: list[bytes | None] = []
         deadline = time.monotonic() + TIMEOUT_S
         while len(values) < count and time.monotonic() < deadline:
-            # If a poll times out while kafka-python joins its group, it sometimes never receives records again.
+            # If a poll times out while kafka-python joins its group, the consumer may never receive records again.
             for records in consumer.poll(timeout_ms=5000).values():
                 values += [record.value for record in records]
         consumer.commit()

@@ -263,7 +263,7 @@ def test_signal_ends_console_producer_after_it_has_sent_the_lines_it_read(
     create(broker, topic)
     with started("console_producer", broker, "--topic", topic, "--timeout", "60000") as producer:
         assert producer.stdin is not None
-        for line in (b"a\n", b"b\n"):  # when the tool has read the second line, it has sent the first line
+        for line in (b"a\n", b"b\n"):  # the tool sends the first line before it reads the second line
             producer.stdin.write(line)
             producer.stdin.flush()
             wait_until(partial(is_drained, producer.stdin.fileno()))

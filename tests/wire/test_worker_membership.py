@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member that supports two protocols. As group leader, it assigns each member that member's reversed metadata."""
+    """A member with two protocols. As group leader, it assigns each member that member's metadata, reversed."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))

@@ -38,7 +38,7 @@ class TopicRows:
         return RecordPosition(self.topic, self.kafka["partition"][row].as_py(), self.kafka["offset"][row].as_py())
 
     def filter(self, mask: pa.Array) -> TopicRows:
-        """Return the rows where the mask is true."""
+        """Return the rows for which `mask` is true."""
         values = self.values.filter(mask) if self.values is not None else None
         return TopicRows(self.topic, self.kafka.filter(mask), values)
 
@@ -74,23 +74,23 @@ class TopicRows:
                 yield row, name
 
     def drop(self, rows: Sequence[int]) -> TopicRows:
-        """Return all rows except those with these indexes."""
+        """Return all rows except those at the indexes `rows`."""
         if not rows:
             return self
         return self.filter(pc.invert(pc.is_in(pa.array(range(len(self))), pa.array(rows))))
 
     def rows_with_schemas(self, schema_ids: Iterable[int]) -> list[int]:
-        """Return the indexes of rows whose schema has one of these ids."""
+        """Return the indexes of rows whose schema id is in `schema_ids`."""
         mask = pc.is_in(self.kafka["schema_id"], pa.array(list(schema_ids), pa.int64()))
         rows: list[int] = pc.indices_nonzero(mask).to_pylist()
         return rows
 
     def from_offsets(self, next_offsets: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows at or after each partition's next offset: those that are not in the table yet."""
+        """Return the rows at or after each partition's next offset: the table does not contain these rows yet."""
         return self._filter_offsets(next_offsets, pc.less)
 
     def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows before each partition's end offset, and all rows of partitions without an end offset."""
+        """Return the rows before each partition's end offset in `ends`; partitions that `ends` lacks keep all rows."""
         return self._filter_offsets(ends, pc.greater_equal)
 
     def _filter_offsets(self, offsets: Mapping[TopicPartition, int], excludes: Callable[[Any, int], Any]) -> TopicRows:
@@ -132,7 +132,7 @@ class TopicRows:
 
 
 def _field(values: pa.StructArray, name: str) -> pa.Array:
-    """Return the values of a field; they are null where the struct is null."""
+    """Return the values of the field `name`, which are null where the struct is null."""
     return pc.struct_field(values, [values.type.get_field_index(name)])
 
 

@@ -87,7 +87,7 @@ _JAAS_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def librdkafka_config(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return librdkafka's configuration, and a warning for each key that it does not support."""
+    """Return librdkafka's configuration, and a warning for each key that librdkafka does not support."""
     config: dict[str, str] = {}
     warnings: list[str] = []
     for key, value in properties.items():

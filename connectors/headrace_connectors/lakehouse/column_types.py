@@ -215,7 +215,7 @@ def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> lis
 
 
 def with_defaults_of(columns: Iterable[TableColumn], other: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """Return the columns, in the same order, with the defaults of `other` columns with equal names and types."""
+    """Return `columns` with the defaults of `other`, which has the same columns in any order."""
     by_name = {column.name: column for column in other}
     return tuple(
         replace(
@@ -233,7 +233,7 @@ def _with_defaults_of(type_: ColumnType, other: ColumnType) -> ColumnType:
 
 
 def without_defaults(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """Return the columns without defaults, also in nested structs."""
+    """Return `columns` without defaults, also in nested structs."""
     return tuple(replace(column, default=None, type=_without_defaults(column.type)) for column in columns)
 
 
@@ -246,7 +246,7 @@ def _without_defaults(type_: ColumnType) -> ColumnType:
 
 
 def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = False) -> Any:
-    """Return Spark's type JSON for parsing a payload of this type.
+    """Return Spark's type JSON for parsing a payload with column type `type_`.
 
     `encoded`: the payload has JsonConverter's encoding (days, milliseconds, decimals as base64 or, with
     `decimals_numeric`, as numbers); otherwise it has Spark's JSON format.
@@ -283,7 +283,7 @@ def _array_json(element: Any) -> dict[str, Any]:
 
 
 def needs_no_conversion(type_: ColumnType) -> bool:
-    """Whether the parsed payload is the column's value already, without decoding and without filling in defaults."""
+    """Whether a parsed payload is already the column's value, so that no decoding or default is needed."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":

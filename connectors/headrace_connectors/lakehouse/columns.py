@@ -124,7 +124,7 @@ def _typed_field(struct: SparkColumn, column: TableColumn, numeric: bool) -> Spa
 
 
 def _typed(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Return the table's value for a parsed value in JsonConverter's encoding."""
+    """Convert a parsed value from JsonConverter's encoding to the Spark type of its column."""
     if needs_no_conversion(type_) or (type_.kind == "decimal" and numeric):
         return wire
     if type_.kind == "date":
@@ -158,7 +158,7 @@ def _typed_map(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColu
 
 
 def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Parse a JSON value that is still a string: a key or value of a map whose keys are not strings."""
+    """Parse a map's key or value, which `from_json` has left as a string because the map's keys are not strings."""
     wire: Any = wire_type(type_, encoded=True, decimals_numeric=numeric)
     if wire == "string":
         return text

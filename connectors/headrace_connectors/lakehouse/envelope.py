@@ -19,7 +19,7 @@ NO_SCHEMA = 0
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The payload of one record for Spark. `schema` has the schema's JSON if the reader has not returned it before."""
+    """The payload of one record for Spark. `schema` has the schema's JSON if the schema is new to the reader."""
 
     text: bytes | None = None
     schema_id: int = NO_SCHEMA
@@ -88,7 +88,7 @@ class EnvelopeReader:
         self._known: set[int] = set()
 
     def read(self, value: bytes | None) -> Payload:
-        """Split a value into payload and schema id."""
+        """Split `value` into the payload and the schema id."""
         if value is None:
             return _NULL
         prefix = self._prefix
@@ -155,7 +155,7 @@ class StringReader:
 
 
 def schema_id_of(schema: bytes) -> int:
-    """Return a signed 64-bit hash of a schema's JSON text as its id. It is never NO_SCHEMA."""
+    """Return a schema's id: a signed 64-bit hash of the schema's JSON text, never NO_SCHEMA."""
     digest = hashlib.blake2b(schema, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True) or 1
 

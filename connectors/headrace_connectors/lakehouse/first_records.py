@@ -21,7 +21,7 @@ _RECORDS_PER_POLL = 500
 def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[RecordPosition, str, str | None]]:
     """Yield (record position, schema JSON, payload) of the first record with a schema in each topic's ranges.
 
-    Skips records without a schema, which are tombstones and bad records. Yields nothing for a topic with only such
+    Skips records without a schema: tombstones and bad records. Yields nothing for a topic with only such
     records. Raises ConnectError if the records cannot be read.
     """
     consumer = spec.consumer(**{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})

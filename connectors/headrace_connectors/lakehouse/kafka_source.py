@@ -1,4 +1,4 @@
-"""Spark data source for Kafka topics in Python, based on confluent-kafka. It needs no jars.
+"""A Spark data source that reads Kafka topics with confluent-kafka, in Python and without jars.
 
 One instance runs in Spark's planner process and determines the end offset of each micro-batch (`latestOffset`). Pickled
 copies run in Spark's Python workers and read their offset ranges as Arrow (`read`).
@@ -51,7 +51,7 @@ class KafkaSource(DataSource):
 
 
 class KafkaStreamReader(DataSourceStreamReader):
-    """Plans micro-batches in the planner process and reads offset ranges in the workers. Spark calls its methods."""
+    """Plans micro-batches in the planner process and reads offset ranges in the workers. Spark calls the methods."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
@@ -59,7 +59,7 @@ class KafkaStreamReader(DataSourceStreamReader):
         self._size_sampler: RecordSizeSampler | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offsets of the tables, where the query starts."""
+        """Return the tables' offsets, from which the query starts."""
         try:
             return self._get_planner().initial().to_json()
         except KafkaException as error:

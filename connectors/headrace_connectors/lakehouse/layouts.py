@@ -66,7 +66,7 @@ class RecordPosition:
 
 @dataclass(frozen=True, slots=True)
 class LayoutVariant:
-    """A layout and the ids of the schemas whose records it applies to. Without ids, it applies to all records."""
+    """A layout, and the ids of the schemas whose records the layout parses: all records if there are no ids."""
 
     layout: RecordLayout
     schema_ids: frozenset[int] = frozenset()
@@ -84,7 +84,7 @@ class RejectedSchema:
 
 
 class _ColumnsMismatchError(SchemaError):
-    """The schema is valid, but its columns are not those of the table."""
+    """The schema is valid, but its columns differ from the table's columns."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class RecordLayouts:
         self._table_types[table] = types
 
     def layout_of(self, topic: str, table: str) -> RecordLayout | None:
-        """Return a topic's layout, None if not known yet. Raises ConnectError if it must be declared and is not."""
+        """Return a topic's layout, None if unknown so far. Raises ConnectError for a missing declaration."""
         if self._value == "string":
             return STRING_LAYOUT
         if self._value == "json":
@@ -171,13 +171,13 @@ class RecordLayouts:
         return sorted(frozenset[str]().union(*learned.required.values())) if learned is not None else []
 
     def required_in_schema(self, topic: str, schema_id: int) -> frozenset[str]:
-        """Return the top-level columns that a schema requires: neither optional nor with a default."""
+        """Return the top-level columns that a schema requires: columns that are not optional and have no default."""
         return self._learned[topic].required.get(schema_id, frozenset())
 
     def learn_schema(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
         """Add the schema of a record to the topic's layout.
 
-        Returns False if the schema is rejected, because it is malformed or its columns are not those of the table.
+        Returns False if the schema is rejected, because it is malformed or its columns differ from the table's columns.
         """
         schema_id = schema_id_of(schema.encode())
         try:
@@ -205,9 +205,9 @@ class RecordLayouts:
         return True
 
     def learn_decimal_format(self, topic: str, payload: str) -> bool:
-        """Determine from a payload how decimals are encoded, unless that is known.
+        """Determine from a payload how decimals are encoded, unless the encoding is already known.
 
-        Returns whether the encoding differs from the one assumed so far, so that payloads must be parsed again.
+        Returns whether the encoding differs from the encoding assumed so far, so that payloads must be parsed again.
         """
         learned = self._learned.get(topic)
         if learned is None or learned.layout.decimals_numeric is not None:
@@ -235,9 +235,9 @@ class RecordLayouts:
                 )
 
     def _check_same(self, table: str, types: dict[str, str]) -> None:
-        """Raise _ColumnsMismatchError if these columns are not those of the table.
+        """Raise _ColumnsMismatchError if `types` are not the leaf types of the table's columns.
 
-        If the table does not exist yet, it will be created with these columns.
+        If the table does not exist yet, the loader creates it with these columns.
         """
         before = self._table_types.setdefault(table, types)
         if not self._metadata_columns and before.keys() - types.keys() == set(METADATA_COLUMNS):

@@ -56,7 +56,7 @@ class MicroBatch:
 
 
 class BatchLoader:
-    """Loads one micro-batch after the other, on the thread on which Spark calls back."""
+    """Loads micro-batches one at a time, on the thread on which Spark calls `foreachBatch`."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class BatchLoader:
     ) -> dict[str, int]:
         """Load a micro-batch and return the number of rows added to each table.
 
-        Raises ConnectError if it cannot be loaded, and BadRecordError after loading all records before the first bad
-        record of each partition. `commit_guard` is called before the tables are written: it raises if the batch must be
-        cancelled, and returns a context manager to hold while the tables are written.
+        Raises ConnectError if the micro-batch cannot be loaded, and BadRecordError after loading all records before the
+        first bad record of each partition. `commit_guard` is called before the tables are written: the call raises if
+        the micro-batch must be cancelled, and returns a context manager to hold while the tables are written.
         """
         started = time.monotonic()
         added: dict[str, int] = {}
@@ -126,7 +126,7 @@ class BatchLoader:
             if self._layout_of(range_.topic) is None and not self._layouts.rejected_schemas(range_.topic)
         ]
         if unknown:
-            # Sorted by topic: if several topics share a new table, it gets the columns of the first topic.
+            # Sorted by topic: if several topics share a new table, the table gets the columns of the first topic.
             for position, schema, payload in sorted(self._first_payloads(unknown), key=lambda found: found[0].topic):
                 self._layouts.learn_schema(position.topic, self._tables.name_of(position.topic), schema, payload)
 
@@ -192,7 +192,7 @@ class BatchLoader:
     def _read(self, rows: Any, topics: Sequence[str]) -> tuple[list[TopicRows], list[BadRecord]]:
         """Return the valid rows by topic, and the bad records.
 
-        If records have new schemas, the micro-batch is parsed again with these schemas.
+        If records have new schemas, Spark parses the micro-batch again with the new schemas.
         """
         selected = rows.where(rows["topic"].isin(list(topics)))
         while True:
@@ -257,7 +257,7 @@ class BatchLoader:
     def _learn_decimal_formats(
         self, found: Iterable[TopicRows], bad: Iterable[dict[int, tuple[BadRecord, str | None]]]
     ) -> bool:
-        """Determine the encoding of decimals from unparsed payloads. Returns whether these must be parsed again."""
+        """Determine how decimals are encoded in unparsed payloads. Returns whether to parse these payloads again."""
         learned = False
         for rows, records in zip(found, bad, strict=True):
             payloads = [payload for _, payload in records.values() if payload is not None]

@@ -1,6 +1,6 @@
-"""Determines the end offset of each micro-batch. This part of the source runs in Spark's planner process.
+"""Determines the end offset of each micro-batch of the Kafka source, in Spark's planner process.
 
-It performs no I/O itself: `cluster` provides topics and log offsets, and `row_bytes` the size of the next records.
+The planner performs no I/O: `cluster` provides topics and log offsets, and `row_bytes` the size of the next records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicMetadata(Protocol):
 
 
 class Planner:
-    """Determines the offsets of one micro-batch after the other."""
+    """Determines the start offsets of the query and the end offset of each micro-batch."""
 
     def __init__(
         self, spec: SourceSpec, cluster: TopicMetadata, row_bytes: Callable[[Offsets], dict[str, float]]

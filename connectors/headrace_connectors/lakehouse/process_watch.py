@@ -1,6 +1,6 @@
 """Kills Spark's Python processes when the process of the task exits.
 
-A Spark Python process detects the exit of its JVM only when it next reads from its socket, which takes long if the
+A Spark Python process detects the JVM's exit only when it next reads from its socket, which takes long if the
 process is blocked in C code. The kernel's parent-death signal does not help: these processes are children of the JVM's
 Python daemon, not of the task. A thread that waits for the task's process to exit works in all cases.
 """
@@ -16,17 +16,17 @@ _watched: set[tuple[int, int]] = set()
 
 
 def exit_with_process(pid: int) -> None:
-    """Kill this process as soon as process `pid` exits. Repeated calls are cheap. Has an effect on Linux only."""
+    """Kill this process as soon as process `pid` exits. Repeated calls are cheap. Does nothing without pidfds."""
     if not hasattr(os, "pidfd_open") or (os.getpid(), pid) in _watched:
         return
-    _watched.add((os.getpid(), pid))  # includes this process's id, since a fork inherits the set but not the thread
+    _watched.add((os.getpid(), pid))  # a forked child inherits the set but not the thread, so the set also has this pid
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
         return
     except OSError:
-        return  # this kernel or sandbox has no pidfd: the process exits when it next reads from the closed socket
+        return  # without a pidfd, the process exits only when it next reads from the JVM's socket
     threading.Thread(target=_kill_after_exit, args=(descriptor,), name="process-watch", daemon=True).start()
 
 

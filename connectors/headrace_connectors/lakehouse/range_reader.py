@@ -223,7 +223,7 @@ class RecordSizeSampler:
         self._consumer = spec.consumer(**{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)})
 
     def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
-        """Return the mean payload size of each topic's next records. Omits a topic if no record arrives in time."""
+        """Return the mean payload size of each topic's next records. Omits topics without records in time."""
         one_partition_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
         self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_partition_each.items()])
         sizes: dict[str, list[int]] = {topic: [] for topic in one_partition_each}

@@ -124,7 +124,7 @@ class SparkProcess:
         """Start the JVM and return the SparkSession.
 
         If `is_stopping()` becomes true before the JVM has started, kills the JVM and raises SparkStartError.
-        Call it on the thread that uses Spark until the end: the kernel kills the JVM when that thread exits.
+        Call `start` on the thread that uses Spark until the end: the kernel kills the JVM when that thread exits.
         Raises JavaNotFoundError, SparkStartError.
         """
         started = time.monotonic()
@@ -133,7 +133,7 @@ class SparkProcess:
         logging.getLogger().addFilter(_not_from_py4j)  # py4j logs some of the exceptions to the root logger
         java = find_java(os.environ)
         _log.info("Starting Spark on Java %s (%s, %s)", java.version, java.found_by, java.executable)
-        shutil.rmtree(self._local_dir, ignore_errors=True)  # delete files that a killed JVM has left
+        shutil.rmtree(self._local_dir, ignore_errors=True)  # delete the files of a JVM that was killed
         self._local_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._local_dir) as directory:
             info = Path(directory) / "gateway"
@@ -142,7 +142,7 @@ class SparkProcess:
         # Run Python workers with this interpreter. By default, pyspark runs `python3` from the PATH.
         with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, PYSPARK_PYTHON=sys.executable):
             self.session = self._connect()
-        # Suppress the accumulator server's errors: it writes one to the terminal whenever the JVM exits.
+        # Suppress the accumulator server's errors: the server writes an error to the terminal whenever the JVM exits.
         self.session.sparkContext._accumulatorServer.handle_error = lambda *_: None
         _log.info("Started Spark %s in %.1f s", self.session.version, time.monotonic() - started)
         return self.session
@@ -232,7 +232,7 @@ class SparkProcess:
                 _log.debug("spark: %s", text)
 
     def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
-        """Wait for the file with the JVM's port and secret, and return both. The file is complete once it exists."""
+        """Return the JVM's port and secret, from a file that the JVM creates; the file is complete once it exists."""
         assert self._jvm is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not info.exists():
@@ -286,7 +286,7 @@ def _reset_pyspark() -> None:
 
     gateway = SparkContext._gateway
     if gateway is not None:
-        with contextlib.suppress(Exception):  # the JVM at the other end has exited
+        with contextlib.suppress(Exception):  # the JVM has exited, so calls to it fail
             gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -303,7 +303,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return a function that a child calls before exec, so that it dies with its parent and ignores Ctrl-C."""
+    """Return a function that a child process calls before exec, to die with its parent and to ignore Ctrl-C."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
     def prepare() -> None:

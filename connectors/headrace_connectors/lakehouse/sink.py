@@ -42,7 +42,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
-        self._changed = threading.Event()  # set by stop, pause and resume
+        self._changed = threading.Event()  # `stop`, `pause` and `resume` set this event
         self._paused = False
         self._spark: SparkProcess | None = None
 
@@ -78,7 +78,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
                 else:
                     self._run_query(spark, checkpoints)
         except SparkStartError:
-            if not self._stopping.is_set():  # if it is set, `stop` has killed the JVM while it was starting
+            if not self._stopping.is_set():  # otherwise `stop` has killed the JVM during its start
                 raise
         finally:
             spark.stop()

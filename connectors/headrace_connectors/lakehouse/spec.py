@@ -27,12 +27,12 @@ _CONSUMER_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """The configuration of the Kafka source. It is passed to Spark's processes as JSON in one option."""
+    """The configuration of the Kafka source, which Spark passes to its processes as JSON in one option."""
 
     client: dict[str, str]
     topics: list[str]
     topics_regex: str | None
-    value: str  # "envelope", "json" or "string"
+    value: str  # a `ValueFormat.kind`: "envelope", "json" or "string"
     encoding: str
     start: dict[str, Any]  # KafkaSourceOffset.to_json() with the tables' offsets
     start_at_latest: bool

@@ -1,4 +1,4 @@
-"""The tables of a sink: which table a topic is loaded into, and the offsets that each table contains."""
+"""Opens the tables of a sink: maps topics to tables, and reads the offsets that each table contains."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Table:
         return self.committed.next_offsets.get((range_.topic, range_.partition), 0)
 
     def offset_after(self, ranges: Iterable[Range], topic_ids: Mapping[str, str]) -> KafkaSourceOffset:
-        """Return the table's offsets after loading these ranges."""
+        """Return the table's offsets after loading `ranges`."""
         offsets, ids = dict(self.committed.next_offsets), dict(self.committed.topic_ids)
         for range_ in ranges:
             key = (range_.topic, range_.partition)
@@ -88,7 +88,7 @@ class Tables:
         return self._tables[name]
 
     def load_offsets(self, partitions: Iterable[TopicPartition]) -> KafkaSourceOffset:
-        """Close all tables, open the tables of these partitions, and return the offsets that the tables contain."""
+        """Close all tables, open the tables of `partitions`, and return the offsets that the tables contain."""
         self._tables.clear()
         offsets: dict[TopicPartition, int] = {}
         ids: dict[str, str] = {}

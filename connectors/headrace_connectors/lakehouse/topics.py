@@ -1,6 +1,6 @@
 """Queries the cluster for the sink's existing topics: their ids, partitions, and log start and end offsets.
 
-A thin wrapper around confluent-kafka's AdminClient, used by the task and by the source in Spark's planner process.
+Wraps confluent-kafka's AdminClient, for the task and for the source in Spark's planner process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The daemon that forks Spark's Python workers. It exits when the task's process exits, even while it is starting.
+"""The daemon that forks Spark's Python workers. The daemon exits when the task's process exits, even during its start.
 
 Spark runs it as `python -m <this module> <worker module>`. pyspark's own daemon checks whether its JVM has exited only
 after its imports, which take seconds on a busy machine.

@@ -14,7 +14,7 @@ FORMATS = ("delta", "parquet")
 
 
 def open_writer(format_: str, directory: Path, connector: str) -> TableWriter:
-    """Return the writer for a table. It does not access files until its methods are called."""
+    """Return the writer for a table. The writer accesses no files until its methods are called."""
     if format_ == "delta":
         from headrace_connectors.lakehouse.writers.delta import DeltaWriter
 

@@ -60,7 +60,7 @@ class TableWriter(ABC):
 
     @abstractmethod
     def committed(self, partitions: Iterable[TopicPartition] = ()) -> KafkaSourceOffset:
-        """Read the next offset of each partition from the table and return them.
+        """Read and return the table's next offset of each partition.
 
         `partitions` are looked up individually in case the table's history no longer includes the last commit.
         """
@@ -81,7 +81,7 @@ class TableWriter(ABC):
         return
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Check that rows with these columns can be appended. Raises TableSchemaError with the differences."""
+        """Check that rows with `columns` can be appended. Raises TableSchemaError with the differences."""
         existing = self.columns()
         if existing is not None:
             check_columns(self.directory, existing, columns)
