@@ -109,7 +109,12 @@ def overwrite(path: Path) -> None:
         ("killed", "*0.log", flip_near_end, TRUNCATING),
         ("stopped", "*0.log", truncate_file, TRUNCATING),
         ("stopped", "*0.log", flip_in_middle, TRUNCATING),
-        ("stopped", "*0.index", overwrite, r"Rebuilding the indexes of {log}: 37 bytes are not a multiple of 8"),
+        (
+            "stopped",
+            "*0.index",
+            overwrite,
+            r"Rebuilding the indexes of {log}: the offset index has 37 bytes, but an entry has 8",
+        ),
         ("stopped", "leader-epoch-checkpoint", overwrite, "Rebuilding {path} from the records: line 1"),
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: version -1 is not supported"),
     ],

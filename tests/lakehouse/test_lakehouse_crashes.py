@@ -1,4 +1,5 @@
-"""Tests that a lakehouse sink killed at any moment duplicates and loses no record, and leaves no process running."""
+"""Tests that a lakehouse sink that is killed at any moment neither loses nor duplicates records, and that all its
+processes end."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def produce_with_headrace(address: str, topic: str, values: Sequence[bytes]) -> 
 
 @contextmanager
 def kafka_python_warnings_ignored() -> Iterator[None]:
-    """Ignore kafka-python's unclosed sockets and its schema loader's deprecation."""
+    """Ignore kafka-python's warnings about unclosed sockets and about a deprecated loader."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         warnings.filterwarnings("ignore", ".*is deprecated. Use files", DeprecationWarning)

@@ -64,7 +64,7 @@ class OffsetIndex:
     def decode(cls, data: bytes) -> OffsetIndex:
         """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
         if len(data) % OFFSET_ENTRY_SIZE:
-            raise ValueError(f"{len(data)} bytes are not a multiple of {OFFSET_ENTRY_SIZE}")
+            raise ValueError(f"the offset index has {len(data)} bytes, but an entry has {OFFSET_ENTRY_SIZE}")
         flat = array("i")
         flat.frombytes(_without_empty_entries(data, OFFSET_ENTRY_SIZE))
         if sys.byteorder == "little":
@@ -114,7 +114,7 @@ class TimeIndex:
     def decode(cls, data: bytes) -> TimeIndex:
         """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
         if len(data) % TIME_ENTRY_SIZE:
-            raise ValueError(f"{len(data)} bytes are not a multiple of {TIME_ENTRY_SIZE}")
+            raise ValueError(f"the time index has {len(data)} bytes, but an entry has {TIME_ENTRY_SIZE}")
         index = cls()
         previous = -1
         for timestamp, offset in TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):

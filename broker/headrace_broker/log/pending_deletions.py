@@ -28,7 +28,10 @@ class PendingDeletions:
     def __init__(
         self, storage: Storage, remove: Callable[[str, Callable[[], None]], None], next_random: Callable[[int], int]
     ) -> None:
-        """`remove(path, work)` runs `work` in the background; `next_random(bound)` returns a number in [0, bound)."""
+        """Use `remove(path, work)`, which calls `work` in the background to remove the directory `path`.
+
+        `next_random(bound)` returns a random integer in [0, bound), for unique directory names.
+        """
         self._storage = storage
         self._remove = remove
         self._next_random = next_random

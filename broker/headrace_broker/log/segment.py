@@ -513,9 +513,9 @@ class LogSegment:
         return self._pread(header.size_bytes, position)
 
     def iter_checked_batches(self, position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Yield (position, header, batch) of each batch from `position` on, with a verified CRC.
+        """Yield (position, header, batch) for each batch from `position` on, after checking its CRC.
 
-        Raises CorruptBatchError.
+        Raises CorruptBatchError if a CRC is wrong.
         """
         chunk, chunk_start = memoryview(b""), 0
         for at, header in self.iter_headers(position):

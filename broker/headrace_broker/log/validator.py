@@ -110,7 +110,7 @@ def _wrong_size_error(header: BatchHeader, size_bytes: int) -> ApiError:
         return ApiError(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one record batch")
     return ApiError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"the header of the record batch gives {header.size_bytes} bytes, but the request contains {size_bytes}",
+        f"the header of the record batch declares {header.size_bytes} bytes, but the request has {size_bytes}",
     )
 
 
@@ -152,9 +152,8 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
         earliest = max(now_ms - config.message_timestamp_before_max_ms, 0)
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamps {oldest} to {newest} are not between {earliest} and "
-            f"{now_ms + config.message_timestamp_after_max_ms}, the limits that message.timestamp.before.max.ms and "
-            "message.timestamp.after.max.ms allow",
+            f"the records have timestamps from {oldest} to {newest}, but message.timestamp.before.max.ms and "
+            f"message.timestamp.after.max.ms allow only {earliest} to {now_ms + config.message_timestamp_after_max_ms}",
         )
 
 

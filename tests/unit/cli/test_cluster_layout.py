@@ -192,7 +192,7 @@ def test_directory_name_may_contain_special_characters(tmp_path: Path) -> None:
     assert (layout.node_dir(1) / "data" / "meta.properties").exists()
 
 
-def test_port_in_use_is_reported_with_the_option_to_change(tmp_path: Path) -> None:
+def test_error_for_a_port_in_use_names_the_option_that_sets_the_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
         layout = ClusterLayout(tmp_path, 1, port, "id")

@@ -154,5 +154,5 @@ def test_indexes_have_kafkas_format_and_ignore_trailing_zeros() -> None:
     assert times.encode().hex() == "00000000000003e80000000500000000000003e90000000c"
     assert list(TimeIndex.decode(times.encode() + bytes(24)).timestamps) == [1000, 1001]
     for broken in (b"1234567", b"\0\0\0\5\0\0\0\5\0\0\0\1\0\0\0\1"):
-        with pytest.raises(ValueError, match=r"multiple|order"):
+        with pytest.raises(ValueError, match=r"an entry has|order"):
             OffsetIndex.decode(broken)
