@@ -12,16 +12,19 @@ from headrace.api.errors import DataError, RecordErrors, RetriableError
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime.sink_task_core import (
     Close,
+    Closed,
     Commit,
     Convert,
     Effect,
     Fail,
     Open,
+    Opened,
     Poll,
     PreCommit,
     Put,
     Release,
     Report,
+    Reported,
     ReportState,
     Seek,
     SetPaused,
@@ -47,7 +50,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.polls = POLLS_MAX
         self.epoch = 0
         self.group: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)  # the group's committed offsets
-        self.pending_commits: list[dict[Partition, int]] = []
+        self.pending_commits: list[Commit] = []
         self.buffered: set[tuple[Partition, int]] = set()  # records that were put but not flushed
         self.durable: set[tuple[Partition, int]] = set()
         self.last_put: dict[Partition, int] = {}
@@ -57,6 +60,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.flush_fails = False
         self.has_failed = False
         self.is_stopped = False
+        self.tolerates_errors = True
 
     # Execution of the core's effects
 
@@ -79,8 +83,8 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 self.open -= set(partitions)
             case PreCommit(offsets, is_final):
                 self.pre_commit(offsets, is_final=is_final)
-            case Commit(offsets, is_final):
-                self.commit(offsets, is_final=is_final)
+            case Commit():
+                self.commit(effect)
             case Release(partitions):
                 self.carry_out(self.core.release(partitions))
                 for partition in partitions:
@@ -97,9 +101,18 @@ class SinkTaskMachine(RuleBasedStateMachine):
             case Poll(count):
                 self.polls += count
                 assert self.polls <= POLLS_MAX
+            case Opened():
+                self.carry_out(self.core.opened())
+            case Closed():
+                self.carry_out(self.core.closed())
             case Report(records, index, _):
                 record = records[index]
-                self.durable.add(((record.topic or "", record.partition or 0), record.offset))
+                if self.tolerates_errors:
+                    self.durable.add(((record.topic or "", record.partition or 0), record.offset))
+                else:
+                    self.has_failed = True
+            case Reported():
+                self.carry_out(self.core.reported(now_ms=self.now_ms))
             case Fail():
                 self.has_failed = True
             case ReportState() | Wait():
@@ -140,14 +153,14 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.buffered.clear()
         self.carry_out(self.core.pre_commit_succeeded(offsets, is_final=is_final))
 
-    def commit(self, offsets: dict[Partition, int], *, is_final: bool) -> None:
-        for partition, offset in offsets.items():
+    def commit(self, effect: Commit) -> None:
+        for partition, offset in effect.offsets.items():
             assert all((partition, each) in self.durable for each in range(offset)), "commit beyond durable records"
-        if is_final:
-            self.group.update(offsets)
-            self.core.commit_succeeded(offsets)
+        if effect.is_final:
+            self.group.update(effect.offsets)
+            self.core.commit_succeeded(effect.offsets, effect.number)
         else:
-            self.pending_commits.append(offsets)
+            self.pending_commits.append(effect)
 
     def forget(self, partition: Partition) -> None:
         self.positions.pop(partition, None)
@@ -158,8 +171,9 @@ class SinkTaskMachine(RuleBasedStateMachine):
 
     # Events
 
-    @initialize()
-    def assign_all(self) -> None:
+    @initialize(tolerates_errors=st.sampled_from([True, True, False]))
+    def assign_all(self, tolerates_errors: bool) -> None:
+        self.tolerates_errors = tolerates_errors
         self.assign(set(PARTITIONS))
 
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
@@ -229,10 +243,10 @@ class SinkTaskMachine(RuleBasedStateMachine):
     @rule(succeeds=st.booleans())
     @precondition(lambda self: bool(self.pending_commits))
     def commit_completes(self, succeeds: bool) -> None:
-        offsets = self.pending_commits.pop(0)
+        commit = self.pending_commits.pop(0)
         if succeeds:
-            self.group.update({each: max(offset, self.group[each]) for each, offset in offsets.items()})
-            self.carry_out(self.core.commit_succeeded(offsets))
+            self.group.update({each: max(offset, self.group[each]) for each, offset in commit.offsets.items()})
+            self.carry_out(self.core.commit_succeeded(commit.offsets, commit.number))
 
     @rule(is_paused=st.sampled_from([False, False, True]))
     @precondition(lambda self: not self.has_failed)
@@ -251,6 +265,15 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.is_stopped = True
         self.carry_out(self.core.on_stop())
         assert not self.open
+
+    @rule()
+    @precondition(lambda self: self.has_failed and not self.is_stopped)
+    def stop_after_failure(self) -> None:
+        """A failed task is stopped, too: it commits what it put before."""
+        self.has_failed, self.is_stopped = False, True
+        self.put_plan, self.flush_fails = None, False
+        self.carry_out(self.core.on_stop())
+        self.has_failed = True
 
     @invariant()
     def committed_records_are_durable(self) -> None:

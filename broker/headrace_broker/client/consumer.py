@@ -229,6 +229,11 @@ class Consumer:
                 return chunks
             await self._carry_out(rebalance)
 
+    async def take_part_in_rebalances(self) -> None:
+        """Carry out pending rebalances without returning records, and without restarting max.poll.interval.ms."""
+        while self._group is not None and self._group.rebalances and not self._closed:
+            await self._carry_out(self._group.rebalances.popleft())
+
     def keep_alive(self) -> None:
         """Restart max.poll.interval.ms: the polled records are still being processed."""
         self._last_poll_ms = self.cluster.now_ms()

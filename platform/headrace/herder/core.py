@@ -81,7 +81,7 @@ class RequestTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class RetryTaskConfigs:
-    """Call `task_configs_needed` after a delay."""
+    """Call `retry_due` after a delay."""
 
     instance: InstanceId
     delay_ms: int
@@ -192,6 +192,7 @@ class _Connector:
     shown: State | None = None  # the connector's status without an instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
+    retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
 
 
@@ -312,6 +313,13 @@ class HerderCore:
         local.requested, local.must_request_again = id_, False
         return [RequestTaskConfigs(id_)]
 
+    def retry_due(self, id_: InstanceId) -> list[Effect]:
+        """Handle the end of the delay of `RetryTaskConfigs`."""
+        local = self._connectors.get(id_.connector)
+        if local is not None and local.retrying == id_:
+            local.retrying = None
+        return self.task_configs_needed(id_)
+
     def task_configs_generated(self, id_: InstanceId, configs: Sequence[Mapping[str, str]]) -> list[Effect]:
         """Handle generated task configurations; equal ones change nothing."""
         state, local = self._completed_request(id_)
@@ -331,6 +339,9 @@ class HerderCore:
             return []
         if is_fatal:
             return [*self._fail(local.instances[None], trace), *self._reconcile(id_.connector)]
+        if local.retrying == id_:
+            return []
+        local.retrying = id_
         delay_ms, local.retry_backoff_ms = (
             local.retry_backoff_ms,
             min(2 * local.retry_backoff_ms, RETRY_BACKOFF_MAX_MS),

@@ -359,7 +359,7 @@ class StandaloneHerder:
             case core.RequestTaskConfigs(instance):
                 self._run(instance.connector, effect, self._request_task_configs(instance))
             case core.RetryTaskConfigs(instance, delay_ms):
-                retry = self._core.task_configs_needed
+                retry = self._core.retry_due
                 loop = asyncio.get_running_loop()
                 loop.call_later(delay_ms / 1000, lambda: self._carry_out(retry(instance)))
             case core.StoreTaskConfigs(name, configs):

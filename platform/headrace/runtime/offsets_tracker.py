@@ -44,8 +44,11 @@ class OffsetsTracker:
         self._latest: tuple[Mapping[str, Any], deque[Submission]] | None = None
 
     def submit(self, partition: Mapping[str, Any], offset: Mapping[str, Any], parts: int) -> Submission:
-        """Add a submission that needs `parts` acknowledgements; 0 if no record is left to send."""
-        submission = Submission(offset, parts)
+        """Add a submission that needs `parts` acknowledgements; 0 if no record is left to send.
+
+        The partition and the offset are copied: a task may change and reuse its dicts.
+        """
+        submission = Submission(dict(offset) if offset else offset, parts)
         self._queue(partition).append(submission)
         return submission
 
@@ -71,10 +74,10 @@ class OffsetsTracker:
         return sum(not submission.is_acknowledged for _, queue in self._queues.values() for submission in queue)
 
     def _queue(self, partition: Mapping[str, Any]) -> deque[Submission]:
-        if (latest := self._latest) is not None and latest[0] is partition:
-            return latest[1]  # the usual case: a task uses the same dict for all batches
+        if (latest := self._latest) is not None and latest[0] == partition:
+            return latest[1]  # the usual case: all batches of a task have the same source partition
         entry = self._queues.get(name := canonical(partition))
         if entry is None:
-            entry = self._queues[name] = (partition, deque())
-        self._latest = (partition, entry[1])
+            entry = self._queues[name] = (dict(partition), deque())
+        self._latest = entry
         return entry[1]

@@ -30,6 +30,7 @@ DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
 LEAVE_TIMEOUT_S = 2.0
 POLLS_MAX = 2  # polls whose records may wait for the task
 RETRY_BACKOFF_MS = 100
+REBALANCE_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class SinkConsumer:
 
     def __init__(self, send_event: SendEvent, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
         self.epoch = 0
+        self.is_task_idle = False  # the task's thread waits for an event or for the next retry of a put
         self._send_event = send_event
         self._config = config
         self._connector = connector
@@ -157,14 +159,30 @@ class SinkConsumer:
                 discovery_interval_ms=DISCOVERY_INTERVAL_MS,
             )
             while True:
+                await self._wait_until_poll_is_allowed(consumer)
                 chunks = await self._poll(consumer)
-                epoch = self.epoch  # a seek during the poll has made the consumer forget what was fetched before
-                await self._polls.acquire()
-                self._send_event(Polled(epoch, chunks), None)
+                # A seek during the poll has made the consumer forget what was fetched before.
+                self._send_event(Polled(self.epoch, chunks), None)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the task fails with it
             self._send_event(ConsumerFailed(error), None)
+
+    async def _wait_until_poll_is_allowed(self, consumer: Consumer) -> None:
+        """Wait until the task has put earlier records, and take part in rebalances meanwhile.
+
+        A task whose thread only waits, because it is paused or will retry a put, stays in the group. A task that is
+        in a call for longer than max.poll.interval.ms leaves it, as in Kafka Connect.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(REBALANCE_CHECK_S):
+                    await self._polls.acquire()
+                return
+            except TimeoutError:
+                if self.is_task_idle:
+                    consumer.keep_alive()
+                await consumer.take_part_in_rebalances()
 
     async def _log_missing_topics(self, cluster: Cluster) -> None:
         """Log which topics do not exist: a sink with a misspelt topic would otherwise look healthy and idle."""

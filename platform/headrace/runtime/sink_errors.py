@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,15 @@ from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart, take_columns
 from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
-from headrace.runtime.error_policy import ErrorCounters, ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
+from headrace.runtime.error_policy import (
+    ErrorCounters,
+    ErrorLog,
+    ErrorPolicy,
+    Failure,
+    Stage,
+    ToleranceExceeded,
+    tolerance_exceeded,
+)
 from headrace.runtime.sink_offsets import TopicPartition
 from headrace_broker.records.columns import RecordColumns
 
@@ -65,6 +73,8 @@ class SinkErrors:
         self._unsent: list[_FailedRecord] = []
         self._lock = threading.Lock()  # a task may report from any thread
         self._reports: list[tuple[TopicPartition, Future[Any]]] = []
+        self._untolerated: ConnectError | None = None  # the first error that fails the task
+        self._untolerated_offsets: dict[TopicPartition, int] = {}  # the first such record of each partition
 
     def reporter(self) -> SinkErrors | None:
         """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
@@ -73,7 +83,22 @@ class SinkErrors:
     # The errant record reporter
 
     def report(self, record: SinkRecord, error: Exception) -> Future[None]:
-        """Handle a record that the task cannot store. Raises ToleranceExceeded if errors are not tolerated."""
+        """Handle a record that the task cannot store.
+
+        Raises ToleranceExceeded if errors are not tolerated; the task then fails even if it catches the exception.
+        """
+        try:
+            return self.report_failed_put(record, error)
+        except ToleranceExceeded as exceeded:
+            topic, partition, offset = _original_position(record)
+            with self._lock:
+                self._untolerated = self._untolerated or exceeded
+                first = self._untolerated_offsets.get((topic, partition), offset)
+                self._untolerated_offsets[topic, partition] = min(first, offset)
+            raise
+
+    def report_failed_put(self, record: SinkRecord, error: Exception) -> Future[None]:
+        """Handle a record for which `put` raised an error. Raises ToleranceExceeded if errors are not tolerated."""
         topic, partition, offset = _original_position(record)
         failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
         if not self._policy.tolerate:
@@ -118,6 +143,16 @@ class SinkErrors:
             self._track(each.topic, each.partition, future)
 
     # Commits
+
+    def raise_untolerated(self) -> None:
+        """Raise the first ToleranceExceeded of the reporter, which the task may have caught."""
+        if self._untolerated is not None:
+            raise self._untolerated
+
+    def before_untolerated(self, offsets: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
+        """Return the offsets, limited to the first record that failed although errors are not tolerated."""
+        limits = self._untolerated_offsets
+        return {partition: min(offset, limits.get(partition, offset)) for partition, offset in (offsets or {}).items()}
 
     def wait_for_reports(self) -> None:
         """Wait until the DLQ records of all assigned partitions are acknowledged. Raises ConnectError."""

@@ -13,6 +13,7 @@ class SinkOffsets:
     def __init__(self) -> None:
         self.delivered: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
+        self._commit_numbers: dict[TopicPartition, int] = {}  # of the newest successful commit
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Add assigned partitions with their positions."""
@@ -24,16 +25,21 @@ class SinkOffsets:
         for partition in partitions:
             self.delivered.pop(partition, None)
             self.committed.pop(partition, None)
+            self._commit_numbers.pop(partition, None)
 
     def deliver(self, partition: TopicPartition, next_offset: int) -> None:
         """Mark all records before `next_offset` as delivered, including filtered and failed records."""
         self.delivered[partition] = next_offset
 
-    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record committed offsets; partitions that are no longer assigned are ignored."""
+    def mark_committed(self, offsets: Mapping[TopicPartition, int], number: int) -> None:
+        """Record the offsets of the commit with that number, which may be lower than those of earlier commits.
+
+        Results of commits that are older than the newest one, and partitions that are not assigned, are ignored.
+        """
         for partition, offset in offsets.items():
-            if partition in self.committed:
-                self.committed[partition] = max(offset, self.committed[partition])
+            if partition in self.committed and number >= self._commit_numbers.get(partition, 0):
+                self.committed[partition] = offset
+                self._commit_numbers[partition] = number
 
     def rewind(self) -> dict[TopicPartition, int]:
         """Reset the delivered offsets to the committed offsets; return the offsets to seek to."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.api.errors import RecordErrors, RetriableError
@@ -83,10 +83,20 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """Call `opened`: the task's `open` has returned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Call the task's `close`."""
 
     partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Call `closed`: the task's `close` has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +109,14 @@ class PreCommit:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit offsets of the group, then call `commit_succeeded` or `commit_failed`; if `is_final`, wait for it."""
+    """Commit offsets of the group, then call `commit_succeeded` with the commit's number; if `is_final`, wait for it.
+
+    Later commits have greater numbers.
+    """
 
     offsets: dict[TopicPartition, int]
     is_final: bool
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,11 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """Call `reported`: all failed records of the put were reported."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportState:
     """Report to the worker that the task is running or paused."""
 
@@ -168,7 +187,9 @@ Effect = (
     Convert
     | Put
     | Open
+    | Opened
     | Close
+    | Closed
     | PreCommit
     | Commit
     | Release
@@ -176,6 +197,7 @@ Effect = (
     | SetPaused
     | Poll
     | Report
+    | Reported
     | ReportState
     | Fail
     | Wait
@@ -189,6 +211,7 @@ class _Delivery:
     records: SinkRecords
     offsets: dict[TopicPartition, int]
     retry_at_ms: int | None = None
+    retried: list[int] = field(default_factory=list)  # the indices of the records to put again, after the reports
 
 
 class SinkTaskCore:
@@ -207,6 +230,7 @@ class SinkTaskCore:
         self._requested_offsets: dict[TopicPartition, int] = {}
         self._retry_timeout_ms: int | None = None
         self._rewinds_after_release = False
+        self._commit_number = 0
 
     # What the task may ask at any time
 
@@ -245,10 +269,12 @@ class SinkTaskCore:
         if self._is_stopped:
             return []
         self._offsets.assign(positions)
-        effects: list[Effect] = [Open(sorted(positions))]
-        if self._is_paused or self._is_redelivering or self._paused_by_task:
-            effects.append(self._set_paused())
-        return effects
+        return [Open(sorted(positions)), Opened()]
+
+    def opened(self) -> list[Effect]:
+        """`open` returned; it may have paused partitions and requested offsets."""
+        has_pauses = self._is_paused or self._is_redelivering or self._paused_by_task
+        return [*([self._set_paused()] if has_pauses else []), *self._seek_requested()]
 
     def on_revoked(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> list[Effect]:
         """Partitions were revoked; if they are lost, another member may own them, so nothing is committed."""
@@ -260,20 +286,24 @@ class SinkTaskCore:
 
     def release(self, partitions: frozenset[TopicPartition]) -> list[Effect]:
         """Forget revoked partitions and their records, after the last commit."""
-        was_redelivering = self._is_redelivering
         self._chunks = deque(chunk for chunk in self._chunks if _partition(chunk) not in partitions)
         self._drop_from_delivery(partitions)
         self._paused_by_task -= partitions
         for partition in partitions:
             self._requested_offsets.pop(partition, None)
         self._offsets.revoke(partitions)
-        effects: list[Effect] = [Close(sorted(partitions))]
+        return [Close(sorted(partitions)), Closed()]
+
+    def closed(self) -> list[Effect]:
+        """`close` returned: the remaining partitions continue."""
         rewinds, self._rewinds_after_release = self._rewinds_after_release, False
-        if rewinds and self.assignment:
-            return [*effects, *self._seek(self._offsets.rewind())]
-        if was_redelivering and not self._is_redelivering and self.assignment and not self._is_stopped:
-            effects.append(self._set_paused())
-        return [*effects, *self._allow_polls()]
+        if not self.assignment:
+            return self._allow_polls()
+        if rewinds:
+            return self._seek(self._offsets.rewind())
+        if self._is_stopped:
+            return []
+        return [self._set_paused(), *self._seek_requested(), *self._allow_polls()]
 
     def on_fetched(self, chunks: Sequence[FetchedChunk], *, is_current: bool = True) -> list[Effect]:
         """A poll returned; chunks that the consumer fetched before the last `Seek` are not current."""
@@ -344,7 +374,7 @@ class SinkTaskCore:
             log.warning("Task %s: put failed with a retriable error, retrying: %s", self._name, error)
             return self._retry(delivery, delivery.records, now_ms)
         if isinstance(error, RecordErrors):
-            return self._handle_record_errors(delivery, error, now_ms)
+            return self._handle_record_errors(delivery, error)
         return [Fail(error)]
 
     def pre_commit_succeeded(self, wanted: Mapping[TopicPartition, int] | None, *, is_final: bool) -> list[Effect]:
@@ -352,7 +382,8 @@ class SinkTaskCore:
         offsets, warnings = self._offsets.to_commit(wanted or {})
         for warning in warnings:
             log.warning("Task %s: %s", self._name, warning)
-        effects: list[Effect] = [Commit(offsets, is_final)] if offsets else []
+        self._commit_number += 1
+        effects: list[Effect] = [Commit(offsets, is_final, self._commit_number)] if offsets else []
         return effects if is_final else [*effects, *self._seek_requested()]
 
     def pre_commit_failed(self, *, is_final: bool) -> list[Effect]:
@@ -366,9 +397,9 @@ class SinkTaskCore:
             return []
         return self._seek(self._offsets.rewind())
 
-    def commit_succeeded(self, offsets: Mapping[TopicPartition, int]) -> list[Effect]:
-        """Offsets were committed; the partitions may have been revoked since."""
-        self._offsets.mark_committed(offsets)
+    def commit_succeeded(self, offsets: Mapping[TopicPartition, int], number: int) -> list[Effect]:
+        """The commit with that number succeeded; its partitions may have been revoked since."""
+        self._offsets.mark_committed(offsets, number)
         return []
 
     # Time
@@ -432,24 +463,35 @@ class SinkTaskCore:
         effects = self._seek_requested()
         return [*effects, self._set_paused()] if is_first and self._is_redelivering else effects
 
-    def _handle_record_errors(self, delivery: _Delivery, error: RecordErrors, now_ms: int) -> list[Effect]:
+    def _handle_record_errors(self, delivery: _Delivery, error: RecordErrors) -> list[Effect]:
         records, count = delivery.records, len(delivery.records)
         unknown = [index for index in error.errors if not 0 <= index < count]
         if unknown:
             return [
                 Fail(IndexError(f"put raised RecordErrors for record {unknown[0]}, but there were {count} records"))
             ]
-        reports = [
+        retried = [index for index, each in error.errors.items() if isinstance(each, RetriableError)]
+        if retried:
+            first = error.errors[retried[0]]
+            log.warning("Task %s: put failed for %d records, retrying them: %s", self._name, len(retried), first)
+        delivery.retried = retried
+        # A report fails the task if errors are not tolerated. Nothing of this put is delivered before `reported`.
+        reports: list[Effect] = [
             Report(records, index, each) for index, each in error.errors.items() if not isinstance(each, RetriableError)
         ]
-        retried = [index for index, each in error.errors.items() if isinstance(each, RetriableError)]
+        return [*reports, Reported()]
+
+    def reported(self, *, now_ms: int) -> list[Effect]:
+        """All failed records of the put were reported: the others count as put, except those to put again."""
+        delivery = self._delivery
+        if delivery is None:
+            return []
+        retried, delivery.retried = delivery.retried, []
         if not retried:
-            return [*reports, *self.put_succeeded(now_ms=now_ms)]
-        first = error.errors[retried[0]]
-        log.warning("Task %s: put failed for %d records, retrying them: %s", self._name, len(retried), first)
-        remaining = records.take(retried)
+            return self.put_succeeded(now_ms=now_ms)
+        remaining = delivery.records.take(retried)
         self._deliver(_offsets_before(remaining, delivery.offsets))
-        return [*reports, *self._retry(delivery, remaining, now_ms)]
+        return self._retry(delivery, remaining, now_ms)
 
     def _drop_from_delivery(self, partitions: frozenset[TopicPartition]) -> None:
         delivery = self._delivery

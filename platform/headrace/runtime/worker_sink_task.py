@@ -47,6 +47,7 @@ class WorkerSinkTask(WorkerTask):
         self._events: queue.SimpleQueue[tuple[_Event, Callable[[], None] | None]] = queue.SimpleQueue()
         self._consumer: SinkConsumer | None = None
         self._chain: TransformChain | None = None
+        self._is_commit_requested = False
 
     # The task's thread
 
@@ -138,10 +139,12 @@ class WorkerSinkTask(WorkerTask):
                 self._running.allow_polls(count)
             case core.PreCommit(offsets, is_final):
                 self._pre_commit(offsets, is_final=is_final)
-            case core.Commit(offsets, is_final):
-                self._commit(offsets, is_final=is_final)
+            case core.Commit():
+                self._commit(effect)
             case core.Report(records, index, error):
-                self.errors.report(records[index], error)
+                self.errors.report_failed_put(records[index], error)
+            case core.Reported():
+                self._carry_out(self.core.reported(now_ms=_now_ms()))
             case core.Seek(positions):
                 self.from_loop(self._running.seek(positions))
             case core.SetPaused(paused, resumed):
@@ -152,6 +155,10 @@ class WorkerSinkTask(WorkerTask):
                 for topic in {topic for topic, _ in partitions}:
                     self.use_topic(topic)
                 self.task.open(partitions)
+            case core.Opened():
+                self._carry_out(self.core.opened())
+            case core.Closed():
+                self._carry_out(self.core.closed())
             case core.Release(released):
                 self.errors.release(released)
                 self._carry_out(self.core.release(released))
@@ -162,10 +169,14 @@ class WorkerSinkTask(WorkerTask):
 
     def _wait_for_event(self, until_ms: int | None) -> None:
         timeout_s = None if until_ms is None else max(0, until_ms - _now_ms()) / 1000
+        self._running.is_task_idle = True
         try:
-            self._handle(*self._events.get(timeout=timeout_s))
+            event = self._events.get(timeout=timeout_s)
         except queue.Empty:
-            pass  # it is time for the core's next step
+            return  # it is time for the core's next step
+        finally:
+            self._running.is_task_idle = False
+        self._handle(*event)
 
     def _convert(self, fetched: Any) -> list[Any]:
         assert self._chain is not None
@@ -181,14 +192,17 @@ class WorkerSinkTask(WorkerTask):
             effects = self.core.put_failed(error, now_ms=_now_ms())
         else:
             self.counters.add_call(len(records), time.monotonic() - started)
+            self.errors.raise_untolerated()
             effects = self.core.put_succeeded(now_ms=_now_ms())
         self._running.keep_alive()
         self._carry_out(effects)
 
     def _pre_commit(self, offsets: dict[TopicPartition, int], *, is_final: bool) -> None:
+        if not is_final:
+            self.errors.raise_untolerated()
         try:
             self.errors.wait_for_reports()
-            wanted = self.task.pre_commit(offsets)
+            wanted = self.errors.before_untolerated(self.task.pre_commit(offsets))
         except Exception:
             log.exception("Task %s: pre_commit failed, rewinding to the last committed offsets", self.spec.name)
             effects = self.core.pre_commit_failed(is_final=is_final)
@@ -196,10 +210,10 @@ class WorkerSinkTask(WorkerTask):
             effects = self.core.pre_commit_succeeded(wanted, is_final=is_final)
         self._carry_out(effects)
 
-    def _commit(self, offsets: dict[TopicPartition, int], *, is_final: bool) -> None:
-        commit = self.later(self._commit_offsets(offsets))
-        if not is_final:
-            commit.add_done_callback(lambda done: self._queue(lambda: self._committed(offsets, done)))
+    def _commit(self, effect: core.Commit) -> None:
+        commit = self.later(self._commit_offsets(effect.offsets))
+        if not effect.is_final:
+            commit.add_done_callback(lambda done: self._queue(lambda: self._committed(effect, done)))
             return
         timeout_s = self.spec.worker_ms("offset.flush.timeout.ms") / 1000
         try:
@@ -211,18 +225,18 @@ class WorkerSinkTask(WorkerTask):
                 f"no response within {timeout_s:g} s" if isinstance(error, TimeoutError) else error,
             )
         else:
-            self._carry_out(self.core.commit_succeeded(offsets))
+            self._carry_out(self.core.commit_succeeded(effect.offsets, effect.number))
 
     async def _commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         with self.counters.offset_commit():
             await self._running.commit(offsets)
 
-    def _committed(self, offsets: dict[TopicPartition, int], done: Future[Any]) -> list[core.Effect]:
+    def _committed(self, effect: core.Commit, done: Future[Any]) -> list[core.Effect]:
         error = done.exception()
         if error is not None:
             log.error("Task %s: failed to commit offsets, retrying at the next commit: %s", self.spec.name, error)
             return []
-        return self.core.commit_succeeded(offsets)
+        return self.core.commit_succeeded(effect.offsets, effect.number)
 
     def carry_out_now(self, effects: list[core.Effect]) -> None:
         """Carry out effects of a call from the task; called in the task's thread."""
@@ -241,8 +255,13 @@ class WorkerSinkTask(WorkerTask):
         self._queue(lambda: self.core.on_pause() if is_paused else self.core.on_resume())
 
     def request_commit(self) -> None:
-        """Commit as soon as the thread is free."""
-        self._queue(self.core.on_commit_due)
+        """Commit as soon as the thread is free, once for all requests until the commit has been sent."""
+        if not self._is_commit_requested:
+            self._is_commit_requested = True
+            self._queue(self.core.on_commit_due, self._clear_commit_request)
+
+    def _clear_commit_request(self) -> None:
+        self._is_commit_requested = False
 
     def _queue(self, event: _Event, on_handled: Callable[[], None] | None = None) -> None:
         self._events.put((event, on_handled))

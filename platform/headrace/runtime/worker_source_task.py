@@ -73,6 +73,8 @@ class WorkerSourceTask(WorkerTask):
         if producer is None:
             return
         try:
+            # Commit before the wait, too: the process is killed if the wait exceeds the graceful timeout.
+            self._carry_out(self._call_core(self.core.on_commit_due))
             self.from_loop(self._flush(producer))
             self._carry_out(self._call_core(self.core.flushed))
             self._carry_out(self._call_core(self.core.close))

@@ -261,13 +261,17 @@ class _SinkTaskRun:
                 self._put(records)
             case core.Open(partitions):
                 self._call("open", self._task.open, partitions)
+            case core.Opened():
+                self._carry_out(self._core.opened())
             case core.Close(partitions):
                 self._call("close", self._task.close, partitions)
+            case core.Closed():
+                self._carry_out(self._core.closed())
             case core.PreCommit(offsets, is_final):
                 self._pre_commit(offsets, is_final=is_final)
-            case core.Commit(offsets):
+            case core.Commit(offsets, _, number):
                 self._run.committed.update(offsets)
-                self._carry_out(self._core.commit_succeeded(offsets))
+                self._carry_out(self._core.commit_succeeded(offsets, number))
             case core.Release(partitions):
                 self._carry_out(self._core.release(partitions))
             case core.Seek(positions):
@@ -276,6 +280,8 @@ class _SinkTaskRun:
                 self._paused = (self._paused | paused) - resumed
             case core.Report(records, index, error):
                 self.report(records[index], error)
+            case core.Reported():
+                self._carry_out(self._core.reported(now_ms=self._clock.now_ms))
             case core.Fail(error):
                 raise error
             case core.Poll() | core.ReportState() | core.Wait():

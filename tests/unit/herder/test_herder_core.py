@@ -92,7 +92,7 @@ class World:
             if self.pending:
                 self.complete(0, task_count, succeeds=True)
             elif self.retries:
-                self.carry_out(self.core.task_configs_needed(self.retries.pop()))
+                self.carry_out(self.core.retry_due(self.retries.pop()))
             else:
                 return
         raise AssertionError("the core does not converge")
@@ -187,8 +187,21 @@ def test_failures_to_generate_task_configs_are_retried_with_growing_delays() -> 
         (effect,) = world.core.task_configs_failed(id_, "trace", is_fatal=False)
         assert isinstance(effect, core.RetryTaskConfigs)
         delays.append(effect.delay_ms)
-        world.core.task_configs_needed(id_)
+        world.core.retry_due(id_)
     assert delays == [250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
+
+
+def test_at_most_one_retry_of_task_configs_is_pending() -> None:
+    world = World()
+    world.change(PutConnector("c", {}))
+    world.complete(0, None, succeeds=True)
+    id_ = world.alive["c", None].instance
+    assert len(world.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
+    for _ in range(3):  # the connector requests a reconfiguration during the delay
+        assert world.core.task_configs_needed(id_) == [core.RequestTaskConfigs(id_)]
+        assert world.core.task_configs_failed(id_, "trace", is_fatal=False) == []
+    assert world.core.retry_due(id_) == [core.RequestTaskConfigs(id_)]
+    assert len(world.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
 
 
 def test_too_many_task_configs_fail_the_connector() -> None:

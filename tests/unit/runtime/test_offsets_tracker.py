@@ -49,3 +49,12 @@ def test_dropped_batch_counts_as_acknowledged() -> None:
     tracker = OffsetsTracker()
     tracker.submit(A, {"n": 1}, 0)
     assert tracker.committable() == [(A, {"n": 1})]
+
+
+def test_dicts_that_the_task_changes_later_do_not_change_offsets() -> None:
+    tracker = OffsetsTracker()
+    partition, offset = {"file": "a"}, {"n": 1}
+    tracker.submit(partition, offset, 0)
+    partition["file"], offset["n"] = "b", 2
+    tracker.submit(partition, offset, 1)
+    assert tracker.committable() == [({"file": "a"}, {"n": 1})]

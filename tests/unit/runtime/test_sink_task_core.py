@@ -12,16 +12,19 @@ from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime.sink_task_core import (
     Close,
+    Closed,
     Commit,
     Convert,
     Effect,
     Fail,
     Open,
+    Opened,
     Poll,
     PreCommit,
     Put,
     Release,
     Report,
+    Reported,
     ReportState,
     Seek,
     SetPaused,
@@ -124,7 +127,9 @@ def test_record_errors_are_reported_and_other_records_count_as_put() -> None:
     records = put_next(core)
     error = DataError("bad")
     effects = core.put_failed(RecordErrors({1: error}), now_ms=0)
-    assert without_polls(effects) == [Report(records, 1, error)]
+    assert effects == [Report(records, 1, error), Reported()]
+    assert committed(core) == {}
+    core.reported(now_ms=0)
     assert committed(core) == {A: 3}
     assert isinstance(core.next_step(0)[-1], Wait)
 
@@ -135,7 +140,8 @@ def test_retriable_record_error_redelivers_that_record_alone_and_limits_the_offs
     records = put_next(core)
     error = DataError("bad")
     effects = core.put_failed(RecordErrors({0: error, 1: RetriableError("later")}), now_ms=0)
-    assert effects[0] == Report(records, 0, error)
+    assert effects == [Report(records, 0, error), Reported()]
+    core.reported(now_ms=0)
     assert committed(core) == {A: 1, B: 2}
     core.on_fetched([Chunk(A, 3, 5)])
     [put] = core.next_step(100)
@@ -144,6 +150,15 @@ def test_retriable_record_error_redelivers_that_record_alone_and_limits_the_offs
     core.put_succeeded(now_ms=100)
     assert committed(core)[A] == 3
     assert offsets_of(put_next(core, 100)) == [(0, 3), (0, 4)]
+
+
+def test_report_that_fails_the_task_commits_nothing_of_the_put() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 3)])
+    put_next(core)
+    core.put_failed(RecordErrors({1: DataError("bad")}), now_ms=0)
+    [pre_commit, _] = core.on_stop()  # the report has raised an exception
+    assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
 def test_record_errors_with_an_unknown_index_fail_the_task() -> None:
@@ -174,9 +189,9 @@ def test_revocation_commits_closes_and_drops_held_records() -> None:
     core.on_fetched([Chunk(A, 2, 4), Chunk(B, 0, 2)])
     [pre_commit, release] = core.on_revoked([A])
     assert pre_commit == PreCommit({A: 2}, is_final=True)
-    assert core.pre_commit_succeeded({A: 2}, is_final=True) == [Commit({A: 2}, is_final=True)]
+    assert core.pre_commit_succeeded({A: 2}, is_final=True) == [Commit({A: 2}, is_final=True, number=1)]
     assert isinstance(release, Release)
-    assert without_polls(core.release(release.partitions)) == [Close([A])]
+    assert core.release(release.partitions) == [Close([A]), Closed()]
     assert offsets_of(put_next(core)) == [(1, 0), (1, 1)]
 
 
@@ -191,8 +206,8 @@ def test_revocation_of_the_redelivered_partition_ends_the_redelivery() -> None:
     put_next(core)
     core.put_failed(RetriableError("later"), now_ms=0)
     core.on_fetched([Chunk(B, 0, 1)])
-    effects = core.release(frozenset({A}))
-    assert SetPaused(frozenset(), frozenset({B})) in effects
+    core.release(frozenset({A}))
+    assert SetPaused(frozenset(), frozenset({B})) in core.closed()
     assert offsets_of(put_next(core)) == [(1, 0)]
 
 
@@ -213,7 +228,8 @@ def test_failed_pre_commit_of_a_revocation_rewinds_the_remaining_partitions() ->
     core.put_succeeded(now_ms=0)
     core.on_revoked([A])
     assert core.pre_commit_failed(is_final=True) == []
-    assert without_polls(core.release(frozenset({A})))[:2] == [Close([A]), Seek({B: 0})]
+    assert core.release(frozenset({A})) == [Close([A]), Closed()]
+    assert core.closed()[0] == Seek({B: 0})
 
 
 def test_requested_offset_takes_effect_after_the_put() -> None:
@@ -255,7 +271,7 @@ def test_stopped_core_ignores_late_events() -> None:
     assert core.on_assigned({B: 0}) == []
     assert core.on_fetched([Chunk(A, 1, 2)]) == []
     assert core.on_commit_due() == core.on_pause() == core.on_stop() == []
-    assert core.commit_succeeded({A: 1}) == []
+    assert core.commit_succeeded({A: 1}, 1) == []
     assert core.next_step(0) == [Wait(None)]
 
 
@@ -284,7 +300,27 @@ def test_offsets_beyond_put_records_are_not_committed(caplog: pytest.LogCaptureF
 
 def test_partitions_are_opened_in_order() -> None:
     core = SinkTaskCore("c-0")
-    assert core.on_assigned({B: 0, A: 0}) == [Open([A, B])]
+    assert core.on_assigned({B: 0, A: 0}) == [Open([A, B]), Opened()]
+
+
+def test_offsets_and_pauses_that_open_requests_take_effect_before_the_first_put() -> None:
+    core = SinkTaskCore("c-0")
+    core.on_assigned({A: 0, B: 0})
+    core.request_offsets({A: 3})
+    core.pause_partitions([B])
+    assert core.opened()[:2] == [SetPaused(frozenset({B}), frozenset({A})), Seek({A: 3, B: 0})]
+
+
+def test_committed_offset_follows_the_newest_commit_even_if_it_is_lower() -> None:
+    core = assigned_core()
+    core.on_fetched([Chunk(A, 0, 5)])
+    put_next(core)
+    core.request_offsets({A: 1})
+    core.put_succeeded(now_ms=0)
+    core.commit_succeeded({A: 5}, 1)
+    core.commit_succeeded({A: 1}, 2)
+    core.commit_succeeded({A: 5}, 1)  # a late result
+    assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
 def test_dropped_records_count_as_put() -> None:
