@@ -243,6 +243,11 @@ class _RunningStatement:
         for index in self._timestamps:
             if row[index] is not None:
                 value = row[index]
-                instant: dt.datetime = self._to_instant(value.nearest if isinstance(value, Unmappable) else value)
+                if isinstance(value, Unmappable):
+                    raise ConnectError(
+                        f"{self._name}: the timestamp {value.text} cannot be part of a source offset, in row "
+                        f"{repr(row)[:120]}; exclude such rows with a query"
+                    )
+                instant: dt.datetime = self._to_instant(value)
                 return instant
         return None

@@ -155,6 +155,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._stopping = threading.Event()
         self._monitor: threading.Thread | None = None
         self._tables: list[str] = []
+        self._unsupported_tables: set[str] = set()
 
     def start(self, config: JdbcSourceConfig) -> None:
         self._config = config
@@ -236,7 +237,12 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         return selected
 
     def _select(self, existing: Sequence[str]) -> list[str]:
-        return select_tables(self._config, existing, self._dialect.url.database)
+        selected = select_tables(self._config, existing, self._dialect.url.database)
+        for table in selected:
+            if "," in table and table not in self._unsupported_tables:
+                self._unsupported_tables.add(table)
+                logger.error("Table %s is not read: names of tables with commas are not supported", table)
+        return [table for table in selected if "," not in table]
 
     def _monitor_tables(self) -> None:
         """Request new task configurations whenever the list of tables changes."""

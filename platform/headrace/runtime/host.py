@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 import sys
+import threading
 from typing import Any, TypeVar
 
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask, Task
@@ -92,7 +93,8 @@ class Host:
 
     def _start_task(self, start: messages.StartTask) -> str:
         spec = start.spec
-        logs.set_process_context(spec.connector, f"task-{spec.number}")
+        if threading.current_thread() is threading.main_thread():  # with task.isolation=thread, it is the worker
+            logs.set_process_context(spec.connector, f"task-{spec.number}")
         plugins = Plugins(spec)
         task = plugins.make_task()
         kind = next((worker_task for kind, worker_task in _WORKER_TASKS if isinstance(task, kind)), None)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from headrace.runtime import group_signals, process_tree
@@ -223,7 +224,8 @@ class ThreadHosts:
 
         def serve() -> None:
             host_module.serve(theirs)
-            loop.call_soon_threadsafe(host._set_ended, 0)
+            with suppress(RuntimeError):  # the worker has ended, and its loop is closed
+                loop.call_soon_threadsafe(host._set_ended, 0)
 
         threading.Thread(target=serve, name=name, daemon=True).start()
         host.channel = await Channel.open(ours, HostMessage, handler)

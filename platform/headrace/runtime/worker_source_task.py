@@ -278,15 +278,17 @@ class WorkerSourceTask(WorkerTask):
     async def _flush(self, producer: Producer) -> None:
         if self._preparation is not None:
             self._preparation.cancel()
-        timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
+        # Leave time for the last commit before the process is killed.
+        graceful_ms = self.spec.worker_ms("task.shutdown.graceful.timeout.ms")
+        timeout_ms = min(self.spec.worker_ms("offset.flush.timeout.ms"), graceful_ms * 4 // 5)
         try:
             await asyncio.wait_for(producer.flush(), timeout_ms / 1000)
         except TimeoutError:
             with self._lock:
                 count = self.core.unacknowledged
             log.warning(
-                "Task %s: %d batches were not acknowledged within offset.flush.timeout.ms=%d; "
-                "after a restart they are read again",
+                "Task %s: %d batches were not acknowledged within %d ms (offset.flush.timeout.ms, or four fifths of "
+                "task.shutdown.graceful.timeout.ms); after a restart they are read again",
                 self.spec.name,
                 count,
                 timeout_ms,

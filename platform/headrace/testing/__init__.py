@@ -54,6 +54,8 @@ _MODULES = {
     "ConnectWorkerError": "worker",
 }
 
+__all__ = sorted(_MODULES)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:

@@ -44,6 +44,12 @@ def apply(
         spec = TaskSpec(connector="test", number=0, config={}, connector_config=config, worker={})
         steps = Plugins(spec).make_steps()
     else:
+        if not (isinstance(transforms, type) and issubclass(transforms, Transformation)):
+            raise TypeError(
+                f"{transforms!r} is not a transform; test a predicate in a chain: "
+                "apply({'transforms': 'a', 'transforms.a.type': ..., 'transforms.a.predicate': 'p', 'predicates': 'p', "
+                "'predicates.p.type': ...}, records)"
+            )
         steps = [Step(create(transforms, props or {}))]
     operator = RetryWithToleranceOperator(
         ErrorPolicy.from_config({}),

@@ -45,7 +45,13 @@ def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
 def task_configs(
     plugin: type[Any], props: Mapping[str, str], offsets: StoredOffsets, max_tasks: int = 1
 ) -> list[dict[str, str]]:
-    """Start the connector, return the configurations of its tasks, and stop it. Raises ConfigErrors and its errors."""
+    """Start the connector, return the configurations of its tasks, and stop it.
+
+    Raises ConfigErrors, the connector's errors, and TypeError for a value that is not text.
+    """
+    for name, text in props.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name}={text!r} must be a string, as in a connector's file")
     connector = connector_class_of(plugin)()
     connector.config = connector.config_model.parse(props)
     connector.context = ConnectorContext(props, offsets)

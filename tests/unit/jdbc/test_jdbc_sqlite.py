@@ -494,3 +494,12 @@ def test_column_added_to_a_table_is_read(database: sqlite3.Connection) -> None:
     assert after is not None
     assert [row[-1] for row in rows([after])] == ["new"]
     assert len(rows([after])[0]) == len(rows([before])[0]) + 1
+
+
+def test_table_with_a_comma_in_its_name_does_not_affect_others(
+    database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    _orders(database, 1)
+    database.execute('CREATE TABLE "a,b" (id INTEGER PRIMARY KEY)')
+    assert rows(read_all(_props(database, mode="bulk"))) == [(1, "item-1")]
+    assert "Table a,b is not read: names of tables with commas are not supported" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -26,9 +25,9 @@ class SourceConformance(Conformance):
     waits_s: ClassVar[float] = STOP_TIMEOUT_S
     """The time in which a blocked `poll` must return after `wake_up`."""
 
-    @abstractmethod
     def produce(self, count: int) -> None:
         """Add that many records to the external system, after `config` was called."""
+        raise NotImplementedError(f"{type(self).__name__} must define produce")
 
     def hostile_configs(self) -> Sequence[dict[str, str]]:
         """Return configurations whose names (of files, tables, ...) are hostile; `produce` must write to each of them.
