@@ -88,10 +88,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
         match effect:
             case Poll():
                 self.poll()
-            case Convert(polled, by_record):
+            case Convert(polled, batch, by_record):
                 assert not self.is_buffer_full
                 assert by_record is self.commits_records
-                self.carry_out(self.core.converted(polled, self.convert(polled.batch)))
+                self.carry_out(self.core.converted(polled, self.convert(batch)))
             case Send(_, records):
                 assert not self.is_buffer_full
                 self.unsent -= self.records_in(records)

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.data.errors import DataError, UnknownField
 from headrace.data.schema import Field, Schema, Type
 from headrace.data.values import validate
 
+if TYPE_CHECKING:
+    _Mapping = Mapping[str, Any]
+else:
 
-class Struct(Mapping[str, Any]):
+    class _Mapping:
+        """The methods of Mapping, without its metaclass, which makes isinstance several times slower."""
+
+        __slots__ = ()
+        get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values
+
+
+class Struct(_Mapping):
     """A value of a STRUCT schema: a mapping of field names to values, which `put` changes.
 
     As a mapping it returns a field's default if the field is null, as Java's ``Struct.get`` does. It contains every
@@ -112,6 +122,9 @@ class Struct(Mapping[str, Any]):
         from headrace.data.text import java_string
 
         return java_string(self)
+
+
+Mapping.register(Struct)
 
 
 def contains_struct(schema: Schema | None) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headrace.api.errors import ConnectError, DataError, RetriableError
@@ -38,12 +38,15 @@ RETRY_BACKOFF_MS = 100
 
 
 class PolledBatch:
-    """A batch that the task polled, until its records are acknowledged."""
+    """A batch that the task polled, until its records are acknowledged.
+
+    `batch` is None after the conversion, unless `commit_record` needs the records: they would use memory until then.
+    """
 
     __slots__ = ("batch", "results", "submission")
 
     def __init__(self, batch: SourceBatch, submission: Submission, *, keeps_results: bool) -> None:
-        self.batch = batch
+        self.batch: SourceBatch | None = batch
         self.submission = submission
         self.results: list[RecordMetadata | None] | None = [None] * len(batch) if keeps_results else None
 
@@ -75,6 +78,7 @@ class Convert:
     """Transform and convert a batch, then call `converted`. If `by_record`, apply each record alone."""
 
     polled: PolledBatch
+    batch: SourceBatch
     by_record: bool
 
 
@@ -91,6 +95,10 @@ class Send:
 
     polled: PolledBatch
     records: OutgoingRecords
+
+    def without_columns(self) -> Send:
+        """Return what `acknowledged` needs, without the converted records, which the producer has."""
+        return Send(self.polled, replace(self.records, columns=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +295,8 @@ class SourceTaskCore:
     def converted(self, polled: PolledBatch, outgoing: Sequence[OutgoingRecords]) -> list[Effect]:
         """The records of `Convert` are ready to be sent; there may be fewer of them, or none."""
         polled.submission.parts = len(outgoing)
+        if polled.results is None:
+            polled.batch = None
         self._outgoing.extend(Send(polled, records) for records in outgoing)
         return []
 
@@ -345,7 +355,7 @@ class SourceTaskCore:
         while not self._outgoing and self._polled:
             batch = self._polled.popleft()
             if len(batch):
-                return [Convert(self._submit(batch), self._commits_records)]
+                return [Convert(self._submit(batch), batch, self._commits_records)]
             self._tracker.submit(batch.source_partition, batch.source_offset, 0)
         if not self._outgoing:
             return []
@@ -381,6 +391,7 @@ class SourceTaskCore:
         while self._unreported and self._unreported[0].submission.is_acknowledged:
             polled = self._unreported.popleft()
             assert polled.results is not None
+            assert polled.batch is not None
             effects.append(CommitRecords(polled.batch, polled.results))
         return effects
 

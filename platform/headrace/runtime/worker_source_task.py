@@ -121,8 +121,8 @@ class WorkerSourceTask(WorkerTask):
         match effect:
             case core.Send():
                 self._send(effect)
-            case core.Convert(polled, by_record):
-                outgoing = self._convert_by_record(polled.batch) if by_record else self._convert(polled.batch)
+            case core.Convert(polled, batch, by_record):
+                outgoing = self._convert_by_record(batch) if by_record else self._convert(batch)
                 self.counters.batches += 1
                 self._call_core(self.core.converted, polled, outgoing)
             case core.Poll():
@@ -132,7 +132,7 @@ class WorkerSourceTask(WorkerTask):
             case core.PrepareTopic(topic):
                 self.later(self._start_preparation(topic))
             case core.Skip(send, error):
-                self._on_acknowledged(send, None, error)
+                self._on_acknowledged(send, len(send.records.columns), None, error)
             case core.CommitRecords(batch, results):
                 for record, metadata in zip(batch.to_records(), results, strict=True):
                     self._call_back(self.task.commit_record, record, metadata)
@@ -182,9 +182,12 @@ class WorkerSourceTask(WorkerTask):
         if records.topic not in producer.cluster.view.topics:
             self._call_core(self.core.topic_unknown, send)
             return
-        on_done = partial(self._on_acknowledged, send)
-        producer.send_with_callback(records.topic, records.partition, records.columns, on_done)
-        self.counters.records += len(records.columns)
+        columns, count = records.columns, len(records.columns)
+        # Only `commit_record` needs the timestamps, which the producer sets if they are missing.
+        kept = send if records.index is not None else send.without_columns()
+        on_done = partial(self._on_acknowledged, kept, count)
+        producer.send_with_callback(records.topic, records.partition, columns, on_done)
+        self.counters.records += count
 
     def _call_back(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -215,17 +218,16 @@ class WorkerSourceTask(WorkerTask):
         self._has_news.set()
         self._carry_out(effects)
 
-    def _on_acknowledged(self, send: core.Send, sent: SendMetadata | None, error: Exception | None) -> None:
-        records = send.records
+    def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
         if error is not None:
-            self._count_unwritten(records, 0 if sent is None else sent.count, error)
+            self._count_unwritten(send.records.topic, count, 0 if sent is None else sent.count, error)
         metadata = None
-        if records.index is not None and sent is not None:
-            metadata = _record_metadata(sent, records.columns.timestamps)
+        if send.records.index is not None and sent is not None:
+            metadata = _record_metadata(sent, send.records.columns.timestamps)
         self._report_event(self.core.acknowledged, send, metadata, error)
 
-    def _count_unwritten(self, records: core.OutgoingRecords, written: int, error: Exception) -> None:
-        count = len(records.columns) - written
+    def _count_unwritten(self, topic: str, sent: int, written: int, error: Exception) -> None:
+        count = sent - written
         self.counters.errors += count
         if not self._policy.tolerate:
             return
@@ -234,8 +236,8 @@ class WorkerSourceTask(WorkerTask):
             "Task %s: skipping %d of %d records that could not be written to topic %s: %s",
             self.spec.name,
             count,
-            len(records.columns),
-            records.topic,
+            sent,
+            topic,
             error,
         )
 

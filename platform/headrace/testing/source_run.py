@@ -209,8 +209,8 @@ class _SourceTaskRun:
         match effect:
             case core.Poll():
                 self._poll()
-            case core.Convert(polled, by_record):
-                self._carry_out(self._core.converted(polled, self._convert(polled.batch, by_record=by_record)))
+            case core.Convert(polled, batch, by_record):
+                self._carry_out(self._core.converted(polled, self._convert(batch, by_record=by_record)))
             case core.PrepareTopic(topic):
                 self._carry_out(self._core.topic_ready(topic))
             case core.Send():
