@@ -120,7 +120,7 @@ class Observer:
         return dict(self._end_offsets)
 
     def _tables(self) -> dict[str, int]:
-        """Return the number of rows in each table, from the statistics of its commits."""
+        """Return the number of rows in each Delta table, from the statistics in its transaction log."""
         return {table: committed_rows(self._lakehouse / table) for table in self._rows}
 
     def _connect(self) -> Consumer | None:

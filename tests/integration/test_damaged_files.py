@@ -134,7 +134,9 @@ def test_replica_refetches_records_lost_to_damage(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("what", ["{topic}-0", "{topic}-0/*.log"])
-def test_replica_refetches_records_deleted_while_running(victim: Victim, how: str, what: str) -> None:
+def test_replica_refetches_records_of_files_that_were_deleted_while_the_broker_ran(
+    victim: Victim, how: str, what: str
+) -> None:
     """A running node can still write to its deleted files; after a restart, its replica must leave the ISR."""
     path = victim.file(what.format(topic=TOPIC))
     shutil.rmtree(path) if path.is_dir() else path.unlink()

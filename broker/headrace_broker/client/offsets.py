@@ -61,7 +61,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, ListedOffset]:
     """Return the offset of the first record at or after each timestamp (ms), or of LATEST, EARLIEST, MAX_TIMESTAMP.
 
-    Raises BrokerError naming the partition, TimedOutError.
+    Raises TimedOutError, or a BrokerError that names the partition.
     """
     found: dict[TopicPartition, ListedOffset] = {}
     for topic in {topic for topic, _ in timestamps}:

@@ -204,7 +204,7 @@ class ConnectorEndpoints:
         return _offsets_response("reset", await self._herder.reset_offsets(_connector_name(request)))
 
     async def internal(self, request: Request) -> Response:
-        """Reject a request that only distributed workers send to each other."""
+        """Reject a request between workers of a group: a standalone worker belongs to none."""
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
     def _created_response(self, name: str) -> Response:

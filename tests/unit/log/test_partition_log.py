@@ -216,7 +216,7 @@ def test_last_five_batches_are_recognized_as_duplicates() -> None:
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequence_gaps_and_old_epochs_are_rejected_and_sequences_wrap() -> None:
+def test_sequences_wrap_and_gaps_and_old_producer_epochs_are_rejected() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)

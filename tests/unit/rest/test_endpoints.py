@@ -62,7 +62,7 @@ async def test_metrics_page_shows_the_running_connector(client: httpx.AsyncClien
     assert [sample.value for sample in families["kafka_connect_worker_task_startup_success"]] == [2]
 
 
-async def test_root_log_level_is_set_alone(client: httpx.AsyncClient) -> None:
+async def test_put_of_the_root_log_level_changes_only_the_root_logger(client: httpx.AsyncClient) -> None:
     level = (await client.get("/admin/loggers/root")).json()["level"]
     assert (await client.put("/admin/loggers/root", json={"level": level})).json() == ["root"]
     assert (await client.put("/admin/loggers/root", json={"level": "LOUD"})).status_code == 404

@@ -94,7 +94,7 @@ def test_clients_cannot_use_connections_reserved_for_followers_on_shared_listene
     assert (first.closed, second.closed) == (True, False)
 
 
-def test_connections_are_limited_in_total_and_per_host() -> None:
+def test_connections_are_limited_in_total_and_per_ip() -> None:
     both = router(max_connections=3, max_connections_per_ip=2)
     assert not connect(both)[1].closed
     second, _ = connect(both)
