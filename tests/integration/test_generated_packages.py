@@ -13,6 +13,7 @@ from headrace.cli.new_package import ENTRY_POINT_GROUPS, create_package
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
+MYPY_CACHE = ROOT / "build" / "mypy-plugins"  # shared by all tests that run mypy on plug-ins
 LABELS = {"source": "connector", "sink": "connector", "transform": "transform", "converter": "converter"}
 
 
@@ -21,17 +22,11 @@ def run(*command: str | Path, directory: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.fixture(scope="module")
-def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that all packages share, so that mypy analyses headrace only once."""
-    return tmp_path_factory.mktemp("mypy")
-
-
 @pytest.mark.parametrize("kind", ENTRY_POINT_GROUPS)
-def test_generated_package_passes_its_tests_and_checks(kind: str, tmp_path: Path, mypy_cache: Path) -> None:
+def test_generated_package_passes_its_tests_and_checks(kind: str, tmp_path: Path) -> None:
     root = create_package(kind, f"example-{kind}", tmp_path)
     run("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", directory=root)
-    run("-m", "mypy", "--strict", "--cache-dir", mypy_cache, directory=root)
+    run("-m", "mypy", "--strict", "--cache-dir", MYPY_CACHE, directory=root)
     run("-m", "ruff", "check", "--no-cache", "--line-length", "120", ".", directory=root)
     run("-m", "ruff", "format", "--no-cache", "--check", "--line-length", "120", ".", directory=root)
 

@@ -12,7 +12,9 @@ import pytest
 from headrace.plugins.registry import Kind, Registry
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "plugins.md"
+MYPY_CACHE = ROOT / "build" / "mypy-plugins"  # shared by all tests that run mypy on plug-ins
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_examples_pass_their_own_tests(module: Path) -> None:
 
 
 def test_examples_have_correct_types(module: Path) -> None:
-    run("mypy", "--strict", "--cache-dir", module.parent / "cache", module, directory=module.parent)
+    run("mypy", "--strict", "--cache-dir", MYPY_CACHE, module, directory=module.parent)
 
 
 def test_examples_are_found_by_name(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:

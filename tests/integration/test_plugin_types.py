@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+MYPY_CACHE = Path(__file__).parents[2] / "build" / "mypy-plugins"  # shared by all tests that run mypy on plug-ins
 
 PLUGIN = """
 from __future__ import annotations
@@ -96,7 +97,8 @@ def route(config: PollerConfig, record: ConnectRecord) -> ConnectRecord | None:
 def mypy(directory: Path, text: str) -> str:
     """Return mypy's output for a plug-in; mypy finds the platform by the file py.typed, as in a user's project."""
     (directory / "plugin.py").write_text(text)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file=", "plugin.py"]
+    options = ["--strict", "--no-error-summary", "--config-file=", "--cache-dir", str(MYPY_CACHE)]
+    command = [sys.executable, "-m", "mypy", *options, "plugin.py"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240).stdout
 
 

@@ -40,7 +40,7 @@ def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("first", "count"),
-    [(0, 20), (20, 20), pytest.param(40, 80, marks=pytest.mark.slow), pytest.param(120, 80, marks=pytest.mark.slow)],
+    [(0, 20), *(pytest.param(first, 60, marks=pytest.mark.slow) for first in (20, 80, 140))],
 )
 def test_no_record_is_lost_or_duplicated_in_two_hundred_seeds(first: int, count: int) -> None:
     _outputs([_run("--seed", str(first), "--count", str(count))])

@@ -57,7 +57,8 @@ def _variables(kind: str, name: str) -> dict[str, str]:
         raise PackageError(f"{name} is a keyword of Python: choose another name, for example {name}-{kind}")
     if package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None:
         raise PackageError(
-            f"the module {package} already exists in this Python environment: choose another name, for example {name}-{kind}"
+            f"the module {package} already exists in this Python environment: choose another name, for example "
+            f"{name}-{kind}"
         )
     class_name = "".join(part.capitalize() for part in package.split("_"))
     return {

@@ -43,8 +43,8 @@ def test_name_that_is_not_a_package_name_is_refused(name: str, tmp_path: Path) -
     ("name", "reason"),
     [
         ("class", "class is a keyword of Python"),
-        ("json", "the module json exists already"),
-        ("headrace", "the module headrace exists already"),
+        ("json", "the module json already exists"),
+        ("headrace", "the module headrace already exists"),
     ],
 )
 def test_name_that_hides_another_module_is_refused_with_a_suggestion(name: str, reason: str, tmp_path: Path) -> None:
