@@ -34,7 +34,7 @@ from headrace.runtime.sink_task_core import (
 from support.sink_chunks import Chunk, records_of
 
 PARTITIONS = [("t", 0), ("t", 1), ("t", 2)]
-POLLS_MAX = 2
+POLLS_MAX = 3
 Partition = tuple[str, int]
 
 

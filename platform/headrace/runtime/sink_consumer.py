@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 POLL_TIMEOUT_MS = 1000
 DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
 LEAVE_TIMEOUT_S = 2.0
-POLLS_MAX = 2  # polls whose records may wait for the task
+POLLS_MAX = 3  # polls whose records may wait for the task, the current one included
 RETRY_BACKOFF_MS = 100
 REBALANCE_CHECK_S = 0.5
 
