@@ -97,6 +97,12 @@ def test_query_with_columns_without_a_connect_type_is_read(database: Database, p
     assert rows(read_all(props)) == [(1, *ODD_TEXTS)]
 
 
+def test_query_may_contain_percent_signs(database: Database, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int); INSERT INTO t VALUES (1), (2), (3)")
+    props = {**props, "query": "SELECT id FROM t WHERE id % 2 = 1 AND 'a%' LIKE 'a%'", "topic.prefix": "odd"}
+    assert sorted(rows(read_all(props))) == [(1,), (3,)]
+
+
 def test_unsupported_columns_are_skipped_with_a_warning_if_configured(
     database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

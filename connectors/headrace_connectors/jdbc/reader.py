@@ -151,7 +151,7 @@ class TableReader:
         """
         table, dialect = self.source.table, self._dialect
         if not table:
-            self._columns = dialect.query_columns(connection, dialect.escape_parameter_markers(self._config.sql))
+            self._columns = dialect.query_columns(connection, self._config.sql)
         elif (shape := dialect.shape(connection, table)) != self._shape or not self._columns:
             self._columns, self._shape = dialect.table_columns(table), shape
         if not self._columns:
