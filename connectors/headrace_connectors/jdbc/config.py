@@ -366,7 +366,7 @@ def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _mapping_error(item: str, *, has_list: bool) -> str | None:
-    """Return what is wrong with `regex:column` or `regex:[column1|column2]`, None if it is valid."""
+    """Return the error in `regex:column` or `regex:[column1|column2]`, None if it is valid."""
     pattern, separator, columns = item.rpartition(":")
     form = "regex:[column1|column2]" if has_list else "regex:column"
     is_list = columns.startswith("[") and columns.endswith("]")

@@ -55,8 +55,8 @@ class PolledBatch:
 class OutgoingRecords:
     """Converted records for one topic; partition None = the producer selects it.
 
-    `index` is the position of the record in its polled batch. It is None if the records are of a task that does not
-    override `commit_record`, so that nobody needs the positions.
+    `index` is the position of the record in its polled batch. It is None if the task does not override
+    `commit_record`, because nothing else needs the position.
     """
 
     topic: str

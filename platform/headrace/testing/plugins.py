@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
 from headrace.api.converter import RawHeaders
@@ -12,11 +12,12 @@ from headrace.data.batch import from_records
 from headrace.data.records import ConnectRecord
 from headrace.data.schema import Schema
 from headrace.plugins.creation import create, create_converter
-from headrace.runtime.chain import Step, TransformChain
+from headrace.runtime.chain import Step
 from headrace.runtime.error_policy import ErrorPolicy, ToleranceExceeded
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins
-from headrace.runtime.tolerance import RetryWithToleranceOperator
+from headrace.testing.task_configs import transform_chain
+from headrace.testing.virtual_time import VirtualClock
 
 _R = TypeVar("_R", bound=ConnectRecord)
 
@@ -51,15 +52,7 @@ def apply(
                 "'predicates.p.type': ...}, records)"
             )
         steps = [Step(create(transforms, props or {}))]
-    operator = RetryWithToleranceOperator(
-        ErrorPolicy.from_config({}),
-        report=lambda failure, part: None,
-        describe=repr,
-        now_ms=lambda: 0,
-        wait_ms=lambda delay_ms: True,
-        rng=Random(0),
-    )
-    chain = TransformChain(steps, operator)
+    chain = transform_chain(steps, ErrorPolicy.from_config({}), VirtualClock(math.inf), lambda failure, part: None)
     try:
         results = [
             each for batch in from_records(records) for result in chain.apply(batch) for each in _records(result)

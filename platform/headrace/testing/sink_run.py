@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from headrace.api.errors import RetriableError
@@ -14,10 +13,14 @@ from headrace.data.batch import SinkBatch, from_records
 from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime import sink_task_core as core
-from headrace.runtime.chain import TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
-from headrace.runtime.tolerance import RetryWithToleranceOperator
-from headrace.testing.task_configs import CONNECTOR_NAME, connector_class_of, task_configs, task_plugins
+from headrace.testing.task_configs import (
+    CONNECTOR_NAME,
+    connector_class_of,
+    task_configs,
+    task_plugins,
+    transform_chain,
+)
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 
 MAX_POLL_RECORDS = 500
@@ -180,15 +183,7 @@ class _SinkTaskRun:
         config = task_configs(plugin, props, StoredOffsets())[0]
         self._task: SinkTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
         self._plugins = task_plugins(plugin, props, config)
-        operator = RetryWithToleranceOperator(
-            self._policy,
-            report=self._report_failure,
-            describe=repr,
-            now_ms=lambda: self._clock.now_ms,
-            wait_ms=lambda delay_ms: self._clock.wait(delay_ms / 1000),
-            rng=Random(0),
-        )
-        self._chain = TransformChain(self._plugins.make_steps(), operator)
+        self._chain = transform_chain(self._plugins.make_steps(), self._policy, self._clock, self._report_failure)
         self._task.context = _SinkContext(self, self._clock, config)
 
     def run_to_the_end(self) -> bool:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from headrace.api.task import RecordMetadata, SourceTask
@@ -15,10 +14,14 @@ from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import source_task_core as core
-from headrace.runtime.chain import TransformChain
 from headrace.runtime.error_policy import ErrorPolicy, Failure
-from headrace.runtime.tolerance import RetryWithToleranceOperator
-from headrace.testing.task_configs import CONNECTOR_NAME, connector_class_of, task_configs, task_plugins
+from headrace.testing.task_configs import (
+    CONNECTOR_NAME,
+    connector_class_of,
+    task_configs,
+    task_plugins,
+    transform_chain,
+)
 from headrace.testing.virtual_time import StoredOffsets, VirtualClock, VirtualContext
 
 IDLE_S = 60.0
@@ -160,15 +163,7 @@ class _SourceTaskRun:
             tolerates_errors=policy.tolerate,
             commits_records=type(self._task).commit_record is not SourceTask.commit_record,
         )
-        operator = RetryWithToleranceOperator(
-            policy,
-            report=self._report_failure,
-            describe=repr,
-            now_ms=lambda: self._clock.now_ms,
-            wait_ms=lambda delay_ms: self._clock.wait(delay_ms / 1000),
-            rng=Random(0),
-        )
-        self._chain = TransformChain(self._plugins.make_steps(), operator)
+        self._chain = transform_chain(self._plugins.make_steps(), policy, self._clock, self._report_failure)
         self._task.context = _SourceContext(self._clock, config, number, run._stored)
 
     def run_to_the_end(self) -> bool:

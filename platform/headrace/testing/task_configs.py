@@ -1,15 +1,19 @@
-"""Starts connectors in memory to obtain the configurations of their tasks."""
+"""Creates the parts of a task in memory: its configuration from its connector, its plug-ins, its transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 from headrace.api.connector import Connector, connector_for
 from headrace.api.task import Task
+from headrace.runtime.chain import Step, TransformChain
+from headrace.runtime.error_policy import ErrorPolicy, Failure
 from headrace.runtime.spec import TaskSpec
 from headrace.runtime.task_plugins import Plugins, class_path
-from headrace.testing.virtual_time import StoredOffsets
+from headrace.runtime.tolerance import RetryWithToleranceOperator
+from headrace.testing.virtual_time import StoredOffsets, VirtualClock
 
 CONNECTOR_NAME = "test"
 
@@ -73,3 +77,18 @@ def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[st
         worker={},
     )
     return Plugins(spec)
+
+
+def transform_chain(
+    steps: Sequence[Step], policy: ErrorPolicy, clock: VirtualClock, report: Callable[[Failure, Any], None]
+) -> TransformChain:
+    """Return a chain of transforms that retries in virtual time; `report` receives tolerated failures."""
+    operator = RetryWithToleranceOperator(
+        policy,
+        report=report,
+        describe=repr,
+        now_ms=lambda: clock.now_ms,
+        wait_ms=lambda delay_ms: clock.wait(delay_ms / 1000),
+        rng=Random(0),
+    )
+    return TransformChain(steps, operator)
