@@ -74,6 +74,12 @@ class JournalSinkTask(_Journal, SinkTask[JournalConfig]):
             for record in batch.to_records():
                 copy = SinkRecord(topic="t", partition=0, offset=record.offset, value="changed")
                 self.context.errant_record_reporter.report(copy, DataError("copied")).result(10)
+        if self.config.mode == "swallowed":
+            for record in batch.to_records():
+                try:
+                    self.context.errant_record_reporter.report(record, DataError("bad"))
+                except Exception as error:
+                    self.note("swallowed", str(error))
         if self.config.mode == "slow":
             time.sleep(0.1)
         self.note("put", batch.values, list(batch.offsets))
@@ -239,9 +245,9 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
     assert len(entries(worker, "put")) == 1
 
 
-def test_slow_sink_task_is_paused_between_puts_and_stays_in_its_group(worker: Worker) -> None:
-    """The task takes 5 s to put the records of one poll. This is twice max.poll.interval.ms, after which a consumer
-    would have to leave its group.
+def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(worker: Worker) -> None:
+    """The task takes 5 s to put its records, and is paused for 3 s. Both are longer than max.poll.interval.ms, after
+    which a consumer that does not poll would have to leave its group.
     """
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
@@ -253,16 +259,56 @@ def test_slow_sink_task_is_paused_between_puts_and_stays_in_its_group(worker: Wo
     wait_for(lambda: len(put()) >= 4, "the first puts")
     worker.request("PUT", "/connectors/sink/pause")
     worker.wait_for_state("sink", "PAUSED")
-    wait_for(
-        lambda: worker.request("GET", "/connectors/sink/status")["tasks"][0]["state"] == "PAUSED", "the state PAUSED"
-    )
-    assert len(put()) < 50
+    worker.wait_for_task_state("sink", 0, "PAUSED")
+    paused_at = len(put())
+    assert paused_at < 50
+    time.sleep(3)  # the condition is the passage of time: longer than max.poll.interval.ms
+    assert len(put()) == paused_at
     worker.request("PUT", "/connectors/sink/resume")
     wait_for(lambda: len(put()) >= 100, "all records")
     assert put() == list(range(100))
     assert all(len(values) <= 2 for values, _ in entries(worker, "put"))
     assert len(entries(worker, "open")) == 1
     assert entries(worker, "close") == []
+
+
+def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_for_its_backlog(worker: Worker) -> None:
+    """The backlog takes 20 s to put, and the task's consumer may take 60 s to rejoin its group."""
+    from confluent_kafka import Consumer
+
+    topics = ["t0", "t1"]
+    for topic in topics:
+        write_topic(worker.bootstrap_servers(), topic, [(None, b"%d" % n) for n in range(200)])
+    limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "60000"}
+    sink(worker, ",".join(topics), "slow", **limits)
+    wait_for(lambda: len(entries(worker, "put")) >= 2, "the first puts")
+    assigned: list[int] = []
+    member = Consumer({
+        "bootstrap.servers": worker.bootstrap_servers(), "group.id": "connect-sink", "enable.auto.commit": False,
+        "partition.assignment.strategy": "range",
+    })  # fmt: skip
+    try:
+        member.subscribe(topics, on_assign=lambda _, partitions: assigned.append(len(partitions)))
+        started = time.monotonic()
+        while not assigned:
+            member.poll(0.1)
+            assert time.monotonic() - started < 10, "the member waits for the puts of the task"
+    finally:
+        member.close()
+    puts = len(entries(worker, "put"))
+    wait_for(lambda: len(entries(worker, "put")) > puts, "the task continues")
+    assert entries(worker, "close") != []
+    assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
+
+
+def test_task_fails_if_it_catches_the_error_of_a_report_and_errors_are_not_tolerated(worker: Worker) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
+    sink(worker, "t", "swallowed", **{"errors.log.enable": "true"})
+    worker.wait_for_task_state("sink", 0, "FAILED")
+    assert len(entries(worker, "swallowed")) == 3
+    trace = worker.status("sink")["tasks"][0]["trace"]
+    assert "Tolerance exceeded in error handler" in trace, trace
+    assert committed(worker) in (None, 0)
 
 
 def test_errant_records_are_sent_to_the_dead_letter_queue(worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Model-based test of SinkTaskCore's delivery guarantees; the model has a log of records for each partition."""
+"""Model-based test of SinkTaskCore's delivery guarantees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headrace.runtime.sink_task_core import (
     Commit,
     Convert,
     Effect,
-    Fail,
     Open,
     Opened,
     Poll,
@@ -25,12 +24,11 @@ from headrace.runtime.sink_task_core import (
     Release,
     Report,
     Reported,
-    ReportState,
     Seek,
     SetPaused,
     SinkTaskCore,
-    Wait,
 )
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from support.sink_chunks import Chunk, records_of
 
 PARTITIONS = [("t", 0), ("t", 1), ("t", 2)]
@@ -39,7 +37,10 @@ Partition = tuple[str, int]
 
 
 class SinkTaskMachine(RuleBasedStateMachine):
-    """Drives a SinkTaskCore with a simulated consumer, task and group; flushed and reported records are durable."""
+    """Drives a SinkTaskCore with a simulated consumer, task and consumer group.
+
+    Records are durable as soon as the task has flushed or reported them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.paused: frozenset[Partition] = frozenset()
         self.polls = POLLS_MAX
         self.epoch = 0
-        self.group: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)  # the group's committed offsets
+        self.group: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)  # the consumer group's committed offsets
         self.pending_commits: list[Commit] = []
         self.buffered: set[tuple[Partition, int]] = set()  # records that were put but not flushed
         self.durable: set[tuple[Partition, int]] = set()
@@ -62,7 +63,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.is_stopped = False
         self.tolerates_errors = True
 
-    # Execution of the core's effects
+    # Execution of SinkTaskCore's effects
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -119,7 +120,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 pass
 
     def put(self, records: SinkRecords) -> None:
-        """Put the records with the result `put_plan`; check that they are in order and their partitions are open."""
+        """Put `records` with the result `put_plan`. Checks their order, and that their partitions are open."""
         ids = [((record.topic or "", record.partition or 0), record.offset) for record in records]
         assert len(ids) <= 3
         assert all(partition in self.open for partition, _ in ids), "put after revocation"
@@ -196,7 +197,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.polls > 0 and not self.has_failed)
     def poll(self, counts: dict[Partition, int], is_current: bool) -> None:
-        """Complete a poll; records that are not current were fetched before the last seek, and are fetched again."""
+        """Complete a poll. If `is_current` is false, its records were fetched before the last seek."""
         self.polls -= 1
         chunks = []
         for partition, count in counts.items():
@@ -269,7 +270,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.has_failed and not self.is_stopped)
     def stop_after_failure(self) -> None:
-        """A failed task is stopped, too: it commits what it put before."""
+        """Stop a failed task. It still commits the offsets of records put before the failure."""
         self.has_failed, self.is_stopped = False, True
         self.put_plan, self.flush_fails = None, False
         self.carry_out(self.core.on_stop())
@@ -281,7 +282,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
             assert all((partition, each) in self.durable for each in range(offset))
 
     def teardown(self) -> None:
-        """Resume the task and all partitions at the end: every fetched record must be put and committed."""
+        """Resume the task and all partitions. Every fetched record must then be put and committed."""
         if self.is_stopped or self.has_failed or not self.positions:
             return
         self.put_plan, self.flush_fails = None, False

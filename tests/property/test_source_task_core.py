@@ -1,6 +1,7 @@
-"""Model-based test of SourceTaskCore's delivery guarantees; the model has a list of records for each partition.
+"""Model-based test of SourceTaskCore's delivery guarantees.
 
-Record n of a source partition has the value n and the offset n + 1, which means "resume after record n".
+Record n of a source partition has the value n and the source offset n + 1, from which a restarted
+task resumes after record n.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from headrace.runtime.source_task_core import (
     CommitTask,
     Convert,
     Effect,
-    Fail,
     OutgoingRecords,
     Poll,
     PrepareTopic,
-    ReportState,
     ReportTopic,
     Send,
     Skip,
     SourceTaskCore,
     Stop,
-    Wait,
 )
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 
 PARTITIONS = 2
 TOPICS = ("even", "odd")
 DROPPED = 7
-"""A transform drops every record whose number is divisible by `DROPPED`."""
+"""The transform drops every record whose number is divisible by `DROPPED`."""
 POLL_RECORDS_MAX = 3
 
 
 class SourceTaskMachine(RuleBasedStateMachine):
-    """Drives a SourceTaskCore with a simulated task, producer and offset store, from which a killed task resumes."""
+    """Drives a SourceTaskCore with a simulated task, producer and offset store.
+
+    A killed task resumes from the offset store.
+    """
 
     @initialize(tolerates_errors=st.booleans(), commits_records=st.booleans(), takes_risks=st.booleans())
     def create(self, tolerates_errors: bool, commits_records: bool, takes_risks: bool) -> None:
@@ -65,10 +67,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.is_buffer_full = False
         self.in_flight: list[Send] = []
-        self.unsent: set[tuple[int, int]] = set()  # polled records, except those dropped or sent
+        self.unsent: set[tuple[int, int]] = set()  # polled records that were neither dropped nor sent
         self.preparing: str | None = None
         self.is_preparation_failing = False
-        self.commits: list[list[Offset]] = []  # commits in progress
+        self.commits: list[list[Offset]] = []  # offset commits in progress
         self.committed_records: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.written: set[tuple[int, int]] = set()
         self.poll_plan: list[tuple[int, int]] | None = []
@@ -78,7 +80,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         self.used_topics: list[str] = []
         self.expects_failure = False
 
-    # Execution of the core's effects
+    # Execution of SourceTaskCore's effects
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -203,7 +205,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         prepares_topics=st.booleans(),
     )
     def run(self, plan: list[tuple[int, int]] | None, prepares_topics: bool) -> None:
-        """Run the task until its thread waits; the first poll returns `plan`, or fails if `plan` is None."""
+        """Run the task until its thread waits. The first poll returns `plan`, or fails if `plan` is None."""
         self.poll_plan = plan
         for _ in range(50):
             effects = self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full)
@@ -297,13 +299,13 @@ class SourceTaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.takes_risks)
     @rule()
     def kill(self) -> None:
-        """Kill the task; offset commits in progress are lost."""
+        """Kill the task and start it again. Offset commits in progress are lost."""
         self.start_task()
 
     @precondition(lambda self: self.is_running)
     @rule()
     def stop(self) -> None:
-        """Stop the task; `finish` then acknowledges the records in flight, or loses them."""
+        """Stop the task. `finish` then acknowledges or loses the records in flight."""
         self.carry_out(self.core.on_stop())
         for _ in range(100):
             if self.has_stopped or self.has_failed or (self.preparing and not self.is_buffer_full):
@@ -315,7 +317,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
     def finish(self, is_acknowledged: bool) -> None:
         while is_acknowledged and self.in_flight:
             self.acknowledge_first()
-        if self.commits:  # the commit in progress fails
+        if self.commits:  # an offset commit in progress fails
             offsets = self.commits.pop()
             self.carry_out(self.core.commit_failed(TimeoutError("closed")))
             assert offsets

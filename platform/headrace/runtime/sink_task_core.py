@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from headrace.api.errors import RecordErrors, RetriableError
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime.sink_offsets import SinkOffsets, TopicPartition
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 
 log = logging.getLogger(__name__)
 
@@ -160,27 +161,6 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class Reported:
     """Call `reported`: all failed records of the put were reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportState:
-    """Report to the worker that the task is running or paused."""
-
-    is_paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Fail the task."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for an event, at most until that time in ms; None waits without a limit."""
-
-    until_ms: int | None
 
 
 Effect = (

@@ -30,6 +30,7 @@ from headrace.api.task import RecordMetadata
 from headrace.data.batch import SourceBatch, from_records
 from headrace.data.records import SourceRecord
 from headrace.runtime.offsets_tracker import Offset, OffsetsTracker, Submission
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.stores.offset_keys import canonical
 
 log = logging.getLogger(__name__)
@@ -134,27 +135,6 @@ class CommitRecords:
 @dataclass(frozen=True, slots=True)
 class CommitTask:
     """Call the task's `commit`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportState:
-    """Report to the worker that the task is running or paused."""
-
-    is_paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Fail the task."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait for an event, at most until that time in ms; None waits without a limit."""
-
-    until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

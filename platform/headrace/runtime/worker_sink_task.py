@@ -28,6 +28,7 @@ from headrace.runtime.record_lookup import read_record
 from headrace.runtime.sink_consumer import Assigned, ConsumerEvent, ConsumerFailed, Polled, Revoked, SinkConsumer
 from headrace.runtime.sink_errors import SinkErrors
 from headrace.runtime.sink_offsets import TopicPartition
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
 from headrace_broker.client.config import ClientConfig
@@ -125,7 +126,7 @@ class WorkerSinkTask(WorkerTask):
 
     def _carry_out_one(self, effect: core.Effect) -> None:
         match effect:
-            case core.Wait(until_ms):
+            case Wait(until_ms):
                 self._wait_for_event(until_ms)
             case core.Convert(fetched):
                 records = SinkRecords([batch for each in fetched for batch in self._convert(each)])
@@ -149,7 +150,7 @@ class WorkerSinkTask(WorkerTask):
                 self.from_loop(self._running.seek(positions))
             case core.SetPaused(paused, resumed):
                 self.from_loop(self._running.pause(paused, resumed))
-            case core.ReportState():
+            case ReportState():
                 self.report_running()
             case core.Open(partitions):
                 for topic in {topic for topic, _ in partitions}:
@@ -164,7 +165,7 @@ class WorkerSinkTask(WorkerTask):
                 self._carry_out(self.core.release(released))
             case core.Close(partitions):
                 self.task.close(partitions)
-            case core.Fail(error):
+            case Fail(error):
                 raise error
 
     def _wait_for_event(self, until_ms: int | None) -> None:
@@ -280,7 +281,7 @@ class WorkerSinkTask(WorkerTask):
             case Revoked(partitions, is_lost):
                 return self.core.on_revoked(partitions, is_lost=is_lost)
             case ConsumerFailed(error):
-                return [core.Fail(error)]
+                return [Fail(error)]
 
     async def _open_consumer(self) -> None:
         config, spec = self.plugins.connector_config, self.spec

@@ -24,6 +24,7 @@ from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
 from headrace.runtime.worker_task import TaskContext, WorkerTask
@@ -49,7 +50,7 @@ class WorkerSourceTask(WorkerTask):
             commits_records=type(self.task).commit_record is not SourceTask.commit_record,
         )
         self._lock = threading.Lock()  # around every call of the core
-        self._has_news = threading.Event()  # the event loop has called the core
+        self._core_called = threading.Event()  # the event loop has called the core
         self._commit_lock = asyncio.Lock()
         self._producer: Producer | None = None
         self._topic_creator: TopicCreator | None = None
@@ -107,7 +108,7 @@ class WorkerSourceTask(WorkerTask):
         """Carry out the core's next step; return whether the task has stopped."""
         producer = self._producer
         assert producer is not None
-        self._has_news.clear()
+        self._core_called.clear()
         with self._lock:
             effects = self.core.next_step(_monotonic_ms(), is_buffer_full=producer.is_buffer_full)
         self._carry_out(effects)
@@ -127,8 +128,8 @@ class WorkerSourceTask(WorkerTask):
                 self._call_core(self.core.converted, polled, outgoing)
             case core.Poll():
                 self._poll()
-            case core.Wait(until_ms):
-                self._has_news.wait(None if until_ms is None else max(0, until_ms - _monotonic_ms()) / 1000)
+            case Wait(until_ms):
+                self._core_called.wait(None if until_ms is None else max(0, until_ms - _monotonic_ms()) / 1000)
             case core.PrepareTopic(topic):
                 self.later(self._start_preparation(topic))
             case core.Skip(send, error):
@@ -140,11 +141,11 @@ class WorkerSourceTask(WorkerTask):
                 self._call_back(self.task.commit)
             case core.CommitOffsets():
                 self.from_loop(self._commit_offsets(effect))
-            case core.ReportState():
+            case ReportState():
                 self.report_running()
             case core.ReportTopic(topic):
                 self.use_topic(topic)
-            case core.Fail(error):
+            case Fail(error):
                 raise error
             case core.Stop():
                 return
@@ -215,7 +216,7 @@ class WorkerSourceTask(WorkerTask):
     def _report_event(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> None:
         """Call the core, and end the wait of the task's thread."""
         effects = self._call_core(method, *arguments)
-        self._has_news.set()
+        self._core_called.set()
         self._carry_out(effects)
 
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:

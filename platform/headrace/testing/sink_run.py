@@ -14,6 +14,7 @@ from headrace.data.records import SinkRecord
 from headrace.data.sink_records import SinkRecords
 from headrace.runtime import sink_task_core as core
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
@@ -179,6 +180,7 @@ class _SinkTaskRun:
         self._positions: dict[TopicPartition, int] = {}
         self._paused: frozenset[TopicPartition] = frozenset()
         self._reports_requested_commit = False
+        self._untolerated: ToleranceExceeded | None = None  # the first error that fails the task
         self._policy = ErrorPolicy.from_config({**props, "errors.log.enable": "false"})
         config = task_configs(plugin, props, StoredOffsets())[0]
         self._task: SinkTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
@@ -208,7 +210,7 @@ class _SinkTaskRun:
             step = self._core.next_step(self._clock.now_ms)
             self._carry_out(step)
             wait = step[-1]
-            if not isinstance(wait, core.Wait):
+            if not isinstance(wait, Wait):
                 continue
             if wait.until_ms is not None:
                 self._clock.wait(wait.until_ms / 1000 - self._clock.now_s)
@@ -277,9 +279,9 @@ class _SinkTaskRun:
                 self.report(records[index], error)
             case core.Reported():
                 self._carry_out(self._core.reported(now_ms=self._clock.now_ms))
-            case core.Fail(error):
+            case Fail(error):
                 raise error
-            case core.Poll() | core.ReportState() | core.Wait():
+            case core.Poll() | ReportState() | Wait():
                 return
 
     def _transformed(self, fetched: _Fetched) -> list[SinkBatch]:
@@ -302,6 +304,8 @@ class _SinkTaskRun:
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._carry_out(self._core.put_failed(error, now_ms=self._clock.now_ms))
         else:
+            if self._untolerated is not None:
+                raise self._untolerated
             self._carry_out(self._core.put_succeeded(now_ms=self._clock.now_ms))
         self._inject(fault)
 
@@ -358,9 +362,14 @@ class _SinkTaskRun:
         self._core.set_retry_timeout(timeout_ms)
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Report a record, as the dead letter queue would. Raises ToleranceExceeded if errors are not tolerated."""
+        """Record a record for the dead letter queue.
+
+        Raises ToleranceExceeded if errors are not tolerated; the task then fails even if it catches the exception.
+        """
         if not self._policy.tolerate:
-            raise ToleranceExceeded(f"errors.tolerance=none, and record {record!r} failed: {error}") from error
+            exceeded = ToleranceExceeded(f"errors.tolerance=none, and record {record!r} failed: {error}")
+            self._untolerated = self._untolerated or exceeded
+            raise exceeded from error
         self._run.reported.append((record, error))
 
     def _report_failure(self, failure: Failure, part: Any) -> None:

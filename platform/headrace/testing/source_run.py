@@ -15,6 +15,7 @@ from headrace.data.records import SourceRecord
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime import source_task_core as core
 from headrace.runtime.error_policy import ErrorPolicy, Failure
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.testing.task_configs import (
     CONNECTOR_NAME,
     connector_class_of,
@@ -219,12 +220,12 @@ class _SourceTaskRun:
                     self._call("commit_record", self._task.commit_record, record, metadata)
             case core.CommitTask():
                 self._call("commit", self._task.commit)
-            case core.Fail(error):
+            case Fail(error):
                 raise error
-            case core.Wait(until_ms):
+            case Wait(until_ms):
                 assert until_ms is not None, "nothing can end this wait"
                 self._clock.wait(until_ms / 1000 - self._clock.now_s)
-            case core.ReportState() | core.ReportTopic() | core.Skip() | core.Stop():
+            case ReportState() | core.ReportTopic() | core.Skip() | core.Stop():
                 return
 
     def _poll(self) -> None:

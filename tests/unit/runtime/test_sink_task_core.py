@@ -1,4 +1,4 @@
-"""The rules of sink tasks: each test passes events to the core and compares the effects."""
+"""Tests of SinkTaskCore. Each test passes events to it and compares the effects that it returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headrace.runtime.sink_task_core import (
     Commit,
     Convert,
     Effect,
-    Fail,
     Open,
     Opened,
     Poll,
@@ -25,12 +24,11 @@ from headrace.runtime.sink_task_core import (
     Release,
     Report,
     Reported,
-    ReportState,
     Seek,
     SetPaused,
     SinkTaskCore,
-    Wait,
 )
+from headrace.runtime.task_effects import Fail, ReportState, Wait
 from support.sink_chunks import Chunk, records_of
 
 A, B = ("t", 0), ("t", 1)
@@ -43,7 +41,7 @@ def assigned_core(*partitions: tuple[str, int], **options: Any) -> SinkTaskCore:
 
 
 def put_next(core: SinkTaskCore, now_ms: int = 0) -> SinkRecords:
-    """Let the core take fetched records, convert them, and return the records of the resulting put."""
+    """Convert the records that `core` has fetched, and return the records of its next put."""
     convert = next(effect for effect in core.next_step(now_ms) if isinstance(effect, Convert))
     [put] = core.converted(records_of(convert.fetched), now_ms=now_ms)
     assert isinstance(put, Put)
@@ -55,7 +53,7 @@ def offsets_of(records: SinkRecords) -> list[tuple[int, int]]:
 
 
 def committed(core: SinkTaskCore) -> dict[tuple[str, int], int]:
-    """Commit as a task whose `pre_commit` returns its argument; return the committed offsets."""
+    """Commit offsets as for a task whose `pre_commit` returns its argument, and return the committed offsets."""
     effects = core.on_commit_due()
     [pre_commit] = effects
     assert isinstance(pre_commit, PreCommit)
@@ -85,7 +83,7 @@ def test_put_has_at_most_max_poll_records(records_max: int) -> None:
     assert [each for put in puts for each in put] == [(0, n) for n in range(4)] + [(1, n) for n in range(3)]
 
 
-def test_empty_poll_is_put_as_no_records() -> None:
+def test_empty_poll_results_in_a_put_without_records() -> None:
     core = assigned_core()
     [put, poll] = core.on_fetched([])
     assert isinstance(put, Put)
@@ -134,7 +132,7 @@ def test_record_errors_are_reported_and_other_records_count_as_put() -> None:
     assert isinstance(core.next_step(0)[-1], Wait)
 
 
-def test_retriable_record_error_redelivers_that_record_alone_and_limits_the_offset() -> None:
+def test_retriable_record_error_redelivers_only_that_record_and_limits_the_committed_offset() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 3), Chunk(B, 0, 2)])
     records = put_next(core)
@@ -152,12 +150,12 @@ def test_retriable_record_error_redelivers_that_record_alone_and_limits_the_offs
     assert offsets_of(put_next(core, 100)) == [(0, 3), (0, 4)]
 
 
-def test_report_that_fails_the_task_commits_nothing_of_the_put() -> None:
+def test_error_report_that_fails_the_task_commits_no_records_of_the_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
     core.put_failed(RecordErrors({1: DataError("bad")}), now_ms=0)
-    [pre_commit, _] = core.on_stop()  # the report has raised an exception
+    [pre_commit, _] = core.on_stop()  # as after a report that raises an exception
     assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
@@ -170,7 +168,7 @@ def test_record_errors_with_an_unknown_index_fail_the_task() -> None:
     assert str(fail.error) == "put raised RecordErrors for record 3, but there were 3 records"
 
 
-def test_other_exceptions_of_put_fail_the_task_and_commit_nothing_of_it() -> None:
+def test_other_exception_of_put_fails_the_task_without_committing_the_records() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -181,7 +179,7 @@ def test_other_exceptions_of_put_fail_the_task_and_commit_nothing_of_it() -> Non
     assert release == Release(frozenset({A}))
 
 
-def test_revocation_commits_closes_and_drops_held_records() -> None:
+def test_revocation_commits_offsets_closes_partitions_and_drops_held_records() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -263,7 +261,7 @@ def test_paused_task_puts_nothing_until_it_is_resumed() -> None:
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_stopped_core_ignores_late_events() -> None:
+def test_stopped_sink_task_core_ignores_late_events() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 1)])
     core.on_stop()
@@ -283,7 +281,7 @@ def test_consumer_may_poll_again_when_at_most_one_chunk_is_held() -> None:
     assert core.next_step(0)[0] == Poll(1)
 
 
-def test_offset_advances_past_chunks_without_records() -> None:
+def test_committed_offset_advances_past_chunks_without_records() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 0, next_offset=5)])
     assert isinstance(core.next_step(0)[-1], Wait)
@@ -298,12 +296,12 @@ def test_offsets_beyond_put_records_are_not_committed(caplog: pytest.LogCaptureF
     assert "the partition is not assigned" in caplog.text
 
 
-def test_partitions_are_opened_in_order() -> None:
+def test_assigned_partitions_are_opened_in_sorted_order() -> None:
     core = SinkTaskCore("c-0")
     assert core.on_assigned({B: 0, A: 0}) == [Open([A, B]), Opened()]
 
 
-def test_offsets_and_pauses_that_open_requests_take_effect_before_the_first_put() -> None:
+def test_offsets_and_pauses_requested_by_open_take_effect_before_the_first_put() -> None:
     core = SinkTaskCore("c-0")
     core.on_assigned({A: 0, B: 0})
     core.request_offsets({A: 3})
@@ -319,7 +317,7 @@ def test_committed_offset_follows_the_newest_commit_even_if_it_is_lower() -> Non
     core.put_succeeded(now_ms=0)
     core.commit_succeeded({A: 5}, 1)
     core.commit_succeeded({A: 1}, 2)
-    core.commit_succeeded({A: 5}, 1)  # a late result
+    core.commit_succeeded({A: 5}, 1)  # the first commit's result arrives after the second commit's
     assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
@@ -331,7 +329,7 @@ def test_dropped_records_count_as_put() -> None:
     assert committed(core) == {A: 3}
 
 
-def test_take_keeps_partitions_and_order() -> None:
+def test_taken_sink_records_keep_partitions_and_order() -> None:
     records = SinkRecords([SinkBatch("t", [0, 1, 2], partition=0, offsets=[0, 1, 2]),
                            SinkBatch("t", [3, 4], partition=1, offsets=[0, 1])])  # fmt: skip
     taken = records.take([0, 2, 4])

@@ -1,7 +1,8 @@
-"""`run_sink`: a sink task in memory, with the decisions of a worker."""
+"""Tests of `run_sink`, which runs a sink task in memory and calls it as a worker does."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.api import (
     Config,
+    ConnectError,
     ConnectRecord,
     DataError,
     RecordErrors,
@@ -31,11 +33,11 @@ class StoreConfig(Config):
 
 
 STORED: dict[str, list[tuple[str, int, int, Any]]] = {}
-"""The records that the tasks stored, by path: it outlives a task like an external system."""
+"""The records that the tasks have stored, by path. Like an external system, it outlives a task."""
 
 
 class StoreTask(SinkTask[StoreConfig]):
-    """Buffers records until `flush`."""
+    """Buffers records until `flush` stores them."""
 
     def start(self, config: StoreConfig) -> None:
         self._stored = STORED.setdefault(config.path, [])
@@ -59,6 +61,11 @@ class StoreTask(SinkTask[StoreConfig]):
                 reporter = self.context.errant_record_reporter
                 assert reporter is not None
                 reporter.report(record, DataError("no number")).result(0)
+            elif self.config.mode == "swallowed report":
+                reporter = self.context.errant_record_reporter
+                assert reporter is not None
+                with contextlib.suppress(Exception):
+                    reporter.report(record, DataError("no number"))
             else:
                 errors[index] = DataError("no number")
         if errors:
@@ -91,7 +98,7 @@ def test_all_records_are_put_and_committed(props: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("fault", [Rebalance(2), LostPartitions(2), Restart(2), LostPut(2), Pause(2)])
-def test_faults_lose_nothing(props: dict[str, str], fault: Any) -> None:
+def test_simulated_faults_lose_no_records(props: dict[str, str], fault: Any) -> None:
     run = run_sink(StoreTask, props, range(10), faults=[fault], max_poll_records=3)
     found = stored(props)
     assert sorted(set(found)) == list(range(10))
@@ -100,7 +107,7 @@ def test_faults_lose_nothing(props: dict[str, str], fault: Any) -> None:
     assert run.committed == {("test", 0): 10}
 
 
-def test_run_continues_at_committed_offsets(props: dict[str, str]) -> None:
+def test_run_starts_at_committed_offsets(props: dict[str, str]) -> None:
     run_sink(StoreTask, props, range(10), committed={("test", 0): 7})
     assert stored(props) == [7, 8, 9]
 
@@ -112,23 +119,25 @@ def test_retriable_errors_are_retried_in_virtual_time(props: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("mode", ["", "reporter"])
-def test_failed_records_are_reported_and_the_others_stored(props: dict[str, str], mode: str) -> None:
+def test_failed_records_are_reported_and_other_records_are_stored(props: dict[str, str], mode: str) -> None:
     run = run_sink(StoreTask, {**props, "mode": mode}, [1, "x", 2])
     assert stored(props) == [1, 2]
     assert [(record.offset, str(error)) for record, error in run.reported] == [(1, "no number")]
 
 
-def test_failed_record_fails_the_task_without_tolerance(props: dict[str, str]) -> None:
-    with pytest.raises(Exception, match="no number"):
-        run_sink(StoreTask, {**props, "errors.tolerance": "none"}, [1, "x", 2])
+@pytest.mark.parametrize("mode", ["", "reporter", "swallowed report"])
+def test_failed_record_fails_the_task_without_error_tolerance(props: dict[str, str], mode: str) -> None:
+    with pytest.raises(ConnectError, match="no number"):
+        run_sink(StoreTask, {**props, "mode": mode, "errors.tolerance": "none"}, [1, "x", 2])
+    assert stored(props) == []
 
 
-def test_task_may_pause_and_wait(props: dict[str, str]) -> None:
+def test_task_that_pauses_partitions_and_waits_receives_all_records(props: dict[str, str]) -> None:
     run_sink(StoreTask, {**props, "mode": "pause"}, range(5), max_poll_records=2)
     assert stored(props) == [0, 1, 2, 3, 4]
 
 
-def test_partitions_are_kept_apart(props: dict[str, str]) -> None:
+def test_each_partition_has_its_own_committed_offset(props: dict[str, str]) -> None:
     records = [SinkRecord(topic="t", partition=n % 2, offset=5 + n // 2, value=n) for n in range(6)]
     run = run_sink(StoreTask, props, records)
     assert run.committed == {("t", 0): 8, ("t", 1): 8}
@@ -141,7 +150,7 @@ class LinesConfig(Config):
 
 @sink
 def lines(config: LinesConfig, records: SinkRecords) -> None:
-    """Append a line per record."""
+    """Append a line to a file for each record."""
     with open(config.path, "a", encoding="utf-8") as file:
         file.writelines(f"{record.topic} {record.value}\n" for record in records)
 
@@ -152,11 +161,11 @@ class NoConfig(Config):
 
 @transform
 def rename(config: NoConfig, record: ConnectRecord) -> ConnectRecord:
-    """Rename the topic."""
+    """Rename the record's topic."""
     return record.replace(topic="renamed")
 
 
-def test_function_with_transforms_runs(tmp_path: Path) -> None:
+def test_sink_function_receives_transformed_records(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     run = run_sink(lines, {"path": str(file), "transforms": "r", "transforms.r.type": f"{__name__}:rename"}, ["a", "b"])
     assert file.read_text() == "renamed a\nrenamed b\n"

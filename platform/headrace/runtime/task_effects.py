@@ -1,0 +1,26 @@
+"""The effects that the cores of source tasks and of sink tasks have in common. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReportState:
+    """Report to the worker that the task is running or paused."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Fail the task."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for an event, at most until that time in ms; None waits without a limit."""
+
+    until_ms: int | None
