@@ -41,7 +41,7 @@ def test_demo_completes_after_kills_at_random_moments(tmp_path: Path, kills: int
         else:
             assert demo.returncode == 0, (tmp_path / "output").read_text()
     last = _start(tmp_path)
-    # The demo checks the tables: the exit status is 0 only if every table has the expected number of rows.
+    # The demo checks the tables, and its exit status is 0 only if every table has the expected number of rows.
     assert last.wait(FINISH_S) == 0, (tmp_path / "output").read_text()
 
 

@@ -1,5 +1,4 @@
-"""Tests that a lakehouse sink that is killed at any moment neither loses nor duplicates records, and that all its
-processes end."""
+"""Tests that a lakehouse sink killed at any moment loses and duplicates no records, and that its processes exit."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ class TaskProcess:
             time.sleep(0.02)
 
     def stop(self, timeout_s: float) -> None:
-        """Stop the task; the task's process and all its child processes must exit in time."""
+        """Stop the task. Its process must exit within `timeout_s`, and all child processes within a second."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         self.send_command("stop")
         assert self._process.wait(timeout_s) == 0, "\n".join(self.lines[-40:])
@@ -93,7 +92,7 @@ class TaskProcess:
         self._process.stdin.close()
 
     def kill_jvm(self) -> None:
-        """Kill Spark's JVM with SIGKILL. The task must fail soon, with an error that names the cause."""
+        """Kill Spark's JVM with SIGKILL. The task must fail within 20 s, with an error that names the cause."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         (jvm,) = (process for process in children if process.name() == "java")
         jvm.kill()
@@ -116,7 +115,7 @@ class TaskProcess:
 
 
 def assert_exited(processes: list[psutil.Process]) -> None:
-    """Assert that the processes exit within a second. Zombies count as exited."""
+    """Assert that `processes` exit within a second. Zombies count as exited."""
     deadline = time.monotonic() + 1
     while alive := [process for process in processes if is_alive(process)]:
         assert time.monotonic() < deadline, alive
@@ -166,7 +165,7 @@ class Feed:
             self._producer.flush(10)
 
     def stop(self) -> dict[str, int]:
-        """Stop producing; return the end offset of each partition."""
+        """Stop producing and return the log end offset of each partition."""
         self._stopping.set()
         self._thread.join(20)
         assert self._producer.flush(20) == 0
@@ -201,7 +200,7 @@ def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: Broke
 
     # The last task can be paused, resumed and stopped, and survives a restart of the broker.
     task.send_command("pause")
-    time.sleep(0.5)  # five trigger intervals: if the query still ran, it would load records
+    time.sleep(0.5)  # if the query still ran, it would load records within these five trigger intervals
     feed = Feed(broker.address, first=ends)
     time.sleep(1)
     ends = feed.stop()

@@ -1,4 +1,4 @@
-"""Tests of the lakehouse sink with a real broker and real Spark: loaded rows and columns, errors that fail the task."""
+"""Tests of the lakehouse sink with a real broker and real Spark: loaded rows, columns, and fatal errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
 
 
 class Load:
-    """A running Spark query that loads topics with the connector configuration of a test."""
+    """A running Spark query that loads topics with a test's connector configuration."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loade
 ) -> None:
     old = [envelope([field("n", "int32"), field("trimmed", "string")], {"n": n, "trimmed": None}) for n in range(7)]
     new = envelope([field("n", "string"), field("extra", "int32")], {"n": "x", "extra": 1})
-    produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new record is offset 2 of partition 0
+    produce(broker, "drift", [*old[:4], new, *old[4:]], partitions=2)  # the new record has offset 2 in partition 0
     for _ in range(2):  # a restarted query fails with the same error and loads no record
         stopped = load("drift")
         with pytest.raises(ConnectError) as error:
@@ -331,7 +331,7 @@ def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loade
         ]
         assert DeltaTable(tmp_path / "drift").version() == 0
 
-    # Do as the error recommends: send bad records to a dead letter queue, and load its topic into another table.
+    # As the error recommends, send bad records to a dead letter queue, and load its topic into another table.
     dlq = {
         "errors__deadletterqueue__topic__name": "drift.new",
         "errors__deadletterqueue__topic__replication__factor": "1",

@@ -1,4 +1,8 @@
-"""Converters encode columnar values to the same bytes as single values, and fail for the same values."""
+"""Property tests of converters with columnar values.
+
+Columnar values are encoded to the same bytes as single values, and encoding fails for the same
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Model-based test of log compaction: the model has every written record, and the newest record of each key.
+"""Model-based test of log compaction. The model has every written record.
 
-Covers keys, tombstones and delete horizons, producers and sequences, transactions, all codecs, various segment sizes,
-offset maps that are too small, and restarts that rebuild indexes and producer state, in any order.
+The test appends records with keys, tombstones, producers and transactions, with all codecs and
+various segment sizes. In any order, it compacts the log, also with offset maps that are too small,
+lets delete horizons pass, and restarts the log so that it rebuilds its indexes and producer state.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ KEYS = [b"a", b"b", b"c", b"", b"d" * 33, b"d" * 40]
 
 @dataclass
 class Written:
-    """A record as it was written; `is_aborted` is None while the record's transaction is open."""
+    """A written record. `is_aborted` is None while the record's transaction is open."""
 
     offset: int
     key: bytes
@@ -52,7 +53,7 @@ class Written:
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    """A compacted log and its model; `written` contains all written records by offset."""
+    """A compacted log and its model. `written` contains all written records by offset."""
 
     @initialize(segment_bytes=st.integers(500, 2500), interval=st.integers(0, 400), append_time=st.booleans())
     def begin(self, segment_bytes: int, interval: int, append_time: bool) -> None:
@@ -76,9 +77,10 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = self.load(was_closed_cleanly=False)
 
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
-        """Open the log as one replica of several: recovery then treats a gap between segments as lost records.
+        """Open the log as one replica of several.
 
-        The test fails if compaction leaves such a gap.
+        Recovery then treats a gap between segments as lost records, so the test fails if compaction
+        leaves such a gap.
         """
         log = PartitionLog.open(
             self.storage,
@@ -252,7 +254,10 @@ class CompactionMachine(RuleBasedStateMachine):
         )
 
     def check_compacted(self) -> None:
-        """Check the cleaned log: one record per key, no aborted records, no tombstones past their delete horizon."""
+        """Check that the cleaned part of the log has only the records that compaction must keep.
+
+        It must have one record per key, no aborted records, and no tombstones past their delete horizon.
+        """
         present = {offset: header for header, offsets in self.batches() for offset in offsets}
         newest: dict[bytes, Written] = {}
         for record in self.written.values():
@@ -310,7 +315,10 @@ class CompactionMachine(RuleBasedStateMachine):
     # Invariants
 
     def batches(self) -> list[tuple[BatchHeader, list[int]]]:
-        """Return each batch header with its data records' offsets; check that the records equal those in `written`."""
+        """Return each batch's header and the offsets of its data records.
+
+        Checks that the records equal those in `written`.
+        """
         found = []
         last_offset = -1
         for segment in self.log.segments:

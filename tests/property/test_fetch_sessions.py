@@ -1,4 +1,4 @@
-"""Property tests of fetch sessions: an incremental session delivers the same data as full fetches."""
+"""Property tests of fetch sessions. An incremental fetch session delivers the same data as full fetches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ steps = st.lists(
 
 
 class _SimulatedFetches:
-    """A client's fetch session on a broker with five partitions, whose log ends and high watermarks only grow."""
+    """A client's fetch session on a broker with five partitions.
+
+    The log end offsets and high watermarks of the partitions never decrease.
+    """
 
     def __init__(self) -> None:
         self.ends = [0] * 5
@@ -98,7 +101,7 @@ class _SimulatedFetches:
                 self.changed.add(index)
 
     def respond(self, session: FetchSession, *, is_full: bool) -> list[PartitionData]:
-        _, unsent = self.read_dirty(session, is_full=is_full)  # the broker delays the fetch
+        _, unsent = self.read_dirty(session, is_full=is_full)  # the broker delays the fetch after this first read
         for key, _ in unsent:
             session.mark_dirty(key)
         partitions, sent = self.read_dirty(session, is_full=is_full)

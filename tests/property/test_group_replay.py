@@ -1,8 +1,8 @@
-"""Checks the group shard's invariants under random sequences of requests, timeouts and failovers.
+"""Checks GroupShard's invariants under random sequences of requests, timeouts and failovers.
 
-* A shard rebuilt from the log has the same offsets and the same Empty and Stable groups.
-* A group has one leader, which is a member; generation ids never decrease; only members of a generation receive its
-  assignments.
+* A shard rebuilt from the log has the same offsets and the same Empty and Stable consumer groups.
+* A consumer group has one leader, which is a member of the group.
+* Generation ids never decrease, and only members of a generation receive its assignments.
 * Every pending request eventually completes, exactly once.
 """
 
@@ -33,7 +33,7 @@ PROTOCOLS = st.sampled_from(
 
 
 def durable_groups(shard: GroupShard) -> dict[str, Any]:
-    """Return the state of the groups that must survive a failover: those that are Empty or Stable."""
+    """Return the state of the Empty and Stable consumer groups, which must survive a failover."""
     return {
         group_id: {
             "generation": group.generation_id,
@@ -70,18 +70,18 @@ def offsets(shard: GroupShard) -> dict[str, Any]:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Sends requests of simulated clients to a group shard; some of the requests are invalid."""
+    """Sends simulated clients' requests, of which some are invalid, to a group shard."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
     def start(self, delay_ms: int, max_size: int) -> None:
         config = GroupConfig(initial_rebalance_delay_ms=delay_ms, max_size=max_size, offsets_retention_ms=RETENTION_MS)
         self.driver = GroupDriver(config)
-        self.joins: dict[int, str] = {}  # request -> group
-        self.syncs: dict[int, tuple[str, int, str]] = {}  # request -> group, generation, member
+        self.joins: dict[int, str] = {}  # JoinGroup request -> group id
+        self.syncs: dict[int, tuple[str, int, str]] = {}  # SyncGroup request -> (group id, generation id, member id)
         self.generations: dict[str, int] = {}
 
     def pick_member(self, data: st.DataObject, group_id: str) -> str:
-        """Draw a member id, usually one of the group's members or pending ids."""
+        """Draw a member id, usually that of a member or of a pending member of the consumer group."""
         self.driver.group_id = group_id
         group = self.driver.shard.groups.get(group_id)
         known = [*group.members, *sorted(group.pending_joins)] if group is not None else []
@@ -184,7 +184,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_over(self) -> None:
-        """Move the coordinator to another node: pending requests fail, generations without a group record are lost."""
+        """Move the coordinator to another node.
+
+        Pending requests fail, and generations without a group metadata record are lost.
+        """
         self.driver.run(self.driver.shard.unload(ErrorCode.NOT_COORDINATOR))
         assert set(self.joins) <= set(self.driver.responses)
         assert set(self.syncs) <= set(self.driver.responses)

@@ -1,4 +1,4 @@
-"""Floating-point numbers formatted as in Java parse to the same number, and no shorter string does."""
+"""Tests that floating-point numbers formatted as in Java are the shortest text that parses to the same number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`java_lines` returns the same lines for a batch in any representation as for its single values."""
+"""Tests that `java_lines` returns the same lines for values in any representation as for single values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Property tests of JsonConverter: values round-trip, and batches are converted like single values."""
+"""Property tests of JsonConverter. Values round-trip, and batches are converted like single values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_schemaless_values_round_trip(items: list[Any]) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
 def test_decoding_of_arbitrary_bytes_matches_single_values(data: list[bytes | None]) -> None:
-    """Decoding a batch fails for the payloads that fail when decoded alone; the others decode to the same values."""
+    """A batch decodes to the same values as single payloads, and fails for the same payloads."""
     for converter in (_converter(), _converter(schemas_enable="false")):
         _check_batch_matches_items(converter, data)
 

@@ -1,4 +1,4 @@
-"""Property test of opening a log with random checkpoints, and with missing or damaged files as after a crash."""
+"""Property test of opening a log with random checkpoints, and with missing or corrupt files as after a crash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
         data = b"".join(log.read(offset, 500, upper_bound_offset=log.log_end_offset).buffers)
         columns = read_columns(data, offset)
         if not columns.offsets:
-            break  # no segment has records from this offset on
+            break  # no segment has a record at or after this offset
         assert columns.offsets[0] >= offset
         found.update(zip(columns.offsets, columns.values, strict=True))
         offset = columns.offsets[-1] + 1
@@ -66,7 +66,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
     high_watermark=OFFSETS,
     log_start_offset=OFFSETS,
     missing=st.sets(st.sampled_from(sorted(FILES))),
-    damage=st.tuples(st.sampled_from(BASES), st.integers(0, 700), st.booleans()),
+    corruption=st.tuples(st.sampled_from(BASES), st.integers(0, 700), st.booleans()),
     may_have_gaps=st.booleans(),
     was_closed_cleanly=st.booleans(),
 )
@@ -75,17 +75,17 @@ def test_log_opens_consistently_with_any_checkpoints_and_files(
     high_watermark: int,
     log_start_offset: int,
     missing: set[str],
-    damage: tuple[int, int, bool],
+    corruption: tuple[int, int, bool],
     may_have_gaps: bool,
     was_closed_cleanly: bool,
 ) -> None:
     storage = MemoryStorage()
     storage.makedirs(DIRECTORY)
     storage._files = {path: bytearray(data) for path, data in FILES.items() if path not in missing}
-    base, size, is_zeroed = damage
+    base, size, is_zeroed = corruption
     path = f"{DIRECTORY}/{base:020d}.log"
-    is_damaged = base >= recovery_point and path not in missing  # a crash damages only unsynced records
-    if is_damaged:
+    is_corrupt = base >= recovery_point and path not in missing  # a crash corrupts only unsynced records
+    if is_corrupt:
         lost_bytes = len(storage._files[path][size:])
         storage._files[path][size:] = bytes(lost_bytes) if is_zeroed else b""
 
@@ -101,7 +101,7 @@ def test_log_opens_consistently_with_any_checkpoints_and_files(
             high_watermark=high_watermark,
             log_start_offset=log_start_offset,
             may_have_gaps=may_have_gaps,
-            was_closed_cleanly=was_closed_cleanly and not is_damaged,
+            was_closed_cleanly=was_closed_cleanly and not is_corrupt,
         )
 
     log = reopened(recovery_point, high_watermark, log_start_offset)

@@ -1,4 +1,4 @@
-"""A damaged log directory can be opened, and reads return only records that were written."""
+"""Tests that a corrupt log directory can be opened, and that reads return only records that were written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOT_COVERED_BY_CRC = {
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_read_of_damaged_log_never_returns_wrong_records(data: st.DataObject) -> None:
+def test_read_of_corrupt_log_never_returns_wrong_records(data: st.DataObject) -> None:
     logging.disable(logging.CRITICAL)
     try:
         storage = MemoryStorage()
@@ -86,7 +86,7 @@ def read_all(log: PartitionLog) -> list[tuple[int, bytes | None]]:
         try:
             columns = read_columns(b"".join(log.read(offset, 500).buffers), offset)
         except (ApiError, CorruptBatchError):
-            break  # a log that was closed cleanly is opened unchecked, so the read detects the damage
+            break  # a log that was closed cleanly is not checked when it is opened, so the read finds the corrupt batch
         if not len(columns) or columns.offsets is None:
             break
         found += zip(columns.offsets, columns.values, strict=True)

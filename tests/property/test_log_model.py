@@ -22,7 +22,11 @@ PRODUCER_ID = 5
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log and `model`, the (value, timestamp, epoch) of each offset; `start` is the expected log start offset."""
+    """A log and its model.
+
+    `model` has the (value, timestamp, leader epoch) of each offset. `start` is the expected log start
+    offset.
+    """
 
     @initialize(segment_bytes=st.integers(600, 1800), interval=st.integers(0, 400))
     def begin(self, segment_bytes: int, interval: int) -> None:
@@ -192,7 +196,7 @@ TestLog = LogMachine.TestCase
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -> None:
-    """R15: recovery keeps all batches before the first invalid batch."""
+    """Recovery keeps all batches before the first invalid batch (invariant R15 of docs/broker.md)."""
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
     values = [b"value %d" % number for number in range(20)]
@@ -206,7 +210,8 @@ def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -
     content = bytes(files[active.path(".log")])
     for size in range(last_batch, len(content) + 1):
         for tail in (b"", bytes(40)):
-            is_complete = (content[:size] + tail).startswith(content)  # a zero tail restores the last byte, a zero
+            # If only the last byte is missing, a tail of zeros restores it, because this byte is zero.
+            is_complete = (content[:size] + tail).startswith(content)
             storage._files = {path: bytearray(data) for path, data in files.items()}
             storage._files[active.path(".log")] = bytearray(content[:size] + tail)
             reopened = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)

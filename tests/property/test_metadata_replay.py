@@ -1,8 +1,9 @@
 """Checks the controller's invariants under random sequences of requests.
 
-Replay: the controller's image equals the image rebuilt from the records it wrote.  Snapshots: an image survives a round
-trip through its snapshot records.  Partitions: the leader is in the ISR, the ISR is a subset of the replicas, ISR and
-ELR are disjoint, and epochs never decrease.
+* The controller's metadata image equals the image rebuilt from the records that it wrote.
+* An image survives a round trip through its snapshot records.
+* In every partition, the leader is in the ISR, the ISR is a subset of the replicas, ISR and ELR are
+  disjoint, and leader epochs and partition epochs never decrease.
 """
 
 from __future__ import annotations

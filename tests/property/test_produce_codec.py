@@ -1,4 +1,4 @@
-"""The hand-written Produce codec has the same results as the codec compiled from the schema, errors included."""
+"""Tests that the hand-written Produce codec has the same results and errors as the compiled codec."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ requests = st.builds(
 
 
 def compiled(frame: memoryview, version: int) -> ProduceParts:
-    """Decode `frame` with the compiled decoder; return the same tuples as the hand-written decoder."""
+    """Decode `frame` with the compiled decoder, and return the same tuples as the hand-written decoder."""
     request, end = decoder(ProduceRequest, version)(frame, parse_request_header(frame).body_offset)
     if end != len(frame):
         raise ProtocolError("stray bytes")
@@ -99,7 +99,7 @@ def test_decoders_agree_on_malformed_requests(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_huge_counts_are_rejected_immediately(version: int) -> None:
+def test_decoders_reject_huge_counts_immediately(version: int) -> None:
     body = struct.pack(">hhihx" if version >= 9 else ">hhih", 0, version, 1, -1)
     body += b"\0" if version >= 9 else b"\xff\xff"
     body += struct.pack(">hi", 1, 1000) + (b"\xff\xff\xff\xff\x0f" if version >= 9 else b"\x7f\xff\xff\xff")

@@ -1,4 +1,4 @@
-"""Property tests of ProducerCore: simulated brokers lose requests, responses, leadership and producer state."""
+"""Property tests of ProducerCore with brokers that lose requests, responses, leadership and producer state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ DEADLINE_MS = 100
 
 
 class LogModel:
-    """A model of a partition's log with Kafka's sequence checks; it remembers the producer's last five batches."""
+    """A model of a partition's log with Kafka's checks of sequence numbers.
+
+    Like Kafka, it remembers the producer's last five batches.
+    """
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -30,13 +33,13 @@ class LogModel:
         self.history: list[tuple[int, int, int, int]] = []
 
     def restart(self) -> None:
-        """Restart the broker, which then remembers only the last batch, as with Kafka's producer snapshots."""
+        """Restart the broker. As with Kafka's producer snapshots, it then remembers only the last batch."""
         while len(self.recent) > 1:
             self.recent.popleft()
 
     def truncate(self, count: int) -> None:
-        """Remove the last `count` batches, as after an unclean leader election; acknowledged records may be lost."""
-        count = min(count, len(self.history) - 1)  # keep one batch, or any sequence would be accepted
+        """Remove the last `count` batches, even acknowledged ones, as after an unclean leader election."""
+        count = min(count, len(self.history) - 1)  # a log without any batch would accept any sequence number
         for _ in range(count):
             del self.values[self.history.pop()[3] :]
         if count > 0:
@@ -107,8 +110,8 @@ class ProducerModel:
     def change_leader(self, partition: int, arrived: int) -> None:
         """Elect another leader because the old leader hangs.
 
-        The old leader has appended the first `arrived` batches, and may append the others later, when it is the leader
-        again. Its responses arrive after those of the new leader.
+        The old leader has appended the first `arrived` batches. It may append the remaining batches
+        later, when it is the leader again. Its responses arrive after the new leader's responses.
         """
         old = self.leaders[partition]
         sent = [(plan, batch) for plan in self.in_flight if plan.node_id == old for batch in plan.batches]
@@ -124,7 +127,7 @@ class ProducerModel:
                 self.stalled.append((partition, bytearray(batch.data)))
 
     def complete_oldest_request(self, result: str, arrived: int = 0) -> None:
-        """Complete the oldest request with `result`; a lost connection also loses all later requests, as in TCP."""
+        """Complete the oldest request with `result`. If its connection is lost, all later requests are lost too."""
         if not self.in_flight:
             return
         if result in ("lost", "stalled"):
@@ -142,7 +145,11 @@ class ProducerModel:
             self.record_outcome(batch, verdict)
 
     def break_connection(self, *, arrived: int, stalled: bool) -> None:
-        """Fail all requests. The first `arrived` batches were appended; the others are lost, or stall if `stalled`."""
+        """Fail all requests.
+
+        The first `arrived` batches have been appended. If `stalled` is true, the remaining batches may
+        be appended later, otherwise they are lost.
+        """
         lost_requests = list(self.in_flight)
         self.in_flight.clear()
         batches = [bytearray(batch.data) for plan in lost_requests for batch in plan.batches]
@@ -191,7 +198,7 @@ class ProducerModel:
                 self.outcome[value] = verdict
 
     def finish(self) -> None:
-        """Continue without faults: the records sent last must be acknowledged within a limited time."""
+        """Send more records without faults. They must be acknowledged within a limited time."""
         last = [value for partition in range(len(self.logs)) for value in self.send(partition, 1, 10_000)]
         for _ in range(50):
             self.wait(20)
@@ -282,7 +289,7 @@ def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
 def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    """A sequence gap never fails a batch, even if the log lost records; no batch reaches its deadline."""
+    """A sequence gap never fails a batch, even if the log has lost records. No batch reaches its deadline."""
     model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
     has_losses = any(kind == "lose" for kind, _, _ in events)
     for sent, log in zip(model.sent, model.logs, strict=True):

@@ -1,8 +1,9 @@
-"""Compares Headrace's codecs with two independent implementations, the oracles: kio 0.6.5 and kafka-python 3.0.12.
+"""Compares Headrace's codecs with two independent implementations, kio 0.6.5 and kafka-python 3.0.12 (the oracles).
 
-For every API, version and direction we encode random messages. Each oracle that supports the version decodes them and
-encodes them again, and must return the same bytes. For kafka-python, whose field names match, the decoded fields are
-compared too. Versions that neither oracle supports are tested by round trips and by the unit tests `test_golden_bytes`.
+The tests encode random messages for every API, version and direction. Each oracle that supports the
+version decodes and encodes them again, and must return the same bytes. kafka-python has the same
+field names, so the fields that it decodes are compared too. Versions that neither oracle supports
+are tested by round trips and by the unit tests `test_golden_bytes`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def versions_of(message: type[Message]) -> range:
 
 
 def choose_for_kio(field: Field, rng: Random) -> Any:
-    """Return a value that kio can convert to an enum, date or duration; None for fields that kio does not convert."""
+    """Return a random value that kio can convert to an enum, date or duration.
+
+    Returns None for a field that kio does not convert.
+    """
     if field.kind == "int16" and field.name.endswith("error_code"):
         return rng.randint(-1, 133)
     if field.kind == "int64" and ("time" in field.name or field.name.endswith("_ms")):
@@ -93,7 +97,7 @@ def differences(ours: Message, theirs: Any, version: int) -> list[str]:
         name = field.name if hasattr(theirs, field.name) else RENAMED[field.name]
         mine, other = getattr(ours, field.name), getattr(theirs, name)
         if isinstance(mine, Message):
-            # kafka-python decodes an absent tagged struct as None; headrace decodes it as the struct's default value.
+            # kafka-python decodes an absent tagged struct as None, and Headrace as the struct's default value.
             found += [] if other is None and mine == type(mine)() else differences(mine, other, version)
         elif isinstance(mine, list) and mine and isinstance(mine[0], Message):
             for one, another in zip(mine, other, strict=True):
@@ -117,7 +121,7 @@ def plain(field: Field, value: Any) -> Any:
 
 
 def no_error(field: Field, _rng: Random) -> Any:
-    """Return 0 for an error code: clients decode an ApiVersionsResponse with an error as version 0."""
+    """Return 0 for an error code, because clients decode an ApiVersionsResponse with an error as version 0."""
     return 0 if field.name == "error_code" else None
 
 
@@ -216,8 +220,8 @@ def test_kafka_python_decodes_and_encodes_the_same_bytes(api: Api, direction: st
             assert differences(ours, theirs, version) == []
 
 
-# kafka-python's defaults for these messages differ from Kafka's: records are empty instead of null, and the replica id
-# is that of a consumer.
+# kafka-python's defaults for these messages differ from Kafka's. Records are empty instead of null, and the replica id
+# is a consumer's.
 OTHER_DEFAULTS = {"ProduceRequest", "FetchResponse", "ListOffsetsRequest"}
 
 

@@ -24,5 +24,5 @@ def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leader_does_not_commit_record_of_earlier_epoch_by_counting_replicas(seed: int) -> None:
-    """R9: a leader commits an earlier epoch's record only together with a record of its own epoch."""
+    """A leader commits a record of an earlier epoch only together with a record of its epoch (invariant R9)."""
     run_figure_8(seed)

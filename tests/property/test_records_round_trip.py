@@ -1,4 +1,4 @@
-"""Headrace reads the batches of kafka-python and aiokafka, and they read Headrace's batches, with every codec."""
+"""Tests that Headrace, kafka-python and aiokafka can read each other's record batches with every codec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HAS_CODEC = {
     Compression.LZ4: has_lz4(),
     Compression.ZSTD: has_zstd(),
 }
-"""Whether kafka-python supports each codec; the library that it uses for a codec may not be installed."""
+"""Whether kafka-python supports each codec. The compression library that it uses may not be installed."""
 KAFKA_PYTHON_CODECS = st.sampled_from([codec for codec in Compression if HAS_CODEC[codec]])
 
 
@@ -168,7 +168,7 @@ def test_concatenated_batches_are_read_from_any_offset(batches, data) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
-def test_split_keeps_all_records_and_respects_size_limit(records, size_bytes_max) -> None:
+def test_split_batches_keep_all_records_and_respect_size_limit(records, size_bytes_max) -> None:
     parts = list(split(columns_of(records), size_bytes_max))
     assert [value for part in parts for value in part.values] == [record[1] for record in records]
     for part in parts:

@@ -1,4 +1,4 @@
-"""StringConverter returns the same strings for a batch as for single records."""
+"""Tests that StringConverter returns the same strings for a batch as for single records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.converters.string_converter import StringConverter
 from headrace.data.columns import Lines, listed
 from headrace.plugins.creation import create_converter
 
-# Bytes that different UTF-8 rules accept or reject.
+# Bytes that are valid at some positions of a UTF-8 sequence and invalid at others.
 _BYTES = st.lists(st.sampled_from(b"a\n\r\x7f\x80\x90\x9f\xa0\xbf\xc0\xc2\xe0\xe2\xed\xf0\xf4\xf5\xff"), max_size=6)
 _TEXTS = st.one_of(st.none(), _BYTES.map(bytes), st.text(max_size=6).map(str.encode))
 

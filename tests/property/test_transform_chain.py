@@ -1,7 +1,9 @@
-"""Each good record passes through each transform and predicate of a chain once and in order, even if others fail.
+"""Property test of transform chains in which some records fail.
 
-The chains consist of stateful and stateless classes, which process single records or batches. Each step drops some
-records and fails for some, either permanently or with a retriable error, after which a retry may succeed.
+Each good record passes through each transform and predicate of a chain once and in order. The chains
+consist of stateful and stateless classes, which process single records or batches. Each step drops
+some records and fails for others. A failure is permanent, or a retriable error after which a retry
+may succeed.
 """
 
 from __future__ import annotations
@@ -39,15 +41,18 @@ class Fate(Enum):
     FAIL = "fails"
     RETRY_ONCE = "succeeds at the first retry"
     RETRY_THRICE = "succeeds at the third retry"
-    RETRY_IN_VAIN = "fails with a retriable error each time"
+    RETRY_NEVER_SUCCEEDS = "fails with a retriable error each time"
 
 
-FAILURES = {Fate.FAIL: 0, Fate.RETRY_ONCE: 1, Fate.RETRY_THRICE: 3, Fate.RETRY_IN_VAIN: ALWAYS}
+FAILURES = {Fate.FAIL: 0, Fate.RETRY_ONCE: 1, Fate.RETRY_THRICE: 3, Fate.RETRY_NEVER_SUCCEEDS: ALWAYS}
 
 
 @dataclass
 class Behaviour:
-    """Simulates a plug-in: `fates` determines the result for each record, `processed` has the processed records."""
+    """Simulates a plug-in. `fates` determines the result for each record.
+
+    `processed` has the numbers of the processed records.
+    """
 
     kind: Kind
     fates: dict[int, Fate]
@@ -201,7 +206,7 @@ def test_each_good_record_passes_each_step_once_and_in_order(data: st.DataObject
 
 
 def _check_predicate(predicate: Behaviour | None, numbers: list[int]) -> set[int]:
-    """Check which records the predicate has tested; return the numbers of those for which it fails."""
+    """Check which records the predicate has tested, and return the numbers of those for which it fails."""
     if predicate is None:
         return set()
     bad = {number for number in numbers if not predicate.expected(number)[0]}

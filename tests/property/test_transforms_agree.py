@@ -1,4 +1,4 @@
-"""Every transform returns the same records for a batch as for single records, and reports exactly the bad records."""
+"""Tests that every transform returns the same records and errors for a batch as for single records."""
 
 from __future__ import annotations
 

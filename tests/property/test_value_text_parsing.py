@@ -1,4 +1,4 @@
-"""Tests of header values as strings: any string is parsed without loss, formatted values parse to the same values."""
+"""Tests that any string is parsed to a header value without loss, and that formatted values round-trip."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""FileStream source and sink connectors: copy lines of a text file to a topic, and records of topics to a text file."""
+"""FileStream connectors.
+
+The source copies the lines of a text file to a topic. The sink appends records to a text file.
+"""

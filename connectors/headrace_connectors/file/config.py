@@ -1,4 +1,4 @@
-"""Configuration of the file connectors, with Kafka's keys and defaults."""
+"""Configuration of the FileStream connectors, with Apache Kafka's keys and defaults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.api.config import Config, Importance, key
 
 
 class FileStreamSourceConfig(Config):
-    """Configuration of the source connector and of its task."""
+    """Configuration of FileStreamSourceConnector and its task."""
 
     file: str | None = key(
         "file", default=None, doc="Source filename. If not specified, the standard input will be used.",
@@ -20,7 +20,7 @@ class FileStreamSourceConfig(Config):
 
 
 class FileStreamSinkConfig(Config):
-    """Configuration of the sink connector and of its tasks."""
+    """Configuration of FileStreamSinkConnector and its tasks."""
 
     file: str | None = key(
         "file", default=None, doc="Destination filename. If not specified, the standard output will be used.",

@@ -1,8 +1,8 @@
-r"""Splits a stream of bytes into lines. No I/O.
+r"""Splits a stream of bytes into lines. This module has no I/O.
 
-A line ends with `\n`, `\r\n` or `\r`. Bytes without a line terminator are buffered, and so is a final `\r`, because a
-`\n` may follow it. `next_lines` returns many lines in one string, because one call per line would take longer than all
-other work of the file source.
+A line ends with `\n`, `\r\n` or `\r`. Bytes without a line terminator are buffered. A final `\r` is
+buffered too, because a `\n` may follow it. `next_lines` returns many lines in one string, because
+one call per line would take longer than all other work of the file source.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from headrace.data.columns import Lines
 
 
 class LineSplitter:
-    """Takes blocks of bytes through `feed` and returns lines through `next_lines`.
+    """Splits the blocks of bytes passed to `feed` into the lines that `next_lines` returns.
 
     `position` is the offset in bytes after the last line that `next_lines` returned.
     """
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        self._partial = bytearray()  # the start of a line that is not terminated yet
+        self._partial = bytearray()  # the bytes after the last line terminator
         self._complete = b""
-        self._consumed = 0  # bytes of `_complete` that `next_lines` has returned
+        self._consumed = 0  # `next_lines` has returned this many bytes of `_complete`
 
     @property
     def has_lines(self) -> bool:
@@ -33,9 +33,10 @@ class LineSplitter:
         return len(self._partial)
 
     def feed(self, block: bytes) -> None:
-        """Add bytes. Call it only while `has_lines` is false."""
+        """Add a block of bytes. Call `feed` only while `has_lines` is false."""
         if b"\n" not in block and b"\r" not in block and not self._partial.endswith(b"\r"):
-            self._partial += block  # append in place: copying a very long line for every block would be quadratic
+            # Append in place. Copying a very long line for every block would take quadratic time.
+            self._partial += block
             return
         data = b"".join((self._partial, block)) if self._partial else block
         end = _end_of_last_line(data, 0, len(data))
@@ -48,7 +49,7 @@ class LineSplitter:
             chunk = self._complete[start:stop]
             if b"\r" in chunk:
                 chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            count = len(chunk) - len(chunk.replace(b"\n", b""))  # twice as fast as chunk.count(b"\n")
+            count = len(chunk) - len(chunk.replace(b"\n", b""))  # this is twice as fast as chunk.count(b"\n")
             if count <= maximum:
                 break
             shorter = start + (stop - start) * maximum // (count + 1)
@@ -61,11 +62,11 @@ class LineSplitter:
 def _end_of_last_line(data: bytes, start: int, stop: int) -> int:
     r"""Return the index after the last line terminator between `start` and `stop`, or 0 if there is none.
 
-    A `\r` right before `stop` does not count: it may be the first half of `\r\n`.
+    A `\r` immediately before `stop` does not count, because a `\n` may follow it.
     """
     return max(data.rfind(b"\n", start, stop), data.rfind(b"\r", start, max(stop - 1, start))) + 1
 
 
 def _end_of_first_line(data: bytes, start: int) -> int:
-    """Return the index after the first line. The line must be terminated."""
+    """Return the index after the first line that begins at `start`. This line must have a terminator."""
     return start + len(data[start:].splitlines(keepends=True)[0])

@@ -1,4 +1,4 @@
-"""FileStreamSinkConnector: appends each record to a file as one line, formatted like Java's `toString`."""
+"""FileStreamSinkConnector, which appends records to a file, one line each, in the format of Java's `toString`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
         self._open()
 
     def put(self, records: SinkRecords) -> None:
-        """Write all records or none, in one system call, so that lines of different tasks do not interleave."""
+        """Write all records or none.
+
+        All records are passed to one system call, so that lines of different tasks do not interleave.
+        """
         if not len(records):
             return
         data = "".join(map(_lines, records.batches)).encode("utf-8", "replace")
@@ -50,11 +53,11 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
             raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
 
     def _undo_partial_write(self, written: int) -> None:
-        """Truncate the file to remove the part of a batch that a failed put wrote, since the batch is redelivered."""
+        """Remove the lines of a failed `put` from the end of the file, because its records are redelivered."""
         if not written or self._descriptor == _STDOUT:
             return
         status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if stat.S_ISREG(status.st_mode) and status.st_size == end:  # no other task has appended lines since the write
+        if stat.S_ISREG(status.st_mode) and status.st_size == end:  # no other task has appended lines meanwhile
             os.ftruncate(self._descriptor, end - written)
 
     def _open(self) -> None:
@@ -66,7 +69,7 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
             raise ConnectError(f"Couldn't find or create file '{self._file}': {error.strerror}") from error
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Do nothing: `put` has already passed all data to the operating system."""
+        """Do nothing, because `put` has already passed all data to the operating system."""
 
     def stop(self) -> None:
         """Close the file."""
@@ -86,5 +89,5 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
     java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Accept any offsets: the sink only appends to the file, whatever the offsets are."""
+        """Return True for any offsets, because the task stores no offsets in the file."""
         return True

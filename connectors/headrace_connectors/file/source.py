@@ -1,7 +1,8 @@
-"""FileStreamSourceConnector: one task that reads a growing file and sends each line as a record.
+"""FileStreamSourceConnector, whose single task reads a growing file and sends each line as a record.
 
-Source partition `{"filename": ...}` and source offset `{"position": ...}` have Apache's format, but the position counts
-bytes. Apache's source counts characters, so it resumes too early in files with non-ASCII text.
+The source partition `{"filename": ...}` and the source offset `{"position": ...}` have the format
+of Apache Kafka's connector, but the position counts bytes. Apache Kafka's connector counts
+characters, so it resumes too early in files with non-ASCII text.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from headrace_connectors.file.lines import LineSplitter
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 128 * 1024  # small enough that a block and its lines stay in the CPU cache
+BLOCK_BYTES = 128 * 1024  # the CPU cache can hold a block of this size and its lines
 WAIT_S = 0.1
 MISSING_FILE_WAIT_S = 0.5
 _STDIN = 0
 
 
 class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
-    """Reads one file, or standard input."""
+    """Reads the lines of one file or of standard input."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
@@ -85,9 +86,10 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         return block
 
     def _warn_if_file_changed(self, file: str) -> None:
-        """Log a warning once if another process has truncated, deleted or replaced the file.
+        """Log a warning if another process has truncated, deleted or replaced the file.
 
-        The task calls this method when it has read the file to the end.
+        The task calls this method whenever it has read the file to the end. The warning about the same
+        change is logged once.
         """
         assert self._descriptor is not None
         opened = os.fstat(self._descriptor)
@@ -135,7 +137,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
 
 
 class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
-    """Starts one task regardless of tasks.max: several tasks could not keep the lines in order."""
+    """Starts one task regardless of tasks.max, because several tasks could not keep the lines in order."""
 
     task_class = FileStreamSourceTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
@@ -145,7 +147,10 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
         return ExactlyOnceSupport.SUPPORTED if config.file else ExactlyOnceSupport.UNSUPPORTED
 
     def alter_offsets(self, config: FileStreamSourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Check the partitions and offsets that a user wants to store. Raises ConnectError if one is invalid."""
+        """Validate the source partitions and offsets that a user wants to store.
+
+        Raises ConnectError if a source partition or offset is invalid.
+        """
         if not config.file:
             raise ConnectError("Offsets cannot be modified if the 'file' configuration is unspecified (standard input)")
         for partition, offset in offsets.items():

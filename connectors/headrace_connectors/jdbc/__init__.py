@@ -1,4 +1,5 @@
-"""JDBC source connector: copies tables or a query of an SQL database to topics.
+"""JDBC source connector, which copies SQL tables, or the result of an SQL query, to topics.
 
-SQLAlchemy describes tables and quotes names; rows come from the database driver's own cursor.
+SQLAlchemy reads table definitions and quotes identifiers. The connector fetches rows with the
+database driver's cursor.
 """

@@ -31,7 +31,7 @@ _DATABASE, _MODE, _CONNECTOR = "Database", "Mode", "Connector"
 
 
 class JdbcSourceConfig(Config):
-    """Configuration of the connector. Any other `connection.*` key is passed to the driver as a property."""
+    """Configuration of the JDBC source. Unknown `connection.*` keys are passed to the driver as properties."""
 
     passthrough_prefixes = ("connection.",)
 
@@ -106,9 +106,9 @@ class JdbcSourceConfig(Config):
     numeric_mapping: NumericMapping = key(
         "numeric.mapping",
         default="none",
-        doc="How to map NUMERIC columns. none: Decimal. precision_only: integers for columns without decimal places "
-        "that fit. best_fit: integers or doubles for columns that fit. best_fit_eager_double: like best_fit, and "
-        "doubles for all columns with decimal places or without a precision.",
+        doc="How to map NUMERIC columns. none: to Decimal. precision_only: to integers if columns have at most 18 "
+        "digits and no decimal places. best_fit: to integers or doubles if columns have at most 18 digits. "
+        "best_fit_eager_double: like best_fit, but to doubles for all columns with decimal places or no precision.",
         group=_DATABASE,
     )
     numeric_precision_mapping: bool = key(
@@ -129,7 +129,7 @@ class JdbcSourceConfig(Config):
         "unsupported.columns",
         default="text",
         doc="What to do with columns whose SQL type has no Connect type, such as arrays, intervals, ranges, network "
-        "addresses, money and times with time zone. text: read the database's text form. warn: skip the columns and "
+        "addresses, money and times with time zone. text: read their values as text. warn: skip the columns and "
         "log a warning, as Confluent's connector does. fail: reject the configuration.",
         group=_DATABASE,
     )
@@ -172,9 +172,9 @@ class JdbcSourceConfig(Config):
 
     mode: Mode = key(
         "mode",
-        doc="How to find new rows. bulk: read the whole table every time. incrementing: read rows with a larger id. "
-        "timestamp: read rows with a later timestamp. timestamp+incrementing: use both, so that rows with equal "
-        "timestamps are read once.",
+        doc="How to find new rows. bulk: read the whole table every time. incrementing: read rows with a larger id "
+        "than the last row read. timestamp: read rows with a later timestamp than the last row read. "
+        "timestamp+incrementing: use both, so that rows with equal timestamps are read once.",
         importance=Importance.HIGH,
         group=_MODE,
     )
@@ -187,7 +187,7 @@ class JdbcSourceConfig(Config):
     timestamp_column_name: list[str] = key(
         "timestamp.column.name",
         default=[],
-        doc="Timestamp columns. Of several columns, the first that is not NULL counts (SQL COALESCE).",
+        doc="Timestamp columns. A row's timestamp is the first of these columns that is not NULL (SQL COALESCE).",
         group=_MODE,
     )
     incrementing_column_mapping: list[str] = key(
@@ -281,8 +281,8 @@ class JdbcSourceConfig(Config):
         default=0,
         at_least=0,
         type=ConfigType.LONG,
-        doc="Milliseconds by which a row's timestamp must be in the past before the row is read, to wait for "
-        "transactions that commit late.",
+        doc="Milliseconds to wait after a row's timestamp before reading the row, so that transactions with earlier "
+        "timestamps can commit.",
         group=_CONNECTOR,
     )
 
@@ -336,7 +336,7 @@ class JdbcSourceConfig(Config):
 
 
 def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield the errors of single values that need more than a type."""
+    """Yield errors in single values, beyond the validation of their types."""
     for kind in values.get("table.types") or ():
         if kind.strip().upper() not in TABLE_TYPES:
             reason = f"unknown table type {kind}; the types are {', '.join(TABLE_TYPES)}"
@@ -366,12 +366,15 @@ def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _mapping_error(item: str, *, has_list: bool) -> str | None:
-    """Return the error in `regex:column` or `regex:[column1|column2]`, None if it is valid."""
+    """Return what is wrong with `item`, or None if it is valid.
+
+    The valid format is `regex:[column1|column2]` if `has_list` is true, otherwise `regex:column`.
+    """
     pattern, separator, columns = item.rpartition(":")
-    form = "regex:[column1|column2]" if has_list else "regex:column"
+    expected = "regex:[column1|column2]" if has_list else "regex:column"
     is_list = columns.startswith("[") and columns.endswith("]")
     if not separator or not pattern or not columns.strip("[]| ") or is_list is not has_list:
-        return f"must have the form {form}"
+        return f"must have the format {expected}"
     try:
         re.compile(pattern)
     except re.error as error:
@@ -380,7 +383,7 @@ def _mapping_error(item: str, *, has_list: bool) -> str | None:
 
 
 def _mapped(mapping: list[str], table: str) -> str | None:
-    """Return the columns of the first pattern that matches a table, None if no pattern does."""
+    """Return the columns of the first pattern that matches `table`, or None if no pattern matches."""
     for item in mapping:
         pattern, _, columns = item.rpartition(":")
         if table and any(re.fullmatch(pattern.strip(), name) for name in (table, unquoted(table))):
@@ -389,7 +392,7 @@ def _mapped(mapping: list[str], table: str) -> str | None:
 
 
 class JdbcSourceTaskConfig(JdbcSourceConfig):
-    """Task configuration: the connector's configuration and the tables assigned to the task."""
+    """Configuration of a JDBC source task: the connector's keys and the tables assigned to the task."""
 
     tables: list[str] = key("tables", default=[], doc="Qualified names of the tables assigned to the task.")
     tables_fetched: bool = key(

@@ -1,4 +1,4 @@
-"""Creates the dialect for a JDBC URL. Imports only the driver of that database."""
+"""Creates the dialect for a JDBC URL, and imports only the driver that this dialect needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
-    """Return the dialect for a URL. Raises ConfigError if its driver is not installed."""
+    """Return the dialect for `url`. Raises ConfigError if the database's driver is not installed."""
     try:
         if url.kind == "sqlite":
             from headrace_connectors.jdbc.sqlite import SqliteDialect

@@ -1,7 +1,7 @@
-"""`Dialect`, the base class for the differences between databases: connections, table descriptions, queries, time.
+"""`Dialect`, the base class for code that differs between databases.
 
-SQLAlchemy provides reflection, quoting and the driver. Rows come from the driver's own cursor. A dialect does not keep
-connections open.
+A dialect opens connections, describes tables and runs queries, but does not keep connections open.
+SQLAlchemy provides reflection, quoting and the driver. Rows are fetched with the driver's cursor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace_connectors.jdbc.url import JdbcUrl
 
 logger = logging.getLogger(__name__)
 
-Connection = Any  # a DBAPI connection of the driver
+Connection = Any  # the driver's DBAPI connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ class TimestampExpression:
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """The result of a query: a cursor that streams rows.
+    """The result of a query, with a cursor that streams rows.
 
-    `typed`: whether every value has its column's type. `has_unmappable`: whether values may be `Unmappable`.
+    `typed` is true if every value has its column's type. `has_unmappable` is true if values may be
+    `Unmappable`.
     """
 
     cursor: Any
@@ -61,7 +62,10 @@ class ResultSet:
 
 
 class FastReadError(Exception):
-    """A table cannot be read by the dialect's fast path. Call `Dialect.disable_fast_read` and query again."""
+    """The dialect's fast path cannot read a value in a table.
+
+    The reader must call `Dialect.disable_fast_read` and run the query again.
+    """
 
 
 class Dialect(ABC):
@@ -99,19 +103,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def shape(self, connection: Connection, table: str) -> object:
-        """Return a value that differs after a change of the table's columns. Raises the driver's exception."""
+        """Return a value that changes when the columns of `table` change. Raises the driver's exception."""
 
     @abstractmethod
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
     ) -> ResultSet:
-        """Run a statement that selects these columns.
+        """Run `statement`, which selects `columns`, and return its result.
 
-        `table` is the table whose `select_list` the statement contains, or "" for a custom query.
+        The statement contains the `select_list` of `table`. For a custom query, `table` is empty.
         """
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether a retry on a new connection may succeed after this error."""
+        """Whether a retry on a new connection may succeed after `error`."""
         return isinstance(error, self.transient_errors)
 
     def error_text(self, error: Exception) -> str:
@@ -127,7 +131,7 @@ class Dialect(ABC):
         return connection
 
     def end_transaction(self, connection: Connection) -> None:
-        """Release the locks and snapshots of the last statement."""
+        """End the last statement's transaction, which releases its locks and snapshot."""
         connection.rollback()
 
     def quote(self, identifier: str) -> str:
@@ -145,11 +149,11 @@ class Dialect(ABC):
         return ".".join(self.quote(part) for part in split_name(table))
 
     def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
-        """Return the SQL text between SELECT and FROM that reads these columns of a table."""
+        """Return the SQL text between SELECT and FROM that reads `columns` of `table`."""
         return ",".join(self.quote(column.name) for column in columns)
 
     def disable_fast_read(self, table: str) -> None:  # noqa: B027 - most dialects have no fast path
-        """Read this table without the fast path from now on. Call this after a FastReadError."""
+        """Read `table` without the fast path from now on. Call this after a FastReadError."""
 
     def table_names(self) -> list[str]:
         """Return the sorted qualified names of all tables that `table.types` selects. Raises the driver's exception."""
@@ -170,10 +174,10 @@ class Dialect(ABC):
             yield sqlalchemy.inspect(connection)
 
     def table_columns(self, table: str) -> list[JdbcColumn]:
-        """Return the columns of a table; `unsupported.columns` decides about those without a Connect type.
+        """Return the columns of `table`. `unsupported.columns` applies to columns without a Connect type.
 
-        Raises ConnectError if the table does not exist or has a column that must not be read, and the driver's
-        exception if the database cannot be read.
+        Raises ConnectError if the table does not exist, or if it has a column without a Connect type
+        and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
         """
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None
@@ -193,7 +197,7 @@ class Dialect(ABC):
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         """Return SQLAlchemy's descriptions of a table's columns."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)  # unknown types are handled by this module
+            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)  # `_unsupported` handles unknown types
             return inspector.get_columns(name, schema=schema)
 
     def _report_unsupported(self, table: str, columns: Sequence[JdbcColumn]) -> None:
@@ -208,7 +212,7 @@ class Dialect(ABC):
             logger.warning("%s; skipping them, because unsupported.columns=warn", problem)
 
     def _unsupported(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn:
-        """Return a column that reads the database's text form of a value."""
+        """Return a column that is read as text, because no Connect type can represent it."""
         nullable = bool(described.get("nullable", True)) and described["name"] not in primary_key
         return JdbcColumn(
             described["name"],
@@ -221,7 +225,10 @@ class Dialect(ABC):
         )
 
     def _text_form(self) -> Callable[[Any], str] | None:
-        """Return a function that converts the driver's value of an unsupported type to text; None if it is text."""
+        """Return a function that converts the driver's values of unsupported types to text.
+
+        Returns None if the driver already returns text.
+        """
         return None
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
@@ -246,9 +253,9 @@ class Dialect(ABC):
         )
 
     def _query_column(self, described: Mapping[str, Any]) -> JdbcColumn:
-        """Return a column of a query; it is read as text if no Connect type can represent it.
+        """Return a column of a custom query. It is read as text if no Connect type can represent it.
 
-        A query's column cannot be skipped, because the connector does not change the query's SELECT list.
+        A column cannot be skipped, because the connector does not change the query's SELECT list.
         """
         return nullable_column(self._column(described, ()) or self._unsupported(described, ()))
 
@@ -279,13 +286,13 @@ class Dialect(ABC):
 
 
 def _declared(type_: Any) -> str:
-    """Return an SQL type as text, for messages."""
+    """Return the name of an SQL type for log lines and error messages."""
     return "unknown type" if isinstance(type_, sqlalchemy.types.NullType) else str(type_)
 
 
 @contextmanager
 def driver_errors() -> Iterator[None]:
-    """Raise the driver's own exceptions instead of SQLAlchemy's wrappers."""
+    """Raise the driver's exceptions instead of SQLAlchemy's wrappers."""
     try:
         yield
     except sqlalchemy.exc.DBAPIError as error:
@@ -306,7 +313,10 @@ def like_to_regex(sql_like: str) -> re.Pattern[str]:
 
 
 def engine_for(address: sqlalchemy.URL, **arguments: Any) -> Engine:
-    """Create an engine without a connection pool: each reader has its own connection, and reflection is rare."""
+    """Create an engine without a connection pool.
+
+    A pool would not help, because each task keeps one connection and reflection is rare.
+    """
     return sqlalchemy.create_engine(address, poolclass=NullPool, **arguments)
 
 
@@ -316,5 +326,5 @@ def run_on_connect(engine: Engine, action: Any) -> None:
 
 
 def nullable_column(column: JdbcColumn) -> JdbcColumn:
-    """Return the column as nullable, since a query may return NULL for any column."""
+    """Return a nullable copy of `column`. A custom query may return NULL for any of its columns."""
     return replace(column, schema=column.schema.replace(optional=True), nullable=True)

@@ -1,6 +1,7 @@
-"""Qualified names of tables as text, such as public.orders or public."odd.name". No I/O.
+"""Formats and parses qualified table names such as public.orders or public."odd.name".
 
-A part is quoted if it contains a dot or a quote; a quote inside it is doubled.
+A part of a name is quoted if it contains a dot or a quote. A quote inside a quoted part is doubled.
+This module has no I/O.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
 def qualified_name(parts: Iterable[str | None]) -> str:
-    """Return the parts of a name, without those that are None, as a qualified name."""
+    """Return the qualified name that consists of `parts`, without those that are None."""
     return ".".join(_quoted(part) if "." in part or '"' in part else part for part in parts if part is not None)
 
 
 def split_name(name: str) -> tuple[str, ...]:
-    """Return the parts of a qualified name. A name with unbalanced quotes is one part."""
+    """Return the parts of a qualified name. A name with unbalanced quotes is returned as one part."""
     parts: list[str] = []
     position = 0
     while (match := _PART.match(name, position)) is not None:
@@ -32,7 +33,7 @@ def split_name(name: str) -> tuple[str, ...]:
 
 
 def table_of(name: str) -> str:
-    """Return the last part of a qualified name."""
+    """Return a table's unqualified name, the last part of its qualified name."""
     return split_name(name)[-1]
 
 
@@ -42,9 +43,10 @@ def unquoted(name: str) -> str:
 
 
 def matches(wanted: str, name: str, database: str = "") -> bool:
-    """Whether a configured name denotes a table: it is the table's name or its last parts, with or without quotes.
+    """Whether the configured name `wanted` denotes the table `name`.
 
-    The name of the database may precede the qualified name.
+    `wanted` may be the qualified name or only its last parts, with or without quotes. The name of
+    the database may precede the qualified name.
     """
     parts, wanted_parts = split_name(name), split_name(wanted)
     if database and len(wanted_parts) == len(parts) + 1 and wanted_parts[0] == database:

@@ -1,4 +1,7 @@
-"""Finds and checks the incrementing and timestamp columns, from which source offsets are built. No I/O."""
+"""Finds and validates the incrementing and timestamp columns, whose values form source offsets.
+
+This module has no I/O.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,11 @@ def find_offset_columns(
     *,
     can_hold_timestamps: Callable[[JdbcColumn], bool],
 ) -> OffsetColumns:
-    """Return the columns that `config` names. The default incrementing column is a table's only autoincrement column.
+    """Return the incrementing and timestamp columns that `config` names.
 
-    `table` is the table's qualified name, or empty for the query. Raises ConfigError with the configuration key if a
-    column does not exist, or if a table's column cannot be used because of its type or because it is nullable.
+    The incrementing column defaults to the table's only autoincrement column. `table` is the
+    table's qualified name, or empty for a custom query. Raises ConfigError with the configuration
+    key if a column does not exist, or if a table's column has the wrong type or is nullable.
     """
     source = f"table {table}" if table else "query"
     incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None
@@ -47,7 +51,7 @@ def find_offset_columns(
         if not names:
             raise ConfigError("timestamp.columns.mapping", None, f"no pattern matches {source}")
         timestamps = tuple(_named(TIMESTAMP, source, columns, name) for name in names)
-    if table:  # types of a query's columns may be guesses, and any of its columns may be NULL
+    if table:  # only a table's column types and NOT NULL constraints are known exactly
         if incrementing is not None:
             _check_integer(source, incrementing)
         for column in timestamps:

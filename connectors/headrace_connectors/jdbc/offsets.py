@@ -1,9 +1,12 @@
-"""Source partitions and source offsets of the JDBC source. No I/O.
+"""Source partitions and source offsets of the JDBC source. This module has no I/O.
 
-Both have the format of Confluent's connector, so each connector can continue from offsets that the other has stored. A
-source partition is `{"protocol": "1", "table": "<schema.table>"}` (the older `{"table": "<table>"}` is read too) or
-`{"query": "query"}`. A source offset has `{"incrementing": id}`, `{"timestamp": ms, "timestamp_nanos": n}`, or both.
-`timestamp_nanos` is the whole fraction of the second in nanoseconds. It includes the milliseconds of `timestamp`.
+Both have the format of Confluent's connector, so this connector can continue from the offsets that
+Confluent's connector has stored, and vice versa. The source partition of a table is
+`{"protocol": "1", "table": "<schema.table>"}`. Offsets stored for the older source partition
+`{"table": "<table>"}` are read too. The source partition of a custom query is `{"query": "query"}`.
+A source offset has `{"incrementing": id}`, `{"timestamp": ms, "timestamp_nanos": n}`, or both.
+`timestamp_nanos` is the whole fraction of the second in nanoseconds, including the milliseconds of
+`timestamp`.
 """
 
 from __future__ import annotations
@@ -22,13 +25,16 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class TimestampIncrementingOffset:
-    """The timestamp (aware, UTC) and incrementing value of the last row read, None if the mode does not use them."""
+    """A source offset: the timestamp (aware, UTC) and the incrementing value of the last row read.
+
+    A value is None if the mode does not use it, or if no row has been read.
+    """
 
     timestamp: dt.datetime | None = None
     incrementing: int | None = None
 
     def to_map(self) -> dict[str, int]:
-        """Return Connect's source offset."""
+        """Return the offset as the map that Connect stores."""
         offset: dict[str, int] = {}
         if self.incrementing is not None:
             offset["incrementing"] = self.incrementing
@@ -39,7 +45,7 @@ class TimestampIncrementingOffset:
 
     @classmethod
     def from_map(cls, offset: Mapping[str, Any] | None) -> TimestampIncrementingOffset:
-        """Parse Connect's source offset. None or an empty map means that no row has been read."""
+        """Parse the map that Connect stores. None or an empty map means that no row has been read."""
         if not offset:
             return cls()
         timestamp = None

@@ -1,8 +1,8 @@
 """PostgreSQL dialect, with psycopg 3 as the driver.
 
-A server-side cursor streams the rows, so reading a table of any size needs the memory of one batch. Values of json,
-jsonb, uuid, xml and enumeration types, and of all types without a Connect type, are read as text; bit(1) is a boolean,
-and a domain is its base type.
+A server-side cursor streams the rows, so a table of any size is read with the memory of one batch.
+Values of json, jsonb, uuid, xml and enumeration types are read as text, and so are those of all
+types without a Connect type. bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _SHAPE = """
     SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum)
     FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
-# The base types of columns whose types are domains, possibly of other domains, such as numeric(6,2).
+# Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
     WITH RECURSIVE base AS (
         SELECT a.attname, t.typbasetype AS type, t.typtypmod AS modifier
@@ -101,7 +101,7 @@ _BASE_TYPES = """
 """
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _TABLE_TYPES = {"r": "TABLE", "p": "PARTITIONED TABLE", "v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE"}
-# The types whose values psycopg converts to the Python type that Connect uses.
+# psycopg converts the values of these types to the Python types that Connect uses.
 _CONVERTED_BY_PSYCOPG = frozenset(
     {
         *("bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric"),
@@ -124,8 +124,8 @@ _TYPES_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "time": Time,
     "timestamp": DateTime,
 }
-# Types that psycopg can transfer in binary format, which is faster, with the same result as in text format. In binary
-# format psycopg returns bytes for other types (such as enumerations), and 0.10000000149011612 for the real 0.1.
+# psycopg can read these types in binary format, which is faster, with the same result as in text format. Other types
+# have other results in binary format: enumeration values become bytes, and the real 0.1 becomes 0.10000000149011612.
 _BINARY_TYPES: frozenset[type[TypeEngine[Any]]] = frozenset(
     {
         *(BOOLEAN, SMALLINT, INTEGER, BIGINT, DOUBLE_PRECISION, NUMERIC, TEXT, VARCHAR, CHAR, BYTEA),
@@ -134,7 +134,7 @@ _BINARY_TYPES: frozenset[type[TypeEngine[Any]]] = frozenset(
 )
 
 
-# Connection properties that have different names in PostgreSQL's JDBC driver and in libpq.
+# libpq's names of connection properties that have a different name in PostgreSQL's JDBC driver.
 _LIBPQ_NAMES = {
     "ApplicationName": "application_name",
     "connectTimeout": "connect_timeout",
@@ -142,7 +142,7 @@ _LIBPQ_NAMES = {
 }
 
 
-# The types whose values are read as text, although psycopg would convert them to other Python types.
+# The OIDs of types that are read as text, although psycopg would convert them to other Python types.
 _READ_AS_TEXT = (
     *(info.oid for info in psycopg.adapters.types if info.name not in _CONVERTED_BY_PSYCOPG),
     *(info.array_oid for info in psycopg.adapters.types if info.array_oid),
@@ -170,7 +170,7 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 class PostgresqlDialect(Dialect):
-    """One PostgreSQL database."""
+    """Dialect for one PostgreSQL database."""
 
     parameter_marker = "%s"
     driver_error = psycopg.Error
@@ -300,14 +300,17 @@ class PostgresqlDialect(Dialect):
 
 
 class _FastRows:
-    """A cursor whose values are Python's dates and times. Raises FastReadError for one that Python cannot represent."""
+    """A cursor that returns dates and times as objects of Python's `datetime` module.
+
+    `fetchmany` raises FastReadError if such an object cannot represent a value.
+    """
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
         self.close = cursor.close
 
     def fetchmany(self, count: int) -> Any:
-        """Return the next rows."""
+        """Return at most `count` rows."""
         try:
             return self._cursor.fetchmany(count)
         except psycopg.DataError as error:
@@ -315,7 +318,10 @@ class _FastRows:
 
 
 def _loader_of_any_value(base: type[Loader], earliest: Any, latest: Any) -> type[Loader]:
-    """Return a loader that returns an `Unmappable` instead of raising an error."""
+    """Return a loader like `base` that returns an `Unmappable` for a value that `base` cannot represent.
+
+    `earliest` and `latest` are the limits of the values that `base` can represent.
+    """
 
     class AnyValueLoader(base):  # type: ignore[misc, valid-type]
         def load(self, data: Any) -> Any:
@@ -338,7 +344,10 @@ _LOADERS_OF_ANY_VALUE = {
 
 
 def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
-    """Return the base type of a domain; `base` is its name, with the precision and scale that SQLAlchemy omits."""
+    """Return `type_`, or its base type if it is a domain.
+
+    `base` is the base type's name, with the precision and scale that SQLAlchemy omits.
+    """
     while isinstance(type_, DOMAIN):
         type_ = type_.data_type
     numeric = _NUMERIC.fullmatch(base)
@@ -346,7 +355,7 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any]:
-    """Return the SQL type of a result column; String for an array and for all types that are read as text."""
+    """Return the SQL type of a result column. It is String for arrays and all other types read as text."""
     if info is not None and info.array_oid == item.type_code:
         return String()
     name = info.name if info is not None else ""

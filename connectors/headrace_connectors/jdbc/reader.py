@@ -1,8 +1,8 @@
-"""Reads one table or one custom query in batches, starting after its committed offset.
+"""Reads one table or one custom query in batches, starting after its committed source offset.
 
-In timestamp mode, a batch may end between rows with equal timestamps. The batch's offset is then the previous, earlier
-timestamp. After a restart the reader re-reads all rows with the equal timestamps, so no row that was not in the batch
-is skipped.
+In timestamp mode, a batch may end between rows with equal timestamps. The batch's source offset is
+then the latest earlier timestamp. After a restart, the reader re-reads all rows with the equal
+timestamps, so it skips none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class TableOrQuery:
     """The table or query that a reader reads, with its topic and source partition.
 
-    `table` is the table's qualified name, or an empty string for the configured query.
+    `table` is the table's qualified name, or an empty string for a custom query.
     """
 
     table: str
@@ -41,7 +41,7 @@ class TableOrQuery:
 
     @property
     def name(self) -> str:
-        """The name in log lines and error messages."""
+        """The name of the table or query for log lines and error messages."""
         return f"table {self.table}" if self.table else "query"
 
 
@@ -65,7 +65,10 @@ class TableReader:
         return self._statement is not None
 
     def next_batch(self, connection: Connection) -> SourceBatch | None:
-        """Return the next batch of the running statement, None at its end. Starts a statement if none is running."""
+        """Return the next batch, or None if the running statement has no more rows.
+
+        Starts a statement if none is running.
+        """
         try:
             return self._next_batch(connection)
         except FastReadError as error:
@@ -145,7 +148,7 @@ class TableReader:
         )
 
     def _read_columns(self, connection: Connection) -> list[JdbcColumn]:
-        """Return the current columns; the catalogue is read only after a change of the table.
+        """Return the current columns. A table's columns are read again only after its `shape` has changed.
 
         Raises the driver's exception, or ConnectError if there are no columns to read.
         """
@@ -159,7 +162,10 @@ class TableReader:
         return self._columns
 
     def _start_offset(self, connection: Connection) -> TimestampIncrementingOffset:
-        """Return the offset after which to read: that of the last batch, or `timestamp.initial` before any batch."""
+        """Return the source offset after which to read.
+
+        If no source offset is stored and no row has been read, this is `timestamp.initial`.
+        """
         initial = self._config.timestamp_initial
         if self.offset != TimestampIncrementingOffset() or initial is None or not self._config.uses_timestamp:
             return self.offset
@@ -172,7 +178,7 @@ class TableReader:
 
 
 class _RunningStatement:
-    """A running statement: fetches rows from the driver's cursor, and computes source offsets from them."""
+    """Fetches the rows of a running statement, and computes source offsets from them."""
 
     def __init__(
         self,
@@ -214,7 +220,7 @@ class _RunningStatement:
         return rows[:count]
 
     def offset_after(self, rows: list[Row], before: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
-        """Return the source offset that can be committed after these rows; `before` is the offset of the last batch."""
+        """Return the source offset that can be committed after `rows`. `before` is the last batch's offset."""
         last = rows[-1]
         if self._incrementing is not None:
             return TimestampIncrementingOffset(self._timestamp(last), self._incrementing_value(last))
@@ -227,7 +233,11 @@ class _RunningStatement:
         return before if earlier is None else TimestampIncrementingOffset(earlier)
 
     def offset_at_end(self, offset: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
-        """Return the source offset at the end of the statement, after all rows with the last timestamp."""
+        """Return the source offset that can be committed after all rows of the statement.
+
+        In timestamp mode, this is the last row's timestamp. Otherwise it is `offset`, the last batch's
+        offset.
+        """
         return offset if self._last_timestamp is None else TimestampIncrementingOffset(self._last_timestamp)
 
     def _incrementing_value(self, row: Row) -> int:

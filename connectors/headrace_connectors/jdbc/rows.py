@@ -1,6 +1,7 @@
-"""Converts a driver's rows to a batch's rows, one column at a time, and only the columns that need a conversion.
+"""Converts the driver's rows to a batch's rows, one column at a time.
 
-If a value's type is not its column's type, which SQLite allows, the error names the table, the column and the row.
+Columns that need no conversion are not changed. SQLite can store a value whose type is not its
+column's type. The error message about such a value contains the table, the column and the row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 
-# msgspec accepts an integer as a float, and base64 text as bytes, so the code below checks these two types itself.
+# msgspec accepts an integer as a float, and base64 text as bytes, so `_check` compares these two types itself.
 _CHECKED_BY_MSGSPEC: dict[Type, type] = {
     Type.INT8: int,
     Type.INT16: int,
@@ -42,9 +43,10 @@ _ADVICE = "correct the row, or read the table with a `query` that casts the colu
 class RowConverter:
     """Converts the rows of one table or query.
 
-    `is_checked`: whether to check the types of values, because the database does not enforce column types.
-    `has_unmappable`: whether dates and times may be `Unmappable`. `unmappable_values` is the configured key: what to do
-    with a value that cannot be converted.
+    If `is_checked` is true, the converter checks the types of values, because the database does not
+    enforce column types. If `has_unmappable` is true, dates and times may be `Unmappable`.
+    `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
+    value that cannot be converted.
     """
 
     def __init__(
@@ -67,7 +69,11 @@ class RowConverter:
         self._conversions = [(index, column) for index, column in enumerate(columns) if column.convert is not None]
 
     def convert(self, rows: list[Row]) -> list[Row]:
-        """Return a batch's rows. Raises ConnectError for a value that cannot be converted, unless it is skipped."""
+        """Convert `rows` to a batch's rows.
+
+        Raises ConnectError for a value that cannot be converted and that `unmappable.values` does not
+        replace or skip.
+        """
         if self._check is not None:
             self._check(rows)
         if not self._conversions or not rows:
@@ -124,7 +130,7 @@ class RowConverter:
 
 
 def _with_type_check(column: JdbcColumn) -> JdbcColumn:
-    """Return the column with a conversion that raises ValueError for a value of another type."""
+    """Return `column` with a conversion that raises ValueError for a value of the wrong type."""
     expected = _PYTHON_TYPES.get(column.schema.type)
     if column.convert is not None or expected is None:
         return column
@@ -138,7 +144,7 @@ def _with_type_check(column: JdbcColumn) -> JdbcColumn:
 
 
 def _check(table: str, columns: Sequence[JdbcColumn]) -> Callable[[list[Row]], None] | None:
-    """Return a function that raises ConnectError if a value's type is not that of its column.
+    """Return a function that raises ConnectError if a value's type is not its column's type.
 
     Returns None if no column needs this check.
     """
@@ -192,6 +198,6 @@ def _type_name(column: JdbcColumn) -> str:
 
 
 def _location(table: str, column: JdbcColumn, row: Row, keys: Sequence[tuple[int, str]] = ()) -> str:
-    """Return the place of a value: the row is identified by its primary key if it has one."""
+    """Return the table, column and row of a value for messages. A primary key, if any, identifies the row."""
     key = ", ".join(f"{name}={row[index]!r:.60}" for index, name in keys)
     return f"{table}, column {column.name}, row {key or repr(row)[:120]}"

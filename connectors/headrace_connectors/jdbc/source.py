@@ -1,7 +1,8 @@
-"""JdbcSourceConnector: copies tables of an SQL database, or the result of a query, to topics, at least once.
+"""JdbcSourceConnector, which copies SQL tables, or the result of an SQL query, to topics at least once.
 
-The connector assigns tables to tasks, and a thread checks for new and dropped tables. A task reads its tables one after
-the other: it runs a query, returns all its rows in batches, and queries the table again after `poll.interval.ms`.
+The connector assigns tables to tasks, and a background thread checks for new and dropped tables. A task
+reads its tables one after another. For each table it runs a query, returns all rows in batches, and
+runs the query again after `poll.interval.ms`.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ _T = TypeVar("_T")
 
 
 def _dialect(config: JdbcSourceConfig) -> Dialect:
-    from headrace_connectors.jdbc.databases import dialect_for  # imports SQLAlchemy, which is slow
+    from headrace_connectors.jdbc.databases import dialect_for  # this imports SQLAlchemy, which is slow
 
     return dialect_for(url.parse(config.connection_url), config)
 
 
 class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
-    """Reads the assigned tables one after the other over one connection."""
+    """Reads the assigned tables one after another over one connection."""
 
     poll_block_s = 1.0
 
     def __init__(self) -> None:
         self._connection: Any = None
         self._readers: list[TableReader] = []
-        self._current_table = ""  # for error messages; empty for a query
+        self._current_table = ""  # the table for error messages, empty for a custom query
         self._failures = 0
 
     def start(self, config: JdbcSourceTaskConfig) -> None:
@@ -94,8 +95,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
             batch = self._next_batch()
         except self._dialect.driver_error as error:
             if not self._dialect.is_transient(error):
-                table = f"table {self._current_table}: " if self._current_table else ""
-                raise ConnectError(f"{table}the query failed: {self._dialect.error_text(error)}") from error
+                raise ConnectError(f"{self._query_failed()}: {self._dialect.error_text(error)}") from error
             self._disconnect(error)
             return None
         self._failures = 0
@@ -105,7 +105,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         if self._connection is None:
             self._connection = self._dialect.connect()
         deadline = self.context.monotonic() + self.poll_block_s
-        for _ in self._readers:  # each has at most one statement without rows in a poll
+        for _ in self._readers:  # in one poll, each reader runs at most one statement that returns no rows
             reader = min(self._readers, key=lambda reader: (not reader.is_running, self._next_query_at[id(reader)]))
             wait_s = min(self._next_query_at[id(reader)], deadline) - self.context.monotonic()
             if not reader.is_running and wait_s > 0 and not self.context.wait(wait_s):
@@ -127,9 +127,13 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         self._failures += 1
         retries = self._config.query_retry_attempts
         if retries >= 0 and self._failures > retries:
-            raise ConnectError(f"the query failed {self._failures} times in a row: {error}") from error
+            raise ConnectError(f"{self._query_failed()} {self._failures} times in a row: {error}") from error
         self.context.wait(min(1.0, 0.2 * self._failures))
-        raise RetriableError(f"the query failed and will be retried: {error}") from error
+        raise RetriableError(f"{self._query_failed()} and will be retried: {error}") from error
+
+    def _query_failed(self) -> str:
+        """Return the start of an error message about a failed query."""
+        return f"table {self._current_table}: the query failed" if self._current_table else "the query failed"
 
     def stop(self) -> None:
         for reader in self._readers:
@@ -192,9 +196,9 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         ]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check the configuration against the database: driver, file, tables, incrementing and timestamp columns."""
+        """Validate the driver, database file, tables and columns that the configuration names."""
         invalid = {key for key, value in values.items() if value.errors}
-        try:  # errors of other keys must not hide those of the tables
+        try:  # omit invalid values, so that their errors do not hide errors in tables and columns
             config = JdbcSourceConfig.parse({key: text for key, text in props.items() if key not in invalid})
         except ConfigErrors:
             return
@@ -215,11 +219,11 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             self._monitor.join(timeout=5)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait. Return False as soon as the connector is to stop."""
+        """Wait and return True. Return False as soon as `stop` is called."""
         return not self._stopping.wait(seconds)
 
     def _list_tables(self) -> list[str]:
-        """Return the tables to read; log the whitelisted tables that are missing, or that there are no tables."""
+        """Return the tables to read. Logs missing whitelisted tables, and warns if no table is selected."""
         all_tables = self._dialect.tables()
         existing = names_of_types(all_tables, self._config.table_types)
         database = self._dialect.url.database
@@ -241,7 +245,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         for table in selected:
             if "," in table and table not in self._unsupported_tables:
                 self._unsupported_tables.add(table)
-                logger.error("Table %s is not read: names of tables with commas are not supported", table)
+                logger.error("Table %s is not read: table names with commas are not supported", table)
         return [table for table in selected if "," not in table]
 
     def _monitor_tables(self) -> None:
@@ -266,7 +270,10 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
 def _with_retries(
     config: JdbcSourceConfig, dialect: Dialect, action: Callable[[], _T], wait: Callable[[float], bool]
 ) -> _T:
-    """Call `action`, which opens a connection, up to `connection.attempts` times. Raises ConnectError."""
+    """Call `action`, which opens a connection, up to `connection.attempts` times.
+
+    Raises ConnectError if the last attempt fails or the connector is stopped.
+    """
     for attempt in range(1, config.connection_attempts + 1):
         try:
             return action()
@@ -276,7 +283,8 @@ def _with_retries(
                     f"cannot connect to {url.redact_passwords(config.connection_url)} ({attempt} attempts): {error}"
                 ) from error
             logger.warning(
-                "Connection attempt %d of %d failed, retrying in %d ms: %s",
+                "Cannot connect to %s (attempt %d of %d), retrying in %d ms: %s",
+                url.redact_passwords(config.connection_url),
                 attempt,
                 config.connection_attempts,
                 config.connection_backoff_ms,

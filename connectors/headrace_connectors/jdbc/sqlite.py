@@ -1,9 +1,10 @@
 """SQLite dialect, with the standard library's driver. It checks the types of values, because SQLite does not.
 
-SQLite stores integers and floating-point numbers with 64 bits regardless of the declared type, so they are INT64 and
-FLOAT64. Timestamps are ISO 8601 text or milliseconds since the epoch. Order and compare them with the SQL function that
-this module registers, and not with SQLite's own functions. SQLite's functions round to milliseconds and Python does
-not, so the connector would re-read a row forever if it mixed the two conversions.
+SQLite stores integers and floating-point numbers with 64 bits regardless of the declared type, so
+they are INT64 and FLOAT64. Timestamps are ISO 8601 text or milliseconds since the epoch. Order and
+compare timestamps with the SQL function that this module registers, not with SQLite's functions.
+SQLite's functions round to milliseconds and Python does not, so the connector would re-read a row
+forever if it mixed the two conversions.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _TRANSIENT_CODES = frozenset(
 
 
 class SqliteDialect(Dialect):
-    """One SQLite database file."""
+    """Dialect for one SQLite database file."""
 
     parameter_marker = "?"
     driver_error = sqlite3.Error
@@ -119,7 +120,7 @@ class SqliteDialect(Dialect):
         return [self._query_column(item) for item in typed]
 
     def _type_of_values(self, connection: sqlalchemy.Connection, name: str) -> TypeEngine[Any]:
-        """Return the type of the first value in a column without a declared type, STRING if all values are NULL."""
+        """Return the type of the first value of a column without a declared type, or String if all are NULL."""
         quoted = self.quote(name)
         found = connection.exec_driver_sql(
             f"SELECT typeof({quoted}) FROM headrace_query WHERE {quoted} IS NOT NULL LIMIT 1"
@@ -179,7 +180,7 @@ class SqliteDialect(Dialect):
         try:
             return None if value is None else microseconds(self.to_instant(value))
         except (ValueError, TypeError, OverflowError):
-            self._invalid_timestamp = value  # for `error_text`: SQLite's own error does not contain the value
+            self._invalid_timestamp = value  # `error_text` needs the value, which SQLite's error does not contain
             raise
 
     def error_text(self, error: Exception) -> str:
@@ -192,7 +193,7 @@ class SqliteDialect(Dialect):
 
 
 def _to_boolean(value: Any) -> bool:
-    """Convert a number (0 is false, any other is true) or the text `true` or `false`. Raises ValueError."""
+    """Convert a number, or the text `true` or `false`, to a boolean. Raises ValueError for other text."""
     if not isinstance(value, str):
         return bool(value)
     if value.lower() not in ("true", "false"):

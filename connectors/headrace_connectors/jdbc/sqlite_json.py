@@ -1,9 +1,10 @@
-"""Fast path for reading SQLite tables: SQLite returns each row as a JSON array, and msgspec parses a batch of them.
+"""Fast path for SQLite tables: SQLite returns each row as a JSON array, and msgspec parses many arrays at once.
 
-This takes two thirds of the time that the standard library's driver needs to fetch the same rows value by value. It is
-used only for tables whose columns hold integers, text and NULL, which JSON preserves exactly. msgspec checks each value
-against its column's type. SQLite can store any value in any column; a value that does not fit raises `FastReadError`,
-and the table must then be read without JSON.
+The fast path takes two thirds of the time that the standard library's driver needs to fetch the
+same rows value by value. The dialect uses it only for tables whose columns hold integers, text and
+NULL, which JSON preserves exactly. SQLite can store any value in any column, so msgspec checks each
+value against its column's type. If a value has another type, the cursor raises `FastReadError`, and
+the table must then be read without JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int | None, Type.STRING: str | None
 
 
 def row_type(columns: Sequence[JdbcColumn]) -> Any:
-    """Return the type that msgspec parses rows of these columns to, or None if JSON cannot represent them."""
+    """Return the type to which msgspec parses rows of `columns`, or None if JSON cannot represent them."""
     kinds = [_kind(column) for column in columns]
     if len(kinds) > _COLUMNS_MAX or None in kinds:
         return None
@@ -45,9 +46,9 @@ def _kind(column: JdbcColumn) -> Any:
 
 
 class JsonRows:
-    """A DBAPI cursor over a statement that returns JSON arrays.
+    """A DBAPI cursor for a statement that returns each row as a JSON array.
 
-    Raises the driver's exception if `is_transient` is true for it, and FastReadError for any other error.
+    It raises the driver's exception for a transient error, and FastReadError for any other error.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class JsonRows:
             self._cursor = connection.execute(statement.sql, statement.parameters)
 
     def fetchmany(self, count: int) -> list[Row]:
-        """Return at most `count` rows, an empty list at the end."""
+        """Return at most `count` rows, or an empty list if no rows remain."""
         rows: list[Row] = []
         with self._fast_read_errors():  # fails for a BLOB, or for text in an integer column
             while len(rows) < count:

@@ -1,4 +1,4 @@
-"""Builds the SQL that reads the rows of a table or a custom query after an offset. No I/O.
+"""Builds the SQL that reads the rows of a table or a custom query after a source offset.
 
 | mode | where | order |
 |---|---|---|
@@ -7,8 +7,10 @@
 | timestamp | ts > ? and ts < end | ts |
 | timestamp+incrementing | ts < end and ((ts = ? and id > ?) or ts > ?) | ts, id |
 
-`ts` is COALESCE over the timestamp columns. Without an offset, the query has no lower bound and reads everything. It
-skips rows with NULL in the incrementing column, because their order is undefined.
+`ts` is COALESCE over the timestamp columns, and `end` is the database's current time minus
+`timestamp.delay.interval.ms`. Without a source offset, the query has no lower bound and reads all
+rows. The query skips rows with NULL in the incrementing column, because their order is undefined.
+This module has no I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 
 @dataclass(frozen=True, slots=True)
 class OffsetExpressions:
-    """SQL expressions of the incrementing and timestamp columns, which order the rows.
+    """SQL expressions for the incrementing and timestamp columns, by which the rows are ordered.
 
     `bind_timestamp` converts a datetime to a query parameter.
     """
@@ -35,7 +37,7 @@ class OffsetExpressions:
 
     @property
     def timestamp_expression(self) -> str | None:
-        """The SQL expression of a row's timestamp, None if the mode does not use timestamps."""
+        """The SQL expression for a row's timestamp, or None if the mode does not use timestamps."""
         if len(self.timestamps) > 1:
             return f"COALESCE({','.join(self.timestamps)})"
         return self.timestamps[0] if self.timestamps else None
@@ -43,7 +45,7 @@ class OffsetExpressions:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL text and its parameters, with the driver's parameter placeholders."""
+    """SQL text with the driver's parameter placeholders, and the parameters."""
 
     sql: str
     parameters: tuple[Any, ...]
@@ -58,7 +60,10 @@ def select(
     marker: str,
     suffix: str = "",
 ) -> Statement:
-    """Extend `base`, a SELECT without WHERE, to rows after `offset` and, in timestamp modes, before `end`."""
+    """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
+
+    In timestamp modes, the rows must also have timestamps before `end`.
+    """
     conditions, parameters = _conditions(columns, offset, end, marker)
     order = ",".join(f"{column} ASC" for column in (columns.timestamp_expression, columns.incrementing) if column)
     sql = base

@@ -1,7 +1,8 @@
-"""Checks a connector's configuration against the database, as part of configuration validation.
+"""Validates the tables and columns that a JDBC source's configuration names.
 
-Reports whitelisted tables that do not exist, and incrementing or timestamp columns that do not exist or cannot be used.
-An unavailable database is not an error: it may be available when the connector starts.
+Reports whitelisted tables that do not exist, and incrementing or timestamp columns that do not
+exist or cannot be used. An unavailable database is not an error, because it may be available when
+the connector starts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TIME_LIMIT_S = 10.0
 
 
 def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]) -> Iterator[tuple[str, str]]:
-    """Yield (configuration key, message) for each error in the whitelisted tables. Stops after `TIME_LIMIT_S`."""
+    """Yield (configuration key, message) for each error in a whitelisted table. Stops after `TIME_LIMIT_S`."""
     deadline_s = now_s() + TIME_LIMIT_S
     try:
         tables_of_all_types = dialect.tables()

@@ -1,4 +1,4 @@
-"""Selects the tables to read and assigns them to tasks. No I/O."""
+"""Selects the tables to read and divides them into groups for tasks. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from headrace_connectors.jdbc.names import matches, table_of, unquoted
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the database. `type` is one of `TABLE_TYPES`; `is_partition`: it is part of a partitioned table."""
+    """A table of the database. `type` is one of `TABLE_TYPES`.
+
+    `is_partition` is true for a partition of a partitioned table.
+    """
 
     name: str
     type: str
@@ -22,9 +25,9 @@ class Table:
 
 
 def names_of_types(tables: Iterable[Table], types: Iterable[str]) -> list[str]:
-    """Return the sorted names of the tables of these types (`table.types`).
+    """Return the sorted names of the tables whose type is in `types`.
 
-    The partitions of a partitioned table are not read if the partitioned table itself is, so that no row is read twice.
+    If partitioned tables are read, their partitions are left out, so that no row is read twice.
     """
     wanted = {kind.strip().upper() for kind in types}
     reads_parents = "PARTITIONED TABLE" in wanted
@@ -62,7 +65,10 @@ def check_topics_unambiguous(tables: Sequence[str]) -> None:
 
 
 def group_tables(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
-    """Split tables into at most `max_tasks` contiguous groups. Their sizes differ by one at most, larger ones first."""
+    """Split `tables` into at most `max_tasks` contiguous groups.
+
+    The sizes of the groups differ by at most one, and larger groups come first.
+    """
     count = min(len(tables), max_tasks)
     groups, start = [], 0
     for index in range(count):
@@ -73,7 +79,11 @@ def group_tables(tables: Sequence[str], max_tasks: int) -> list[list[str]]:
 
 
 def missing_table_message(name: str, existing: Sequence[str], all_tables: Iterable[Table] = ()) -> str:
-    """Return the error message for a table that is not among `existing`: its type, or the nearest existing name."""
+    """Return the error message for a configured table that is not in `existing`.
+
+    If the table's type is not in `table.types`, the message says so. Otherwise it contains the most
+    similar existing name, or the names of existing tables.
+    """
     for table in all_tables:
         if matches(name, table.name):
             return f"{name} is a {table.type}, which table.types does not contain: add {table.type} to table.types"
@@ -84,6 +94,6 @@ def missing_table_message(name: str, existing: Sequence[str], all_tables: Iterab
 
 
 def some_names(tables: Sequence[str]) -> str:
-    """Return the names of up to 20 tables, for messages."""
+    """Return the names of up to 20 tables for log lines and error messages."""
     more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
     return (", ".join(tables[:20]) or "none") + more

@@ -1,8 +1,9 @@
 """Maps SQL types to Connect schemas, and converts values whose Python type is not the one that Connect uses.
 
-The mapping is that of Confluent's JDBC connector: integers by width, NUMERIC as Decimal unless `numeric.mapping` is
-set, dates and times as logical types, and all textual types (also JSON, UUID, XML and enumerations) as STRING. For all
-other types, such as arrays and intervals, `unsupported.columns` decides.
+The mapping is that of Confluent's JDBC connector. Integers are mapped by width, NUMERIC to Decimal
+unless `numeric.mapping` is set, and dates and times to logical types. All textual types, including
+JSON, UUID, XML and enumerations, are mapped to STRING. `unsupported.columns` determines how columns
+of other types, such as arrays and intervals, are read.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 class JdbcColumn:
     """A column of a table or query.
 
-    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's value, and is
-    None if the two are equal. `binary`: whether the database may send the column in binary format, because the driver
-    then returns the same value as for text format. `is_unsupported`: whether the SQL type has no Connect type, so that
-    the column is read as text. `is_key`: whether it belongs to the primary key.
+    `schema` is the schema of the record's field. `convert` converts the driver's value to the field's
+    value, and is None if the two are equal. `binary` is true if the driver returns the same value for
+    binary and text format, so that the faster binary format can be used. `is_unsupported` is true if
+    the SQL type has no Connect type, so that the column is read as text. `is_key` is true if the
+    column belongs to the primary key. `declared` is the SQL type for error messages.
     """
 
     name: str
@@ -81,20 +83,24 @@ class JdbcColumn:
 
     @property
     def identity_type(self) -> type | None:
-        """The type whose values `convert` returns unchanged, such as float; None if `convert` is not a type."""
+        """The type whose values `convert` returns unchanged, such as float, or None if `convert` is no type."""
         return self.convert if isinstance(self.convert, type) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Unmappable:
-    """A date or time of the database that Python cannot represent, as text, with the nearest one that it can."""
+    """A date or time in the database that Python cannot represent.
+
+    `text` is the database's text for the value. `nearest` is the nearest value that Python can
+    represent.
+    """
 
     text: str
     nearest: dt.date | dt.datetime | dt.time
 
 
 def reject_unmappable(value: Any) -> Any:
-    """Return the value. Raises ValueError if it is an `Unmappable`."""
+    """Return `value` unchanged. Raises ValueError if it is an `Unmappable`."""
     if isinstance(value, Unmappable):
         raise ValueError(f"{value.text} is out of range")
     return value
@@ -102,7 +108,7 @@ def reject_unmappable(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
-    """The connector's configuration of type mapping."""
+    """The values of the configuration keys that control the mapping of types."""
 
     numeric_mapping: str = "none"
     unconstrained_scale: int = 20
@@ -110,7 +116,7 @@ class TypeOptions:
 
 
 def base_schema(type_: TypeEngine[Any], options: TypeOptions) -> Schema | None:
-    """Return the required (not optional) schema for an SQL type, or None if it has no Connect type."""
+    """Return the required (not optional) schema for an SQL type, or None if no Connect type represents it."""
     if isinstance(type_, (NUMERIC, DECIMAL)) or (isinstance(type_, Numeric) and not isinstance(type_, Float)):
         return _numeric(type_, options, "none" if isinstance(type_, DECIMAL) else options.numeric_mapping)
     if isinstance(type_, DateTime):
@@ -208,12 +214,12 @@ def from_instant(granularity: str) -> Converter | None:
 
 
 def microseconds(instant: dt.datetime) -> int:
-    """Return microseconds since the epoch."""
+    """Return `instant` in microseconds since the epoch."""
     return (instant - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 def chain(first: Converter | None, second: Converter | None) -> Converter | None:
-    """Return a function that applies `first`, then `second`; None if both are None."""
+    """Return a function that applies `first` and then `second`, or None if both are None."""
     if first is None or second is None:
         return first or second
     before, after = first, second

@@ -1,4 +1,7 @@
-"""Parses JDBC URLs such as `jdbc:sqlite:/path/file.db` or `jdbc:postgresql://host:5432/db?user=u`. No I/O."""
+"""Parses JDBC URLs such as `jdbc:sqlite:/path/file.db` or `jdbc:postgresql://host:5432/db?user=u`.
+
+This module has no I/O.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JdbcUrl:
-    """A parsed JDBC URL. `database` is the file's path for SQLite; `properties` are the URL's query parameters."""
+    """A parsed JDBC URL. `properties` are its query parameters. For SQLite, `database` is a file path."""
 
     kind: str
     database: str

@@ -1,4 +1,7 @@
-"""Splits the Arrow rows of a micro-batch by topic, checks them and converts them to rows of a table. No I/O."""
+"""Splits a micro-batch's Arrow rows by topic, validates them and converts them to table rows.
+
+This module has no I/O.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ _METADATA_SOURCES = ("topic", "partition", "offset", "timestamp")
 class TopicRows:
     """The rows of one topic in a micro-batch.
 
-    `kafka` has the columns of the Kafka source. `values` has the parsed values, and is None while the topic's layout is
-    unknown.
+    `kafka` has the columns of the Kafka source. `values` has the parsed values, and is None while the
+    topic's record layout is unknown.
     """
 
     topic: str
@@ -43,7 +46,10 @@ class TopicRows:
         return TopicRows(self.topic, self.kafka.filter(mask), values)
 
     def unknown_schemas(self, known: Iterable[int]) -> Iterator[tuple[int, str]]:
-        """Yield (row index, schema JSON) of the row with the lowest offset for each schema id that is not `known`."""
+        """Yield (row index, schema JSON) for each schema id that is not in `known`.
+
+        The row is the one with the schema's lowest offset.
+        """
         ids = self.kafka["schema_id"]
         unknown = pc.invert(pc.is_in(ids, pa.array([NO_SCHEMA, *known], pa.int64())))
         if not pc.any(unknown).as_py():
@@ -64,7 +70,7 @@ class TopicRows:
             yield row, errors[row].as_py(), payloads[row].as_py()
 
     def missing_required_values(self, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
-        """Yield (row index, column) for each null in required columns. Skips tombstones and unparsed payloads."""
+        """Yield (row index, column) for each null in `columns`. Skips tombstones and unparsed payloads."""
         if self.values is None:
             return
         present = pc.and_(self.values.is_valid(), _field(self.values, BAD_PAYLOAD).is_null())
@@ -86,11 +92,11 @@ class TopicRows:
         return rows
 
     def from_offsets(self, next_offsets: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows at or after each partition's next offset: the table does not contain these rows yet."""
+        """Return the rows at or after each partition's next offset, which the table does not contain yet."""
         return self._filter_offsets(next_offsets, pc.less)
 
     def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows before each partition's end offset in `ends`; partitions that `ends` lacks keep all rows."""
+        """Return the rows before each partition's end offset in `ends`. Other partitions keep all rows."""
         return self._filter_offsets(ends, pc.greater_equal)
 
     def _filter_offsets(self, offsets: Mapping[TopicPartition, int], excludes: Callable[[Any, int], Any]) -> TopicRows:
@@ -104,10 +110,10 @@ class TopicRows:
         return rows
 
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:
-        """Return rows for the table: metadata columns, then the value's columns.
+        """Return rows for the table, with metadata columns before the value's columns.
 
-        `columns`, the table's columns, is used if the topic's layout is unknown because all records are tombstones.
-        Returns None if `columns` is needed and is None.
+        If all records are tombstones and the topic's record layout is unknown, the rows have the
+        table's columns, which are in `columns`. Returns None if the table does not exist yet either.
         """
         names, arrays = self._metadata() if metadata else ([], [])
         if self.values is not None:

@@ -37,7 +37,7 @@ _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "time": 32, "
 class BadRecord:
     """A record that cannot become a row, and the reason.
 
-    `columns_mismatch`: whether the record's schema is valid, but the table has other columns.
+    `columns_mismatch` is true if the record's schema is valid, but the table has other columns.
     """
 
     position: RecordPosition
@@ -48,16 +48,16 @@ class BadRecord:
         return f"{self.position}: {self.reason}"
 
     def as_errant(self) -> ErrantRecord:
-        """Return the record in the form in which a task reports it."""
+        """Return the record as the ErrantRecord that the task reports."""
         position = self.position
         error = DataError(self.reason)
         return ErrantRecord(position.topic, position.partition, position.offset, error, "VALUE_CONVERTER")
 
 
 class BadRecordError(DataError):
-    """Fails the task at a bad record, after all records before the first bad record of each partition are loaded.
+    """Fails the task, after all records before each partition's first bad record have been loaded.
 
-    `first_bad_offsets` has the offset of the first bad record of each partition.
+    `first_bad_offsets` has the offset of each partition's first bad record.
     """
 
     def __init__(self, bad: Sequence[BadRecord]) -> None:
@@ -83,14 +83,17 @@ _ADVICE = {
 
 
 class BadRecordHandler:
-    """Applies `errors.tolerance`: fails at the first bad record, or reports bad records and skips them."""
+    """Applies `errors.tolerance` to bad records: either reports and skips them, or fails the task."""
 
     def __init__(self, reporter: SelfReadingErrantRecordReporter) -> None:
         self._reporter = reporter
         self.skipped = 0
 
     def handle(self, bad: Sequence[BadRecord]) -> BadRecordError | None:
-        """Return None if the records are skipped, else the error to raise after loading the records before them."""
+        """Return None if the bad records are skipped, otherwise the error that fails the task.
+
+        The caller raises the error after it has loaded the records before the bad records.
+        """
         if not bad:
             return None
         ordered = sorted(
@@ -122,7 +125,7 @@ def describe_bad_payload(text: str, layout: RecordLayout, *, decimals_numeric: b
 
 
 def _find_mismatch(type_: ColumnType, value: Any, path: str, layout: RecordLayout, numeric: bool) -> str | None:
-    """Describe the first value at or below a path that does not match its type. Returns None if there is none."""
+    """Return a description of the first value at or below `path` that does not match its type, or None."""
     if value is None:
         return None
     if not _fits(type_, value, layout, numeric):

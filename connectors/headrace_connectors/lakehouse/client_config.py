@@ -1,8 +1,9 @@
-"""Converts Java consumer configuration to librdkafka's, for the consumers inside Spark. No I/O.
+"""Converts Java consumer properties to librdkafka's, for the consumers in Spark's processes.
 
-Connect provides a sink's consumer properties with their Java names. Most connection and security keys have the same
-name in librdkafka. Keys about consumer groups, deserializers and polling are dropped, because the source assigns
-partitions itself. All other keys are dropped with a warning.
+Connect provides a sink's consumer properties with their Java names. Most connection and security
+keys have the same name in librdkafka. Keys about consumer groups, deserializers and polling are
+dropped, because the Kafka source assigns partitions itself. All other keys are dropped with a
+warning. This module has no I/O.
 """
 
 from __future__ import annotations

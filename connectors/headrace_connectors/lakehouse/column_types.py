@@ -1,8 +1,9 @@
-"""Column types: the type of a value in a Connect schema, in Spark and in a table. No I/O.
+"""Types of table columns, with conversions from Connect schemas and to Spark's types.
 
-A `ColumnType` is a tree of types. `parse_schema` creates it from a Connect schema (the JSON in JsonConverter's
-envelope). `wire_type` returns, as Spark's type JSON, the Spark type with which `from_json` parses the payload. `str`
-returns Spark's DDL for error messages. Every table column is nullable.
+A `ColumnType` is a tree of types. `parse_schema` creates it from a Connect schema (the JSON in
+JsonConverter's envelope). `wire_type` returns the Spark type, as JSON, with which `from_json` parses
+the payload. `str` returns Spark's DDL for error messages. Every table column is nullable. This
+module has no I/O.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ _SPARK_JSON = {
     "time": "integer",
     "timestamp": "timestamp",
 }
-# The Spark type of a logical type's encoding in JsonConverter's payload.
+# The Spark types with which logical types are parsed in JsonConverter's encoding.
 _ENCODED_JSON = {"date": "integer", "timestamp": "long", "decimal": "binary"}
 
 
 class SchemaError(ValueError):
-    """A schema is malformed, or a table cannot store its values. The message names the field."""
+    """A schema is malformed, or a table cannot store its values. The message contains the field's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type tree. `kind` is a key of DDL_NAMES or one of decimal, array, map, struct."""
+    """The type of a column. `kind` is a key of DDL_NAMES, or one of decimal, array, map, struct."""
 
     kind: str
     fields: tuple[TableColumn, ...] = ()
@@ -105,7 +106,7 @@ STRING = ColumnType("string")
 
 
 def quoted(name: str) -> str:
-    """Return a column name for DDL, in backquotes unless it is an identifier."""
+    """Return a column name as DDL text, in backquotes unless it is an identifier."""
     return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
 
 
@@ -163,21 +164,24 @@ def _decimal(schema: dict[str, Any], path: str) -> ColumnType:
             f"{path}: a Decimal with scale {scale} does not fit a table's decimal type, whose scale is 0 to 38;"
             " configure the source to send a float64 or a string (numeric.mapping=best_fit)"
         )
-    # Use the largest precision if the schema's precision is missing, 0, or more than a table supports: some sources
-    # send such a precision because they do not know the column's precision.
+    # Use the largest precision if the schema's precision is missing, not above the scale, or more than a table
+    # supports. Sources that do not know a column's precision send such a precision.
     precision = precision if scale < precision <= PRECISION_MAX else PRECISION_MAX
     return ColumnType("decimal", precision=precision, scale=scale)
 
 
 def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[TableColumn, ...]:
-    """Return a table's columns for a value type: the fields of a struct, or one column `value` for any other type."""
+    """Return a table's columns for a type of record values.
+
+    The columns are the fields of a struct. Any other type has one column named `value`.
+    """
     columns = schema_type.fields if schema_type.kind == "struct" else (TableColumn("value", schema_type),)
     check_names((column.name for column in columns), path)
     return columns
 
 
 def check_names(names: Iterable[str], path: str) -> None:
-    """Raise SchemaError if a name is empty or names differ only in case, which Delta tables do not support."""
+    """Raise SchemaError if there is no name, a name is empty, or two names differ only in case."""
     seen: dict[str, str] = {}
     for name in names:
         if not name:
@@ -192,7 +196,10 @@ def check_names(names: Iterable[str], path: str) -> None:
 
 
 def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]:
-    """Return {path: type} of every column. A struct is represented by its fields; nullability is not included."""
+    """Return {path: type} of every column that is not a struct, including the fields of structs.
+
+    The types do not include nullability.
+    """
     leaves = {}
     for column in columns:
         name = path + quoted(column.name)
@@ -204,7 +211,7 @@ def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]
 
 
 def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Describe the differences between two tables' leaf types: `column n: int -> string`, `column z added (int)`."""
+    """Return the differences between two tables' leaf types, such as `column n: int -> string`."""
     found = []
     for name, type_ in before.items():
         if name not in after:
@@ -233,7 +240,7 @@ def _with_defaults_of(type_: ColumnType, other: ColumnType) -> ColumnType:
 
 
 def without_defaults(columns: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """Return `columns` without defaults, also in nested structs."""
+    """Return `columns` without defaults, including the defaults in nested structs."""
     return tuple(replace(column, default=None, type=_without_defaults(column.type)) for column in columns)
 
 
@@ -248,8 +255,9 @@ def _without_defaults(type_: ColumnType) -> ColumnType:
 def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = False) -> Any:
     """Return Spark's type JSON for parsing a payload with column type `type_`.
 
-    `encoded`: the payload has JsonConverter's encoding (days, milliseconds, decimals as base64 or, with
-    `decimals_numeric`, as numbers); otherwise it has Spark's JSON format.
+    If `encoded` is true, the payload has JsonConverter's encoding: dates are days, timestamps are
+    milliseconds, and decimals are base64, or numbers if `decimals_numeric` is true. Otherwise the
+    payload has Spark's JSON format.
     """
 
     def inner(child: ColumnType) -> Any:
@@ -283,7 +291,7 @@ def _array_json(element: Any) -> dict[str, Any]:
 
 
 def needs_no_conversion(type_: ColumnType) -> bool:
-    """Whether a parsed payload is already the column's value, so that no decoding or default is needed."""
+    """Whether a parsed payload value is the column's value, without decoding and without defaults."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":
@@ -294,7 +302,7 @@ def needs_no_conversion(type_: ColumnType) -> bool:
 
 
 def leaf_count(type_: ColumnType) -> int:
-    """Return the number of columns after flattening structs."""
+    """Return the number of columns that a column of this type has after structs are flattened."""
     return max(1, sum(leaf_count(field.type) for field in type_.fields)) if type_.kind == "struct" else 1
 
 

@@ -1,8 +1,9 @@
-"""Spark expressions that parse Kafka records into typed columns: one select for all topics of a micro-batch.
+"""Builds the Spark select that parses a micro-batch's records, of any number of topics, into typed columns.
 
-Topics with the same layout form a group. Each group has one struct column, which is null in the rows of other topics,
-so that a micro-batch is read and parsed once for any number of tables. `from_json` runs in permissive mode: a payload
-that does not match its types is stored unparsed in the group's BAD_PAYLOAD field and does not fail the micro-batch.
+Topics with the same record layout form a topic group. Each topic group has one struct column, which
+is null in the rows of other topics, so that a micro-batch is read and parsed once for any number of
+tables. `from_json` runs in permissive mode. A payload that does not match its types does not fail
+the micro-batch. It is stored unparsed in the struct column's BAD_PAYLOAD field.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _MILLISECONDS_MAX = (2**63 - 1) // 1000  # a Spark timestamp counts microseconds
 
 @dataclass(frozen=True, slots=True)
 class TopicGroup:
-    """Topics whose payloads are parsed into the same columns. `variants` has a layout for each set of defaults."""
+    """Topics whose payloads are parsed into the same columns.
+
+    `variants` has one record layout for each set of column defaults.
+    """
 
     name: str
     variants: tuple[LayoutVariant, ...]
@@ -47,7 +51,7 @@ class TopicGroup:
 
 
 def select_groups(rows: DataFrame, groups: Sequence[TopicGroup]) -> DataFrame:
-    """Select the Kafka columns and one struct column per group."""
+    """Select the Kafka columns and one struct column per topic group."""
     kafka = [F.col(name) for name in KAFKA_COLUMNS]
     # Use two selects, so that Spark parses each payload once and then reads fields of the struct. With one select,
     # Spark would parse the payload once per field.

@@ -29,7 +29,7 @@ _FIXED_SPARK_KEYS = ("spark.sql.session.timeZone", "spark.sql.caseSensitive", "s
 
 
 class LakehouseSinkConfig(Config):
-    """The keys `lakehouse.*` and `spark.*`. `ValueFormat` has the keys of the value converter."""
+    """Configuration keys `lakehouse.*` and `spark.*`. `ValueFormat` reads the value converter's keys."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = ("spark.", "lakehouse.table.")
 
@@ -109,7 +109,7 @@ class LakehouseSinkConfig(Config):
         return Path(self.path.removeprefix("file://")).expanduser().absolute()
 
     def checkpoint_root(self, connector: str) -> Path:
-        """The directory that contains the checkpoints of the connector's runs."""
+        """Return the directory that contains the checkpoints of the connector's queries."""
         if self.checkpoint_path is not None:
             return Path(self.checkpoint_path.removeprefix("file://")).expanduser().absolute()
         return self.root / _CHECKPOINTS / connector
@@ -124,14 +124,15 @@ class LakehouseSinkConfig(Config):
         return {table: parse_ddl(text) for _, table, text in _table_schemas(self.originals)}
 
     def declared_default(self) -> tuple[TableColumn, ...] | None:
-        """Return the columns that `lakehouse.schema` declares, None if it is not set."""
+        """Return the columns that `lakehouse.schema` declares, or None if this key is not set."""
         return parse_ddl(self.schema_ddl) if self.schema_ddl else None
 
 
 class ValueFormat:
     """The format of record values, from the value converter's configuration with its defaults.
 
-    `kind` is "envelope" (JsonConverter with schemas), "json" (without schemas), "string", or None if not supported.
+    `kind` is "envelope" (JsonConverter with schemas), "json" (JsonConverter without schemas), "string",
+    or None if the converter is not supported.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -245,12 +246,15 @@ def _check_values(properties: Mapping[str, str]) -> Iterator[ConfigError]:
             parse_ddl(text)
         except SchemaError as error:
             yield ConfigError(name, text, str(error))
-    if properties.get("value.converter"):  # otherwise, the task checks the worker's converter
+    if properties.get("value.converter"):  # the worker's default converter is validated by the task
         yield from check_value_format(ValueFormat(properties), bool(declared))
 
 
 def check_value_format(value: ValueFormat, declared: bool) -> Iterator[ConfigError]:
-    """Yield errors of the effective value converter. `declared`: whether columns are declared with lakehouse.schema."""
+    """Yield errors in the configuration of the effective value converter.
+
+    `declared` is true if the configuration declares columns, for example with `lakehouse.schema`.
+    """
     if value.kind is None:
         yield ConfigError("value.converter", value.converter, "is not supported; set JsonConverter or StringConverter")
     elif value.kind == "json" and not declared:

@@ -1,7 +1,7 @@
-"""Parses Spark DDL for a table's columns, such as `id BIGINT, name STRING, tags ARRAY<STRING>`. No I/O.
+"""Parses Spark DDL for a table's columns, such as `id BIGINT, name STRING, tags ARRAY<STRING>`.
 
-Supports the types that a Delta table can have without a reader feature. A parser in Python lets the connector's
-configuration be validated without starting a JVM.
+The parser supports the types that a Delta table can have without a reader feature. With a parser in
+Python, the connector's configuration can be validated without a JVM. This module has no I/O.
 """
 
 from __future__ import annotations

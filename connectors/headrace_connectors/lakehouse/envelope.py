@@ -1,8 +1,10 @@
-"""Splits a record's value into its schema and the payload, which Spark parses. No I/O; runs in Spark's workers.
+"""Splits a record's value into its schema and its payload, which Spark parses later.
 
-JsonConverter writes the whole schema into every record, so most records of a topic start with the same bytes. The
-reader remembers the bytes before the payload of the last value. If the next value starts with them, its payload is the
-rest without the closing brace. Otherwise msgspec splits the value into schema and payload without parsing them.
+JsonConverter writes the whole schema into every record, so most records of a topic start with the
+same bytes. The reader remembers the bytes before the last value's payload. If the next value starts
+with the same bytes, its payload is the remaining bytes without the closing brace. Otherwise msgspec
+splits the value into schema and payload without parsing them. This module runs in Spark's Python
+workers and has no I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ NO_SCHEMA = 0
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The payload of one record for Spark. `schema` has the schema's JSON if the schema is new to the reader."""
+    """The payload of one record. `schema` has the schema's JSON if this record is the first with the schema."""
 
     text: bytes | None = None
     schema_id: int = NO_SCHEMA
@@ -71,7 +73,7 @@ class PayloadReader(Protocol):
     """Extracts the payloads from the values of one topic."""
 
     def read(self, value: bytes | None) -> Payload:
-        """Return the payload of a value. If the value is malformed, the Payload has an `error`."""
+        """Return the payload of a value. If the value is malformed, the returned Payload has an `error`."""
 
     def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
         """Add the payloads of many values to `payloads`."""
@@ -98,7 +100,7 @@ class EnvelopeReader:
         return self._scan(value)
 
     def read_many(self, values: list[bytes | None], payloads: PayloadColumns) -> None:
-        """Add the payloads of many values.
+        """Add the payloads of `values` to `payloads`.
 
         Splitting a value with the same prefix as the previous value takes only two comparisons and a slice.
         """
@@ -128,7 +130,7 @@ class EnvelopeReader:
 
 
 class PlainJsonReader:
-    """Reads values that JsonConverter has written with `schemas.enable=false`: the whole value is the payload."""
+    """Reads values that JsonConverter has written with `schemas.enable=false`. The whole value is the payload."""
 
     def read(self, value: bytes | None) -> Payload:
         """Return the value as a payload."""
@@ -140,7 +142,7 @@ class PlainJsonReader:
 
 
 class StringReader:
-    """Reads values that StringConverter has written. Replaces malformed bytes as Java's decoder does."""
+    """Reads values that StringConverter has written. Like Java's decoder, it replaces malformed bytes."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -155,13 +157,13 @@ class StringReader:
 
 
 def schema_id_of(schema: bytes) -> int:
-    """Return a schema's id: a signed 64-bit hash of the schema's JSON text, never NO_SCHEMA."""
+    """Return a schema's id, a signed 64-bit hash of the schema's JSON text. The id is never NO_SCHEMA."""
     digest = hashlib.blake2b(schema, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True) or 1
 
 
 def _prefix_of(value: bytes, payload: bytes) -> bytes:
-    """Return the bytes before the payload if only the closing brace follows it, else an empty string."""
+    """Return the bytes before `payload` if only the closing brace follows `payload`, otherwise an empty string."""
     prefix = value[: -len(payload) - 1]
     is_last = value.endswith(payload + b"}") and prefix.startswith(b'{"schema":') and prefix.endswith(b'"payload":')
     return prefix if is_last else b""

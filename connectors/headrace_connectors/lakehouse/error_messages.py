@@ -1,4 +1,7 @@
-"""Converts errors of Spark, delta-rs and the file system to ConnectErrors with the path and a suggested fix. No I/O."""
+"""Converts errors of Spark, delta-rs and the file system to ConnectErrors with the path and a suggested fix.
+
+This module has no I/O.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ def error_text(error: BaseException) -> str:
 
 
 def is_disk_full(text: str) -> bool:
-    """Whether an error message or a stack trace of Spark reports a full disk."""
+    """Whether an error message or a Spark stack trace reports a full disk."""
     return _NO_SPACE.search(text) is not None
 
 
 def disk_full_error(path: Path, key: str) -> ConnectError:
-    """Return the error for a full disk."""
+    """Return the error for a full disk. `key` is the configuration key that sets `path`."""
     return ConnectError(
         f"no space left on the disk of {path} ({key}), the current batch was not committed;"
         " free some space and restart the task"
@@ -51,7 +54,7 @@ def table_error(directory: Path, action: str, error: BaseException) -> ConnectEr
 
 
 def unsupported_features(text: str) -> str | None:
-    """Return the Delta features or versions that delta-rs reports as unsupported, None for any other error."""
+    """Return the Delta features or versions that delta-rs reports as unsupported, or None for other errors."""
     found = _UNSUPPORTED.search(text)
     return _FEATURE.sub(r"\1", found[1] or found[2]).strip() if found is not None else None
 

@@ -1,4 +1,4 @@
-"""Reads the first records of offset ranges in the task's process, to determine the layout of new topics."""
+"""Reads the first records of offset ranges in the task's process, to determine new topics' record layouts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RECORDS_PER_POLL = 500
 
 
 def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[RecordPosition, str, str | None]]:
-    """Yield (record position, schema JSON, payload) of the first record with a schema in each topic's ranges.
+    """Yield (record position, schema JSON, payload) for the first record with a schema in each topic's ranges.
 
-    Skips records without a schema: tombstones and bad records. Yields nothing for a topic with only such
-    records. Raises ConnectError if the records cannot be read.
+    Skips tombstones and bad records, because they have no schema. Yields nothing for a topic that has
+    only such records. Raises ConnectError if the records cannot be read.
     """
     consumer = spec.consumer(**{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})
     try:

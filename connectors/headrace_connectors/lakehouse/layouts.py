@@ -1,9 +1,10 @@
-"""The layouts of topics: which columns their records have, and how to parse payloads into them. No I/O.
+"""Record layouts, which define a topic's columns and how payloads are parsed into these columns.
 
-A topic's layout is declared in the configuration, or learned from the first record whose schema has the columns of the
-topic's table. If the table does not exist yet, it gets the columns of the first record. A later schema with the same
-columns may have other defaults. The layout then has one variant for each set of defaults, and each record is parsed
-with the variant of its own schema. A schema with other columns is rejected, and its records are bad records.
+A topic's record layout is declared in the configuration, or learned from the first record whose
+schema has the columns of the topic's table. If the table does not exist yet, it gets the columns of
+the first record. A later schema with the same columns may have other defaults. The record layout
+then has one variant for each set of defaults, and each record is parsed with its schema's variant.
+A schema with other columns is rejected, and its records are bad records. This module has no I/O.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ METADATA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka
 class RecordLayout:
     """How to parse the payloads of a topic into columns.
 
-    `encoded`: the payload has JsonConverter's encoding, otherwise Spark's JSON format. `wrapped`: the payload is a
-    single value, not an object with one member per column. `text`: the payload is a string, not JSON.
-    `decimals_numeric`: decimals are numbers (True), base64 (False), or no decimal has been read yet (None).
+    If `encoded` is true, payloads have JsonConverter's encoding, otherwise Spark's JSON format. If
+    `wrapped` is true, a payload is a single value, not an object with one member per column. If `text`
+    is true, a payload is a string, not JSON. `decimals_numeric` is true if decimals are numbers, false
+    if they are base64, and None until a decimal has been read.
     """
 
     columns: tuple[TableColumn, ...]
@@ -66,7 +68,7 @@ class RecordPosition:
 
 @dataclass(frozen=True, slots=True)
 class LayoutVariant:
-    """A layout, and the ids of the schemas whose records the layout parses: all records if there are no ids."""
+    """A record layout, and the ids of the schemas whose records it parses. Without ids, it parses all records."""
 
     layout: RecordLayout
     schema_ids: frozenset[int] = frozenset()
@@ -76,7 +78,7 @@ class LayoutVariant:
 class RejectedSchema:
     """A schema whose records cannot become rows, and the reason.
 
-    `columns_mismatch`: whether the schema is valid, but the table has other columns.
+    `columns_mismatch` is true if the schema is valid, but the table has other columns.
     """
 
     reason: str
@@ -89,10 +91,10 @@ class _ColumnsMismatchError(SchemaError):
 
 @dataclass(slots=True)
 class _LearnedLayout:
-    """The layout learned from a topic's records.
+    """The record layout learned from a topic's records.
 
-    `schema_ids` has the ids of each variant's schemas; variants differ in the columns' defaults and in `wrapped`.
-    `required` has the required top-level columns of each schema id.
+    `schema_ids` has the ids of each variant's schemas. Variants differ in the columns' defaults and in
+    `wrapped`. `required` has the required top-level columns of each schema id.
     """
 
     layout: RecordLayout
@@ -101,7 +103,7 @@ class _LearnedLayout:
 
 
 class RecordLayouts:
-    """The layouts of a task's topics. Only the task's loader uses it."""
+    """The record layouts of a task's topics. This class is not thread-safe: only the loader uses it."""
 
     def __init__(
         self,
@@ -130,7 +132,10 @@ class RecordLayouts:
         self._table_types[table] = types
 
     def layout_of(self, topic: str, table: str) -> RecordLayout | None:
-        """Return a topic's layout, None if unknown so far. Raises ConnectError for a missing declaration."""
+        """Return a topic's record layout, or None if it is not known yet.
+
+        Raises ConnectError if the configuration must declare the columns but does not.
+        """
         if self._value == "string":
             return STRING_LAYOUT
         if self._value == "json":
@@ -145,7 +150,7 @@ class RecordLayouts:
         return learned.layout if learned is not None else None
 
     def variants(self, topic: str, table: str) -> tuple[LayoutVariant, ...]:
-        """Return the variants of a topic's layout, an empty tuple if the layout is not known yet."""
+        """Return the variants of a topic's record layout, or an empty tuple if it is not known yet."""
         layout = self.layout_of(topic, table)
         if layout is None:
             return ()
@@ -157,12 +162,12 @@ class RecordLayouts:
         )
 
     def schema_ids(self, topic: str) -> frozenset[int]:
-        """Return the ids of the schemas whose records a topic's layout can parse."""
+        """Return the ids of the schemas whose records the topic's record layout can parse."""
         learned = self._learned.get(topic)
         return frozenset[int]().union(*learned.schema_ids.values()) if learned is not None else frozenset()
 
     def rejected_schemas(self, topic: str) -> Mapping[int, RejectedSchema]:
-        """Return, by schema id, why records with that schema cannot become rows of the topic's table."""
+        """Return the schemas, by id, whose records cannot become rows of the topic's table."""
         return self._rejected.get(topic, {})
 
     def required_columns(self, topic: str) -> list[str]:
@@ -171,13 +176,14 @@ class RecordLayouts:
         return sorted(frozenset[str]().union(*learned.required.values())) if learned is not None else []
 
     def required_in_schema(self, topic: str, schema_id: int) -> frozenset[str]:
-        """Return the top-level columns that a schema requires: columns that are not optional and have no default."""
+        """Return the top-level columns that are not optional in a schema and have no default."""
         return self._learned[topic].required.get(schema_id, frozenset())
 
     def learn_schema(self, topic: str, table: str, schema: str, payload: str | None) -> bool:
-        """Add the schema of a record to the topic's layout.
+        """Add the schema of a record to the topic's record layout.
 
-        Returns False if the schema is rejected, because it is malformed or its columns differ from the table's columns.
+        Returns False if the schema is rejected, because it is malformed or does not have the table's
+        columns.
         """
         schema_id = schema_id_of(schema.encode())
         try:
@@ -255,7 +261,10 @@ class RecordLayouts:
 
 
 def decimals_numeric(type_: ColumnType, payload: str | None) -> bool | None:
-    """Return True if the first decimal in a payload is a number, False if it is base64, None if there is no decimal."""
+    """Return True if the first decimal in a payload is a number, and False if it is base64.
+
+    Returns None if the payload contains no decimal.
+    """
     if payload is None or "decimal" not in _kinds(type_):
         return None
     for value in _decimals(type_, json.loads(payload)):

@@ -1,9 +1,10 @@
-"""Loads one micro-batch from Spark into the tables. Runs in `foreachBatch`, in the task's process.
+"""Loads micro-batches from Spark into the tables. Spark calls the loader in the task's process (`foreachBatch`).
 
-Spark reads and parses the records of all topics in one job and returns them as Arrow. The loader appends them to each
-table together with the offsets of the micro-batch. It relies only on the tables' own offsets and ignores rows below
-these offsets. So if Spark repeats a micro-batch, also after a crash between the commits of two tables, the loader adds
-only the missing rows.
+Spark reads and parses the records of all topics in one job and returns them as Arrow. The loader
+appends them to the topics' tables together with the offsets of the micro-batch. It relies only on
+the offsets that the tables contain, and ignores rows below these offsets. So if Spark repeats a
+micro-batch, the loader adds only the missing rows, even after a crash between the commits of two
+tables.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ class BatchLoader:
     ) -> dict[str, int]:
         """Load a micro-batch and return the number of rows added to each table.
 
-        Raises ConnectError if the micro-batch cannot be loaded, and BadRecordError after loading all records before the
-        first bad record of each partition. `commit_guard` is called before the tables are written: the call raises if
-        the micro-batch must be cancelled, and returns a context manager to hold while the tables are written.
+        Raises ConnectError if the micro-batch cannot be loaded. Raises BadRecordError after loading all
+        records before each partition's first bad record. The loader calls `commit_guard` before it
+        writes the tables. This call raises if the micro-batch must be cancelled. Otherwise it returns a
+        context manager that the loader holds while it writes the tables.
         """
         started = time.monotonic()
         added: dict[str, int] = {}
@@ -90,7 +92,7 @@ class BatchLoader:
         topics = sorted({range_.topic for range_ in missing})
         self._read_table_columns(topics)
         self._learn_layouts(missing)
-        _log.debug("Learned the layouts of new topics")
+        _log.debug("Batch %d: learned the record layouts of new topics", batch.identity.batch_id)
         topic_rows, bad = self._read(rows, topics)
         self._check_foreign_tables(topics)
         bad_record_error = self._bad_records.handle(bad)
@@ -119,14 +121,14 @@ class BatchLoader:
         return self._layouts.layout_of(topic, self._tables.name_of(topic))
 
     def _learn_layouts(self, ranges: Sequence[Range]) -> None:
-        """Learn the layouts of topics without a known layout from their first records in the micro-batch."""
+        """Learn the record layouts of new topics from the topics' first records in the micro-batch."""
         unknown = [
             range_
             for range_ in ranges
             if self._layout_of(range_.topic) is None and not self._layouts.rejected_schemas(range_.topic)
         ]
         if unknown:
-            # Sorted by topic: if several topics share a new table, the table gets the columns of the first topic.
+            # Sort by topic. If several topics share a new table, the table gets the columns of the first topic.
             for position, schema, payload in sorted(self._first_payloads(unknown), key=lambda found: found[0].topic):
                 self._layouts.learn_schema(position.topic, self._tables.name_of(position.topic), schema, payload)
 
@@ -155,7 +157,7 @@ class BatchLoader:
     def _check_foreign_tables(self, topics: Iterable[str]) -> None:
         """Raise TableSchemaError if no record matches the columns of a table that another tool created.
 
-        In this case the configuration is wrong, and the records are not bad records to skip.
+        In this case the configuration is wrong, so the records must not be skipped as bad records.
         """
         for topic in topics:
             table = self._tables.open(topic)
@@ -208,7 +210,11 @@ class BatchLoader:
         return good, [record for records in bad for record, _ in records.values()]
 
     def _collect(self, rows: Any, groups: Sequence[TopicGroup]) -> Iterator[TopicRows]:
-        """Run one Spark job for all groups, or several on a cached copy if one select would have too many columns."""
+        """Run Spark and yield the rows of each topic.
+
+        One Spark job parses all topic groups. If its select would have too many columns, several jobs
+        parse a cached copy of the micro-batch.
+        """
         chunks = list(_chunks(groups))
         if len(chunks) == 1:
             yield from _rows_of(select_groups(rows, chunks[0]).toArrow(), chunks[0])
@@ -224,7 +230,7 @@ class BatchLoader:
             cached.unpersist()
 
     def _find_bad_rows(self, rows: TopicRows) -> dict[int, tuple[BadRecord, str | None]]:
-        """Return the bad records of a topic and their unparsed payloads, by row."""
+        """Return the bad records of a topic and their unparsed payloads, by row index."""
         bad: dict[int, tuple[BadRecord, str | None]] = {}
         layout, rejected = self._layout_of(rows.topic), self._layouts.rejected_schemas(rows.topic)
         for row, error, payload in rows.unreadable_rows():
@@ -244,7 +250,7 @@ class BatchLoader:
         return bad
 
     def _learn_schemas(self, found: Iterable[TopicRows]) -> bool:
-        """Add new schemas in the micro-batch to the layouts. Returns whether the micro-batch must be parsed again."""
+        """Add new schemas to the record layouts. Returns whether the micro-batch must be parsed again."""
         learned = False
         for rows in found:
             known = self._layouts.schema_ids(rows.topic) | self._layouts.rejected_schemas(rows.topic).keys()
@@ -257,7 +263,10 @@ class BatchLoader:
     def _learn_decimal_formats(
         self, found: Iterable[TopicRows], bad: Iterable[dict[int, tuple[BadRecord, str | None]]]
     ) -> bool:
-        """Determine how decimals are encoded in unparsed payloads. Returns whether to parse these payloads again."""
+        """Determine how decimals are encoded in unparsed payloads.
+
+        Returns whether Spark must parse these payloads again.
+        """
         learned = False
         for rows, records in zip(found, bad, strict=True):
             payloads = [payload for _, payload in records.values() if payload is not None]
@@ -305,7 +314,10 @@ class BatchLoader:
 
 
 def _chunks(groups: Sequence[TopicGroup]) -> Iterator[list[TopicGroup]]:
-    """Split groups into lists with at most LEAF_COLUMNS_MAX columns each. A larger group is a list of its own."""
+    """Split `groups` into lists with at most LEAF_COLUMNS_MAX columns each.
+
+    A topic group with more columns is the only element of its list.
+    """
     chunk: list[TopicGroup] = []
     total = 0
     for group in groups:
@@ -323,7 +335,7 @@ def _rows_of(arrow: pa.Table, groups: Sequence[TopicGroup]) -> Iterator[TopicRow
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate the rows of several topics with the same table, in the column order of the first topic."""
+    """Concatenate the rows of topics that share a table, in the column order of the first topic."""
     names = tables[0].column_names
     return pa.concat_tables([table.select(names) for table in tables])
 

@@ -1,6 +1,7 @@
 """Determines the end offset of each micro-batch of the Kafka source, in Spark's planner process.
 
-The planner performs no I/O: `cluster` provides topics and log offsets, and `row_bytes` the size of the next records.
+The planner performs no I/O. `cluster` provides topics and log offsets, and `row_bytes` estimates the
+size of the next records.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class Planner:
         self._row_bytes = row_bytes
 
     def initial(self) -> KafkaSourceOffset:
-        """Return the tables' offsets, and the end offsets of all other partitions if auto.offset.reset=latest."""
+        """Return the offsets from which the query starts.
+
+        These are the tables' offsets. If auto.offset.reset=latest, they include the log end offsets of
+        all partitions that the tables have no offset for.
+        """
         start = KafkaSourceOffset.from_json(self._spec.start)
         if not self._spec.start_at_latest:
             return start
@@ -55,9 +60,10 @@ class Planner:
         return KafkaSourceOffset({**ends, **start.next_offsets}, ids)
 
     def next(self, before: KafkaSourceOffset) -> KafkaSourceOffset:
-        """Return the end offset of the next micro-batch: all available records, up to the limits for rows and bytes.
+        """Return the end offset of the next micro-batch.
 
-        Raises SourceError if the log of a partition no longer contains the next record to load.
+        The micro-batch contains all available records, up to the limits for rows and bytes. Raises
+        SourceError if the log of a partition no longer contains the next record to load.
         """
         ids, present = self._describe_topics(before)
         log_starts, ends = self._cluster.log_bounds(sorted(present), read_committed=self._spec.read_committed)
@@ -71,7 +77,10 @@ class Planner:
         return KafkaSourceOffset({**position, **admitted}, ids, starts)
 
     def _describe_topics(self, before: KafkaSourceOffset) -> tuple[dict[str, str], set[TopicPartition]]:
-        """Return the ids of existing and deleted topics, and the existing partitions. Raises SourceError."""
+        """Return the ids of existing and deleted topics, and the existing partitions.
+
+        Raises SourceError if a topic was deleted and created again.
+        """
         ids = dict(before.topic_ids)
         existing = self._cluster.existing()
         for name, topic in existing.items():

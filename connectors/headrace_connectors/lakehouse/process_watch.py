@@ -1,8 +1,9 @@
-"""Kills Spark's Python processes when the process of the task exits.
+"""Kills Spark's Python processes when the task's process exits.
 
-A Spark Python process detects the JVM's exit only when it next reads from its socket, which takes long if the
-process is blocked in C code. The kernel's parent-death signal does not help: these processes are children of the JVM's
-Python daemon, not of the task. A thread that waits for the task's process to exit works in all cases.
+A Spark Python process detects the JVM's exit only when it next reads from its socket, which takes
+long if the process is blocked in C code. The kernel's parent-death signal does not help, because
+these processes are children of the JVM's Python daemon, not of the task. A thread that waits for the
+task's process to exit works in all cases.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ _watched: set[tuple[int, int]] = set()
 
 
 def exit_with_process(pid: int) -> None:
-    """Kill this process as soon as process `pid` exits. Repeated calls are cheap. Does nothing without pidfds."""
+    """Kill the current process as soon as process `pid` exits. Repeated calls are cheap.
+
+    On a platform without pidfds, this function does nothing.
+    """
     if not hasattr(os, "pidfd_open") or (os.getpid(), pid) in _watched:
         return
-    _watched.add((os.getpid(), pid))  # a forked child inherits the set but not the thread, so the set also has this pid
+    # A forked child inherits the set but not the thread, so each entry includes the pid of the process with the thread.
+    _watched.add((os.getpid(), pid))
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

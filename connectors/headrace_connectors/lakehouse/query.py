@@ -1,4 +1,4 @@
-"""One run of the Spark query, from the tables' offsets until the query is stopped, is paused, or fails."""
+"""Runs the Spark query once, from the tables' offsets until the query fails or is stopped or paused."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 class LoadQuery:
     """One run of the Spark query.
 
-    Call `find_start_offset`, `start`, `await_end` and `stop`, in this order. In between, Spark calls the loader on a
-    thread of its own.
+    Call `find_start_offset`, `start`, `await_end` and `stop`, in this order. While the query is active,
+    Spark calls the loader on a py4j thread.
     """
 
     def __init__(
@@ -70,7 +70,10 @@ class LoadQuery:
     # --- lifecycle --------------------------------------------------------------------------------------------------
 
     def find_start_offset(self) -> KafkaSourceOffset:
-        """Return the offsets of the tables. Raises SourceUnavailableError if the cluster is unavailable."""
+        """Return the offsets that the tables contain.
+
+        Raises SourceUnavailableError if the Kafka cluster is unavailable.
+        """
         topics = Topics(self._client, self._context.topics, self._context.topics_regex)
         try:
             existing = topics.existing()
@@ -84,7 +87,7 @@ class LoadQuery:
         )
 
     def start(self, session: Any, start_offset: KafkaSourceOffset, checkpoints: Path, generation: int) -> None:
-        """Start the query at the given offsets."""
+        """Start the query at `start_offset`."""
         self._context.report_offsets(start_offset.next_offsets)
         self._checkpoint = checkpoints / str(generation)
         self._generation = generation
@@ -111,7 +114,7 @@ class LoadQuery:
         )
 
     def await_end(self, changed: threading.Event) -> None:
-        """Wait until `changed` is set by a stop, pause or resume. Raises the error that ended the query."""
+        """Wait until a stop, pause or resume sets `changed`. Raises the query's error if the query fails."""
         while not changed.wait(_WAIT_S):
             if self._failure is not None:
                 raise self._failure
@@ -119,7 +122,7 @@ class LoadQuery:
                 self._raise_failure(self._query.exception())
 
     def stop(self) -> None:
-        """Stop the query. If a commit has started, wait for it first."""
+        """Stop the query. If a commit has started, wait up to `_COMMIT_TIMEOUT_S` until it is complete."""
         self._stopped = True
         if self._query is None:
             return
@@ -138,9 +141,9 @@ class LoadQuery:
         unavailable = re.search(re.escape(UNAVAILABLE_PREFIX) + r"(.*)", text)
         if unavailable:
             raise SourceUnavailableError(RuntimeError(unavailable[1].strip()))
-        own = re.search(re.escape(ERROR_PREFIX) + r"(.*)", text)
-        if own:
-            raise ConnectError(own[1].strip())
+        source_error = re.search(re.escape(ERROR_PREFIX) + r"(.*)", text)
+        if source_error:
+            raise ConnectError(source_error[1].strip())
         if is_disk_full(text):
             raise disk_full_error(self._checkpoint, "lakehouse.checkpoint.path")
         raise ConnectError(f"the Spark query failed: {text}")
@@ -148,7 +151,10 @@ class LoadQuery:
     # --- micro-batches ----------------------------------------------------------------------------------------------
 
     def _load(self, rows: Any, batch_id: int) -> None:
-        """Load one micro-batch on a py4j thread. Stores an exception, because Spark passes on only its message."""
+        """Load one micro-batch on a py4j thread.
+
+        An exception is stored before it is raised, because Spark passes on only the exception's message.
+        """
         try:
             self._log_context.run(self._load_batch, rows, batch_id)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Reads offset ranges into Arrow batches. Runs in Spark's Python workers, once per Spark task."""
+"""Reads offset ranges into Arrow batches. Spark's Python workers use one `RangeReader` per Spark task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RangeReader:
         self._open: dict[tuple[str, int], _RangeBuffer] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as Arrow batches. Raises SourceError if they cannot be read."""
+        """Yield the records as Arrow batches. Raises SourceError if records cannot be read."""
         self._open_pending()
         progress_at = time.monotonic()
         while self._open:
@@ -87,7 +87,7 @@ class RangeReader:
             self._open_pending()
 
     def _add_messages(self, messages: list[Message]) -> None:
-        """Add the records to the buffers of their ranges, all records of a partition in one call."""
+        """Add records to the buffers of their ranges, with one call per partition, and handle errors."""
         by_partition: dict[tuple[str, int], list[Message]] = {}
         for message in messages:
             if message.error() is None:
@@ -161,7 +161,7 @@ class _RangeBuffer:
         """Return the buffered rows as an Arrow batch and clear the buffer."""
         rows = len(self._offsets)
         payloads = self._payloads
-        texts = _payload_array(payloads)  # may add errors, so payloads.errors must be read after this call
+        texts = _payload_array(payloads)  # this call may add to payloads.errors, which is read below
         arrays = [
             text_array([self.range.topic.encode()] * rows),
             integer_array([self.range.partition] * rows, pa.int32()),
@@ -223,7 +223,10 @@ class RecordSizeSampler:
         self._consumer = spec.consumer(**{"queued.min.messages": "100", "max.partition.fetch.bytes": str(1 << 20)})
 
     def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
-        """Return the mean payload size of each topic's next records. Omits topics without records in time."""
+        """Return the mean payload size of each topic's next records.
+
+        Omits a topic if none of its records arrives before the timeout.
+        """
         one_partition_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
         self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_partition_each.items()])
         sizes: dict[str, list[int]] = {topic: [] for topic in one_partition_each}

@@ -1,8 +1,9 @@
-"""Offsets and offset ranges: which records a micro-batch contains, and how Spark tasks share them. No I/O.
+"""Offsets and offset ranges of micro-batches, and the distribution of ranges to Spark tasks.
 
-Spark stores the end offset of each micro-batch as JSON in its checkpoint. This source's offset has each topic's id and
-each partition's next offset. For partitions that are new in the micro-batch, or whose next records were deleted, it
-also has the offset at which the micro-batch starts.
+Spark stores the end offset of each micro-batch as JSON in its checkpoint. The Kafka source's offset
+has each topic's id and each partition's next offset. For partitions that are new in the
+micro-batch, or whose next records were deleted, it also has the offset at which the micro-batch
+starts. This module has no I/O.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSourceOffset:
-    """An offset of the Kafka source as Spark defines it, for all topics.
+    """The Kafka source's position in all topics and partitions, which Spark calls an offset.
 
-    `starts` has the first offset of the micro-batch for partitions that do not continue at the previous `next_offsets`.
+    `starts` has the micro-batch's first offset in partitions that do not continue at the previous
+    `next_offsets`.
     """
 
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -100,10 +102,10 @@ def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int])
 def limit_rows(
     position: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], rows_max: int
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets of the next micro-batch with about `rows_max` rows at most.
+    """Return the end offsets of the next micro-batch, which has about `rows_max` rows at most.
 
-    If the backlog is larger, each partition gets a share of `rows_max` that is proportional to its own backlog, and at
-    least one row, so that no partition waits until other partitions are read.
+    If the backlog is larger, each partition gets a share of `rows_max` that is proportional to the
+    partition's backlog, and at least one row, so that no partition waits until others are read.
     """
     lags = {key: max(0, end - position[key]) for key, end in ends.items() if key in position}
     total = sum(lags.values())
@@ -113,10 +115,11 @@ def limit_rows(
 
 
 def split_ranges(ranges: list[Range], tasks_max: int, task_rows_min: int) -> list[list[Range]]:
-    """Split ranges into at most `tasks_max` lists of about equal length, none much shorter than `task_rows_min`.
+    """Split ranges into at most `tasks_max` lists with about the same number of rows.
 
-    Starting a Spark task takes about 0.1 s, so a small micro-batch is read by one task, and many partitions share a
-    task. A large range is split to use all cores.
+    No list has much fewer than `task_rows_min` rows, because starting a Spark task takes about 0.1 s. So
+    one task reads a small micro-batch, and many partitions share a task. A large range is split to use
+    all cores.
     """
     total = sum(len(range_) for range_ in ranges)
     tasks = max(1, min(tasks_max, total // max(1, task_rows_min)))

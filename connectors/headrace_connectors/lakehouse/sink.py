@@ -1,4 +1,4 @@
-"""LakehouseSinkConnector: loads topics into tables with a Spark Structured Streaming query that each task runs.
+"""LakehouseSinkConnector, whose task loads topics into tables with a Spark Structured Streaming query.
 
 Each run of the query has a new generation number. It starts at the offsets in the tables and uses a new checkpoint
 directory, so that Spark's checkpoint cannot contradict the tables, and a lost or corrupt checkpoint does no harm.
@@ -38,7 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
-    """Runs the query until the task is stopped. Pausing stops the query, and resuming starts it as a new generation."""
+    """Runs the Spark query until the task is stopped.
+
+    A pause stops the query, and a resume starts it with a new generation number.
+    """
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -47,7 +50,10 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
         self._spark: SparkProcess | None = None
 
     def start(self, config: LakehouseSinkConfig) -> None:
-        """Check the effective value converter and write access, which only the task can do. Raises ConfigErrors."""
+        """Validate the effective value converter, and check that the directories are writable.
+
+        Only the task can do this validation. Raises ConfigErrors if it finds errors.
+        """
         self._config = config
         value = ValueFormat(self.context.props)
         declared = config.declared_default() is not None or bool(config.declared_schemas())
@@ -78,7 +84,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
                 else:
                     self._run_query(spark, checkpoints)
         except SparkStartError:
-            if not self._stopping.is_set():  # otherwise `stop` has killed the JVM during its start
+            if not self._stopping.is_set():  # if `stop` kills the starting JVM, that is no error
                 raise
         finally:
             spark.stop()
@@ -153,7 +159,7 @@ def _new_generation(checkpoints: Path) -> int:
 
 
 class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
-    """The connector. Its only task runs one query for all topics, on all cores of `spark.master`."""
+    """Starts one task, which runs one query for all topics on all cores of `spark.master`."""
 
     task_class = LakehouseSinkTask
     supports_transforms = False
@@ -163,13 +169,13 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
         self._config = config
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration regardless of `tasks.max`: Spark distributes the work to cores."""
+        """Return one configuration regardless of `tasks.max`, because Spark distributes the work to cores."""
         if max_tasks > 1:
             _log.info("Starting one task despite tasks.max=%d, spark.master sets the number of cores", max_tasks)
         return [self._config.originals]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Add the errors that the validation of single keys does not find."""
+        """Add to `values` the errors that the validation of single keys does not find."""
         defaults = {name: to_text(value.value) for name, value in values.items() if name.startswith("value.converter.")}
         converter = {name: text for name, text in defaults.items() if text is not None}
         for error in check({**converter, **props}):

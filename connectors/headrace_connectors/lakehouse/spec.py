@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from headrace_connectors.lakehouse.envelope import EnvelopeReader, PayloadReader, PlainJsonReader, StringReader
 
 ERROR_PREFIX = "headrace: "
-"""Prefix of this source's error messages, by which the task finds them in Spark's stack traces."""
+"""Prefix by which the task finds the Kafka source's error messages in Spark's stack traces."""
 UNAVAILABLE_PREFIX = "headrace, cluster unavailable: "
 """Prefix of error messages about an unavailable cluster. The task restarts the query after such an error."""
 
@@ -52,7 +52,10 @@ class SourceSpec:
         return self.client.get("isolation.level") != "read_uncommitted"
 
     def consumer(self, **extra: str) -> Consumer:
-        """Return a new consumer for assigned partitions, which does not join a group and does not commit offsets."""
+        """Return a new consumer that joins no consumer group and commits no offsets.
+
+        The caller assigns partitions to it.
+        """
         fixed = {
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -70,7 +73,7 @@ class SourceSpec:
 
 
 class SourceError(RuntimeError):
-    """The source cannot continue. The message is shown to the user."""
+    """The Kafka source cannot continue. The message is shown to the user."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ERROR_PREFIX + message)

@@ -1,4 +1,4 @@
-"""Opens the tables of a sink: maps topics to tables, and reads the offsets that each table contains."""
+"""Maps a sink's topics to tables, opens the tables, and reads the offsets that each table contains."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ class Table:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this connector has loaded anything into the table."""
+        """Whether this connector has committed offsets to the table."""
         return bool(self.committed.next_offsets)
 
     def write(self, identity: BatchIdentity, rows: pa.Table, offsets: KafkaSourceOffset) -> None:
-        """Append rows and store `offsets` as the table's offsets, in one commit. Raises ConnectError."""
+        """Append rows and store `offsets` as the table's offsets, in one commit.
+
+        Raises ConnectError if the table cannot be written.
+        """
         try:
             self.writer.write(identity, rows, offsets)
         except ConnectError:
@@ -48,7 +51,7 @@ class Table:
         return self.next_offset(range_) < range_.end
 
     def next_offset(self, range_: Range) -> int:
-        """Return the next offset to load of the range's partition."""
+        """Return the next offset to load from the range's partition."""
         return self.committed.next_offsets.get((range_.topic, range_.partition), 0)
 
     def offset_after(self, ranges: Iterable[Range], topic_ids: Mapping[str, str]) -> KafkaSourceOffset:
@@ -63,7 +66,7 @@ class Table:
 
 
 class Tables:
-    """The tables that the sink has opened in this run. Only the loader's thread uses it."""
+    """The tables that the sink has opened in this run of the query. This class is not thread-safe."""
 
     def __init__(self, root: Path, name_format: str, open_writer: Callable[[Path], TableWriter]) -> None:
         self._root = root

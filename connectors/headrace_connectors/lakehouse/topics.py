@@ -1,6 +1,7 @@
 """Queries the cluster for the sink's existing topics: their ids, partitions, and log start and end offsets.
 
-Wraps confluent-kafka's AdminClient, for the task and for the source in Spark's planner process.
+`Topics` wraps confluent-kafka's AdminClient. The task uses it, and so does the Kafka source in
+Spark's planner process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Topic:
 
 
 class Topics:
-    """The topics of one sink, given by list or by a regular expression that must match the whole name."""
+    """The topics of one sink, given as a list or as a regular expression that matches whole topic names."""
 
     def __init__(
         self, client: Mapping[str, str | int | float | bool], names: Collection[str] | None, pattern: str | None

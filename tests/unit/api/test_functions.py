@@ -1,4 +1,4 @@
-"""`@source`: when its generator is called, advanced and closed, and the offsets that it receives."""
+"""Tests of `@source` functions: when a generator is created, advanced and closed, and the offsets it receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Offset = Mapping[str, Any] | None
 Items = Iterator[SourceRecord | Wait]
 
 EVENTS: list[Any] = []
-"""What the functions did, in order."""
+"""The actions of the test functions, in order."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def tick(config: TickConfig, number: int) -> SourceRecord:
 
 @source
 def ticks(config: TickConfig, offset: Offset) -> Items:
-    """Return `count` numbers with each call."""
+    """Yield `count` numbers with each call."""
     EVENTS.append(offset)
     first = 0 if offset is None else offset["n"] + 1
     for number in range(first, first + config.count):
@@ -52,7 +52,7 @@ def test_function_that_returns_is_called_again_after_the_poll_interval_with_the_
     assert run.offset == {"n": 8}
 
 
-def test_poll_interval_is_not_shortened() -> None:
+def test_function_is_not_called_again_before_the_poll_interval() -> None:
     run = run_source(ticks, {"poll.interval.ms": "100000"}, records=100, idle_s=60)
     assert values(run.records) == [0, 1, 2]
 
@@ -130,7 +130,7 @@ def test_error_of_one_source_partition_does_not_lose_records_of_another() -> Non
     assert values(run.records) == [0, 1, 2]
 
 
-def test_partitions_are_spread_over_the_tasks() -> None:
+def test_source_partitions_are_spread_over_the_tasks() -> None:
     @source(partitions=lambda config: [{"n": number} for number in range(5)])
     def shards(config: TickConfig, offset: Offset, partition: Mapping[str, Any]) -> Items:
         yield tick(config, partition["n"])
@@ -141,7 +141,7 @@ def test_partitions_are_spread_over_the_tasks() -> None:
     assert run.offsets == {(("n", number),): {"n": number} for number in range(5)}
 
 
-def test_record_without_an_offset_keeps_the_offset_before_it() -> None:
+def test_record_without_an_offset_keeps_the_previous_source_offset() -> None:
     @source
     def pairs(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 5)
@@ -152,7 +152,7 @@ def test_record_without_an_offset_keeps_the_offset_before_it() -> None:
 
 
 @pytest.mark.parametrize("item", ["text", 5, {"value": 1}, None])
-def test_function_that_yields_something_else_than_records_fails_with_its_name(item: Any) -> None:
+def test_error_for_a_function_that_does_not_yield_records_contains_its_name(item: Any) -> None:
     @source
     def wrong(config: TickConfig, offset: Offset) -> Any:
         yield item
@@ -161,7 +161,7 @@ def test_function_that_yields_something_else_than_records_fails_with_its_name(it
         run_source(wrong, {}, records=1)
 
 
-def test_function_that_is_not_a_generator_fails_with_its_name() -> None:
+def test_error_for_a_function_that_is_not_a_generator_contains_its_name() -> None:
     @source
     def wrong(config: TickConfig, offset: Offset) -> Any:
         return [tick(config, 1)]
@@ -170,7 +170,7 @@ def test_function_that_is_not_a_generator_fails_with_its_name() -> None:
         run_source(wrong, {}, records=1)
 
 
-def test_task_in_a_wait_of_its_generator_stops_at_once() -> None:
+def test_task_in_a_wait_of_its_generator_stops_immediately() -> None:
     @source
     def patient(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)

@@ -1,4 +1,4 @@
-"""The default batch methods of plug-ins that implement only the per-record method."""
+"""Tests of the default batch methods of plug-ins that implement only the per-record method."""
 
 from __future__ import annotations
 

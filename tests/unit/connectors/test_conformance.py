@@ -1,4 +1,4 @@
-"""Runs the conformance suite on the file connectors and the example plug-ins."""
+"""Runs the conformance suite on the FileStream connectors and the example plug-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LineSplitter returns the same lines for any block boundaries, and counts its position in bytes."""
+"""Tests that LineSplitter returns the same lines for any block boundaries, and counts its position in bytes."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ def test_very_long_line_is_not_copied_for_every_block() -> None:
         splitter.feed(block)
     splitter.feed(b"\r\n")
     assert splitter.next_lines(1).items() == ["x" * (2048 * 16_384)]
-    assert time.process_time() - started < 2  # copying the line for every block would copy 32 GB
+    assert time.process_time() - started < 2  # a copy of the line for every block would copy 32 GB in total

@@ -1,4 +1,4 @@
-"""Tests of the file connectors when another process deletes, truncates or replaces the file, or the disk is full."""
+"""Tests of the FileStream connectors with a full disk or a deleted, truncated or replaced file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_deleted_output_file_is_created_again(tmp_path: Path) -> None:
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Simulate a full disk by limiting file sizes: a write beyond the limit is partial, and the next write fails."""
+    """Simulate a full disk with a limit on file sizes. The write that reaches it is partial, and the next fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

@@ -51,7 +51,7 @@ class ItemServer:
                 self.wfile.write(body)
 
             def log_message(self, *arguments: Any) -> None:
-                """Log nothing."""
+                """Do not log requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/items"
@@ -78,7 +78,7 @@ def items(count: int) -> list[dict[str, int]]:
     return [{"id": number, "square": number**2} for number in range(count)]
 
 
-def test_all_pages_are_read_once_and_new_items_later(server: ItemServer) -> None:
+def test_all_pages_are_read_once_and_new_items_are_read_later(server: ItemServer) -> None:
     server.items = items(7)
     props = {"url": server.url, "topic": "items", "page.size": "3"}
     run = run_source(paged_api, props, records=100)

@@ -60,7 +60,7 @@ LINE_SCHEMA = (
 )
 
 
-# Payloads of Kafka's JsonConverterTest, and of Jackson.
+# Payloads from Kafka's JsonConverterTest, and payloads that Jackson has written.
 PAYLOADS: list[tuple[Schema, Any, bytes]] = [
     (BOOLEAN_SCHEMA, True, b"true"),
     (INT8_SCHEMA, -12, b"-12"),
@@ -111,7 +111,7 @@ def test_envelope_contains_schema_and_payload() -> None:
     assert configured.to_connect("t", data) == (LINE, Struct(LINE, {"line": "x"}))
 
 
-def test_schema_attributes_are_written_in_the_order_of_kafka() -> None:
+def test_schema_attributes_are_written_in_the_order_of_kafkas_json_converter() -> None:
     schema = Schema(Type.INT32, optional=True, default=7, name="n", version=3, doc="d", parameters={"p": "q", "r": "s"})
     data = converter().from_connect("t", schema, 1)
     assert data == (
@@ -339,7 +339,7 @@ def test_too_deeply_nested_schema_is_rejected() -> None:
         converter().to_connect_batch("t", [data])
 
 
-def test_schema_content_applies_to_all_payloads() -> None:
+def test_configured_schema_content_applies_to_all_payloads() -> None:
     configured = converter(schema_content=LINE_SCHEMA.decode())
     assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 

@@ -45,7 +45,7 @@ def test_primitive_values_round_trip(converter_class: Any, value: Any, data: str
     [(ShortConverter, 2**15), (IntegerConverter, "1"), (LongConverter, True), (DoubleConverter, 1),
      (BooleanConverter, 1), (ByteArrayConverter, "a"), (FloatConverter, 1e300)],
 )  # fmt: skip
-def test_value_of_another_type_is_rejected(converter_class: Any, value: Any) -> None:
+def test_value_of_the_wrong_type_is_rejected(converter_class: Any, value: Any) -> None:
     converter = converter_class()
     with pytest.raises(DataError):
         converter.from_connect("t", None, value)

@@ -1,4 +1,4 @@
-"""Columnar values contain the same items as the equivalent lists."""
+"""Tests that columnar values contain the same items as the equivalent lists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_field_names_may_contain_any_characters() -> None:
     assert Columns(names, [Shared(index) for index in range(4)], 1, is_maps=True).items() == [item]
 
 
-def test_batch_values_of_columns_is_a_list() -> None:
+def test_batch_values_are_a_list_if_the_batch_has_columns() -> None:
     schema = struct([("line", STRING_SCHEMA), ("n", INT64_SCHEMA)])
     rows = Columns(["line", "n"], [Lines("a\nb", 2), [1, 2]], 2, is_maps=False)
     batch = Batch("t", rows, value_schema=schema)

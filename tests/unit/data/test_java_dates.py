@@ -1,4 +1,4 @@
-"""SimpleDateFormat in English and UTC; all test vectors were generated with Java 17."""
+"""Tests of SimpleDateFormat in English and UTC. All test vectors were generated with Java 17."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.data.errors import DataError
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import millis_to_timestamp, timestamp_to_millis
 
-TODAY = dt.date(2026, 11, 21)  # the day on which the vectors were generated; two-digit years depend on it
+TODAY = dt.date(2026, 11, 21)  # two-digit years depend on the day on which the test vectors were generated
 MOMENTS = (1700000000123, 0, 1609459199007)
 
 FORMATTED = [
@@ -62,17 +62,17 @@ PARSED = [
 
 
 @pytest.mark.parametrize(("pattern", "texts"), [(pattern, texts) for pattern, *texts in FORMATTED])
-def test_format(pattern: str, texts: list[str]) -> None:
+def test_timestamp_is_formatted_as_by_java_simple_date_format(pattern: str, texts: list[str]) -> None:
     write = SimpleDateFormat(pattern).format
     assert [write(millis_to_timestamp(millis)) for millis in MOMENTS] == texts
 
 
-# Java uses the Julian calendar before October 1582; Python and ISO 8601 do not.
+# Java uses the Julian calendar before October 1582, but Python and ISO 8601 do not.
 JULIAN = {"20-01-05xx": 2 * 86_400_000, "5-1": 2 * 86_400_000}
 
 
 @pytest.mark.parametrize(("pattern", "text", "millis"), PARSED)
-def test_parse(pattern: str, text: str, millis: int) -> None:
+def test_text_is_parsed_as_by_java_simple_date_format(pattern: str, text: str, millis: int) -> None:
     assert timestamp_to_millis(SimpleDateFormat(pattern, TODAY).parse(text)) == millis + JULIAN.get(text, 0)
 
 
@@ -94,6 +94,6 @@ def test_unparseable_date_error_names_text_and_pattern(pattern: str, text: str) 
 
 
 @pytest.mark.parametrize("pattern", ["yyyy-bb", "T", "'open", "XXXX"])
-def test_pattern_that_java_rejects_is_invalid(pattern: str) -> None:
+def test_date_pattern_that_java_rejects_raises_value_error(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"Illegal pattern|Unterminated|invalid ISO"):
         SimpleDateFormat(pattern)

@@ -1,6 +1,7 @@
-"""Number texts, casts and HashMap orders, compared with Java.
+"""Tests that numbers are formatted and cast, and HashMap keys are ordered, as in Java.
 
-The test vectors were generated with Java 17, except the marked ones: JDK 19 fixed Double.toString for these numbers.
+The test vectors were generated with Java 17. Where a comment gives the result of JDK 17, the vector
+has the result of JDK 19, which fixed Double.toString and Float.toString.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def test_nan_is_formatted_as_by_java() -> None:
     assert float_text(math.nan) == "NaN"
 
 
-# value: (byte), (short), (int), (long)
+# The results of Java's casts of each value to byte, short, int and long.
 CASTS = {
     1.0e30: (-1, -1, 2147483647, 9223372036854775807),
     -1.0e30: (0, 0, -2147483648, -9223372036854775808),
@@ -123,7 +124,7 @@ WALKS = [
     (["timestamp", "timestamp_nanos", "incrementing"], ["timestamp_nanos", "incrementing", "timestamp"]),
     (["table", "protocol"], ["protocol", "table"]),
     (["kafka_topic", "kafka_partition"], ["kafka_partition", "kafka_topic"]),
-    # 13 keys need a table of 32 buckets; Aa and BB share a bucket and keep their order, as do the two keys after line
+    # 13 keys need 32 buckets. Keys in the same bucket, such as Aa and BB, keep their insertion order.
     (["line", "data_source", "id", "名前", "timestamp_nanos", "incrementing", "timestamp", "kafka_topic",
       "kafka_partition", "Aa", "BB", "protocol", "table"],
      ["Aa", "BB", "kafka_partition", "line", "名前", "kafka_topic", "data_source", "incrementing",

@@ -138,7 +138,7 @@ def test_unknown_field_of_a_struct_raises_unknown_field() -> None:
         assert isinstance(caught.value, DataError)
 
 
-def test_struct_is_only_equal_to_a_struct_of_equal_schema_and_values() -> None:
+def test_struct_equals_only_structs_with_the_same_schema_and_values() -> None:
     value = Struct(POINT, {"x": 1})
     assert value == Struct(POINT, {"x": 1})
     assert hash(value) == hash(Struct(POINT, {"x": 1}))

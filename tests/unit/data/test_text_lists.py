@@ -1,4 +1,4 @@
-"""A list is formatted with the same result as its values one by one."""
+"""Tests that formatting a list of values returns the same text as formatting each value."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
 )
-def test_parse(text: str, schema: Schema | None, value: Any) -> None:
+def test_text_is_parsed_to_schema_and_value(text: str, schema: Schema | None, value: Any) -> None:
     assert parse_string(text) == (schema, value)
     assert type(parse_string(text).value) is type(value)
 

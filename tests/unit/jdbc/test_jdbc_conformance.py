@@ -1,4 +1,4 @@
-"""JdbcSourceConnector passes the conformance suite for sources, with SQLite."""
+"""Tests that JdbcSourceConnector passes the conformance suite for sources, with SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unit tests of the JDBC source without a database: URLs, SQL statements, offsets, types and configuration."""
+"""Tests of the JDBC source without a database: URLs, SQL statements, offsets, types and configuration."""
 
 from __future__ import annotations
 
@@ -334,11 +334,11 @@ def test_qualified_names_keep_dots_and_quotes_in_their_parts(parts: list[str], n
         ('"broken', "public.orders", False),
     ],
 )
-def test_configured_names_match_tables(wanted: str, name: str, is_match: bool) -> None:
+def test_configured_table_name_matches_last_parts_of_qualified_name(wanted: str, name: str, is_match: bool) -> None:
     assert names.matches(wanted, name, "shop") is is_match
 
 
-def test_partitions_are_read_unless_their_partitioned_table_is() -> None:
+def test_table_partitions_are_not_read_if_their_partitioned_table_is_read() -> None:
     tables = [
         Table("events", "PARTITIONED TABLE"),
         Table("events_1", "TABLE", is_partition=True),
@@ -362,14 +362,14 @@ def jdbc_errors(**props: str) -> dict[str, str]:
         ("table__types", "TABLE,SEQUENCE", "unknown table type SEQUENCE; the types are TABLE, VIEW"),
         ("jdbc__credentials__provider__class", "com.example.Vault", "credentials providers are not supported"),
         ("query", "SELECT 1; SELECT 2", "must be one statement"),
-        ("timestamp__columns__mapping", "orders:changed", "must have the form regex:[column1|column2]"),
+        ("timestamp__columns__mapping", "orders:changed", "must have the format regex:[column1|column2]"),
         ("timestamp__columns__mapping", "(:[changed]", "is not a regular expression"),
-        ("incrementing__column__mapping", "id", "must have the form regex:column"),
+        ("incrementing__column__mapping", "id", "must have the format regex:column"),
         ("unsupported__columns", "ignore", "text"),
         ("unmappable__values", "drop", "clamp"),
     ],
 )
-def test_invalid_values_are_rejected(key: str, value: str, message: str) -> None:
+def test_invalid_configuration_values_are_rejected(key: str, value: str, message: str) -> None:
     assert message in jdbc_errors(**{key: value})[key.replace("__", ".")]
 
 
@@ -407,7 +407,7 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_unmappable_value_follows_the_policy() -> None:
+def test_unmappable_values_key_determines_result_for_out_of_range_date() -> None:
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
@@ -426,7 +426,7 @@ def test_unmappable_value_of_a_column_that_is_not_nullable_is_not_replaced_by_nu
         convert_days("null", INFINITE, column=required)
 
 
-def test_row_with_a_value_of_another_type_can_be_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_unmappable_values_skip_skips_row_with_a_value_of_the_wrong_type(caplog: pytest.LogCaptureFixture) -> None:
     columns = [KEYED[0], JdbcColumn("size", INT64_SCHEMA, declared="INTEGER")]
     converter = RowConverter("shoes", columns, is_checked=True, unmappable_values="skip")
     assert converter.convert([(1, 2), (2, "big"), (3, 4)]) == [(1, 2), (3, 4)]

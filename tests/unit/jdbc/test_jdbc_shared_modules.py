@@ -1,4 +1,4 @@
-"""The JDBC source's `shared_modules` include all slow imports, and importing them starts no threads."""
+"""Tests that the JDBC source's `shared_modules` include all slow imports and start no threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JDBC source with real SQLite databases: modes, restarts, types and errors."""
+"""Tests of the JDBC source with real SQLite databases: modes, restarts, types and errors."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_missing_or_unusable_offset_columns_fail_the_task(
 
 
 def _errors(props: dict[str, str]) -> dict[str, list[str]]:
-    """Validate the configuration and return the errors by key."""
+    """Validate the configuration and return the errors by configuration key."""
     values = config_def(JdbcSourceConfig).validate(props)
     JdbcSourceConnector().validate(props, values)
     return {name: value.errors for name, value in values.items() if value.errors}
@@ -361,7 +361,7 @@ def test_value_that_does_not_match_its_integer_column_is_rejected(
     assert offsets.read({"protocol": "1", "table": "odd"}) == {"incrementing": 2}
 
 
-@pytest.mark.parametrize("extra", ["", ", money REAL"])  # the JSON fast path, and the driver's own rows
+@pytest.mark.parametrize("extra", ["", ", money REAL"])  # a REAL column disables the JSON fast path
 def test_booleans_stored_as_text_are_converted(database: sqlite3.Connection, extra: str) -> None:
     database.execute(f"CREATE TABLE flags (id INTEGER PRIMARY KEY, flag BOOLEAN{extra})")
     database.executemany("INSERT INTO flags (flag) VALUES (?)", [(0,), (1,), ("false",), ("TRUE",), (None,)])
@@ -423,7 +423,7 @@ def test_query_is_retried_throughout_a_long_outage(
     database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _orders(database, 1)
-    # A query on a locked database fails at once, and not after waiting 10 s of real time for the lock.
+    # Without a busy timeout, a query on a locked database fails at once. Otherwise it waits 10 s of real time.
     monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.0)
     task = JdbcSourceTask()
     task.context = Context(Offsets())  # type: ignore[assignment]
@@ -468,7 +468,7 @@ def test_columns_without_a_declared_type_are_read_as_text(
         read_all({**props, "unsupported.columns": "fail"})
 
 
-def test_timestamps_that_are_not_timestamps_can_be_skipped(database: sqlite3.Connection) -> None:
+def test_invalid_timestamp_fails_the_task_or_is_skipped_or_replaced_by_null(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, at TIMESTAMP)")
     database.executemany("INSERT INTO t VALUES (?, ?)", [(1, "2026-01-01"), (2, "soon"), (3, None)])
     props = _props(database, mode="incrementing", incrementing_column_name="id")
@@ -478,7 +478,7 @@ def test_timestamps_that_are_not_timestamps_can_be_skipped(database: sqlite3.Con
     assert [row[1] is None for row in rows(read_all({**props, "unmappable.values": "null"}))] == [False, True, True]
 
 
-def test_column_added_to_a_table_is_read(database: sqlite3.Connection) -> None:
+def test_column_added_while_the_task_runs_is_read(database: sqlite3.Connection) -> None:
     _orders(database, 1)
     task = JdbcSourceTask()
     task.context = Context(Offsets())
@@ -486,7 +486,7 @@ def test_column_added_to_a_table_is_read(database: sqlite3.Connection) -> None:
     try:
         before = task.poll()
         database.execute("ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'new'")
-        task.poll()  # the end of the first statement
+        task.poll()  # the first statement returns no more rows
         after = task.poll()
     finally:
         task.stop()
@@ -496,10 +496,10 @@ def test_column_added_to_a_table_is_read(database: sqlite3.Connection) -> None:
     assert len(rows([after])[0]) == len(rows([before])[0]) + 1
 
 
-def test_table_with_a_comma_in_its_name_does_not_affect_others(
+def test_table_with_a_comma_in_its_name_is_skipped_and_other_tables_are_read(
     database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     _orders(database, 1)
     database.execute('CREATE TABLE "a,b" (id INTEGER PRIMARY KEY)')
     assert rows(read_all(_props(database, mode="bulk"))) == [(1, "item-1")]
-    assert "Table a,b is not read: names of tables with commas are not supported" in caplog.text
+    assert "Table a,b is not read: table names with commas are not supported" in caplog.text

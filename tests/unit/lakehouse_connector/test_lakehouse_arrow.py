@@ -1,4 +1,4 @@
-"""Tests of the Arrow arrays that the lakehouse source builds without pa.array()."""
+"""Tests of the Arrow arrays that the Kafka source builds without calling pa.array()."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace_connectors.lakehouse.range_reader import integer_array, text_array
 
 
-@settings(deadline=None)  # the first pa.array() loads pandas
+@settings(deadline=None)  # the first call of pa.array() imports pandas, which takes long
 @given(st.lists(st.none() | st.text(max_size=5)))
 def test_text_array_equals_the_result_of_pa_array(texts: list[str | None]) -> None:
     array = text_array([text if text is None else text.encode() for text in texts])
@@ -24,7 +24,7 @@ def test_text_array_equals_the_result_of_pa_array(texts: list[str | None]) -> No
     assert array.equals(pa.array(texts, pa.string()))
 
 
-@settings(deadline=None)  # the first pa.array() loads pandas
+@settings(deadline=None)  # the first call of pa.array() imports pandas, which takes long
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
 def test_integer_array_equals_the_result_of_pa_array(values: list[int | None]) -> None:
     for type_ in (pa.int64(), pa.timestamp("ms", tz="UTC")):

@@ -1,4 +1,4 @@
-"""Tests of the configuration of the lakehouse sink and the sink's Kafka clients, and of the search for Java."""
+"""Tests of the lakehouse sink's configuration, its Kafka clients' configuration, and the search for Java."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_lakehouse_configuration_has_the_documented_defaults() -> None:
         ("value__converter", "io.confluent.connect.avro.AvroConverter", "set JsonConverter or StringConverter"),
     ],
 )
-def test_invalid_values_are_reported_with_their_key(key: str, value: str, reason: str) -> None:
+def test_invalid_configuration_values_are_reported_with_their_key(key: str, value: str, reason: str) -> None:
     found = errors_of(**{key: value})
     assert reason in found[key.replace("__", ".")]
 

@@ -1,4 +1,4 @@
-"""exit_with_process ends its process when the watched process dies, even during a blocking call in C code."""
+"""Tests that `exit_with_process` kills its process when the watched process dies, even if C code blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the lakehouse source's offset ranges, and of the planner that determines the end of each micro-batch."""
+"""Tests of the Kafka source's offset ranges, and of the planner, which determines micro-batches' end offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_source_offset_survives_a_round_trip_through_json() -> None:
     assert json.dumps(parse_source_offset(text).to_json()) == text
 
 
-def test_truncate_ranges_limits_ranges_to_partition_ends() -> None:
+def test_truncate_ranges_limits_each_partition_to_its_end_offset() -> None:
     ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9), Range("u", 0, 5, 9)]
     assert truncate_ranges(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 
@@ -55,7 +55,7 @@ lags = st.dictionaries(
 
 
 @given(lags, st.integers(1, 3000))
-def test_limit_rows_advances_every_lagging_partition_and_never_passes_the_end(
+def test_limit_rows_advances_every_lagging_partition_and_never_exceeds_the_log_end_offset(
     backlog: dict[Key, tuple[int, int]], rows_max: int
 ) -> None:
     position = {key: start for key, (start, _) in backlog.items()}

@@ -1,4 +1,4 @@
-"""Tests of the lakehouse sink's handling of payloads, schemas, layouts, DDL and bad records."""
+"""Tests of the lakehouse sink's handling of payloads, schemas, record layouts, DDL and bad records."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ A = {"type": "int32", "optional": True, "field": "a"}
 B = {"type": "string", "optional": False, "field": "b"}
 
 
-def test_layout_of_a_topic_is_learned_from_its_first_record() -> None:
+def test_record_layout_of_a_topic_is_learned_from_its_first_record() -> None:
     known = layouts()
     assert known.layout_of("t", "t") is None
     assert known.variants("t", "t") == ()

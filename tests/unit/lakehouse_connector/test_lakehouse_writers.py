@@ -182,7 +182,7 @@ def test_parquet_table_is_recovered_after_a_crash_before_or_after_the_commit(
     assert list((directory / "_headrace" / "staged").iterdir()) == []
 
 
-def test_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
+def test_table_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     pq.write_table(rows(1), tmp_path / "foreign" / "a.parquet")
     with pytest.raises(
@@ -326,7 +326,7 @@ def test_from_offsets_drops_rows_that_are_already_in_the_table() -> None:
     assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
 
 
-def test_before_offsets_drops_rows_at_or_after_a_partitions_end() -> None:
+def test_before_offsets_drops_rows_at_or_after_a_partitions_end_offset() -> None:
     before = topic_rows().before_offsets({("t", 0): 6, ("u", 1): 0})
     assert before.kafka["offset"].to_pylist() == [4, 5, 7]
     assert before.values is not None

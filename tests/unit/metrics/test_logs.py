@@ -1,4 +1,4 @@
-"""Logging: log lines contain the connector context, levels apply to child loggers, and secrets are masked."""
+"""Tests of the connector context in log lines, of log levels, and of the masking of secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics page of a worker: Prometheus' parser accepts it, and it has the names of Kafka Connect's metrics."""
+"""Tests that Prometheus' parser accepts a worker's metrics page, and that it has Kafka Connect's metric names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ NAME = 'a"b\\c\n'
 
 
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Return the samples of a page with a source connector, whose second task has failed, and a sink connector."""
+    """Return the samples of a metrics page with a source connector and a sink connector.
+
+    The second task of the source connector has failed.
+    """
     status = Status(State.RUNNING, "w", version="1.0")
     metrics = WorkerMetrics(
         statuses=[
@@ -41,7 +44,7 @@ def value(name: str, **labels: str) -> float | None:
     return samples().get((name, tuple(sorted(labels.items()))))
 
 
-def test_task_counters_have_the_names_of_both_dialects() -> None:
+def test_task_counters_have_jmx_exporter_and_confluent_names() -> None:
     for group in ("source_task", "source_task_metrics"):
         assert value(f"kafka_connect_{group}_source_record_write_total", connector=NAME, task="0") == 7
         assert value(f"kafka_connect_{group}_poll_batch_max_time_ms", connector=NAME, task="0") == 2.5

@@ -65,7 +65,7 @@ def test_variables_in_resolved_values_are_not_resolved(monkeypatch: pytest.Monke
     assert resolve({"a": "${env:HEADRACE_TEST_OUTER}"}) == {"a": "${env:HOME}"}
 
 
-def test_only_allowed_paths_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_config_providers_read_only_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     for directory in (inside, outside):
         directory.mkdir()

@@ -72,7 +72,7 @@ def test_unknown_plugin_name_is_rejected_with_suggestions(name: str, message: st
     assert message in str(caught.value)
 
 
-def test_name_suggestions_ignore_the_common_suffix() -> None:
+def test_plugin_name_suggestions_ignore_the_common_suffix() -> None:
     with pytest.raises(PluginNotFoundError) as caught:
         Registry().find(Kind.CONVERTER, "io.confluent.connect.avro.AvroConverter")
     assert "Did you mean" not in str(caught.value)
@@ -171,7 +171,7 @@ def test_broken_file_on_plugin_path_is_reported_and_skipped(plugin_path: Path) -
     assert any("missing is not a directory" in problem for problem in registry.problems)
 
 
-def test_ambiguous_name_is_rejected(plugin_path: Path) -> None:
+def test_ambiguous_plugin_name_is_rejected(plugin_path: Path) -> None:
     (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
     (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
     registry = Registry((str(plugin_path),))

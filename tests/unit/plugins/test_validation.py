@@ -147,7 +147,7 @@ def test_errors_raised_by_configure_are_reported() -> None:
     assert "Incomplete backtick pair" in result.values["transforms.A.field"].errors[0]
 
 
-def test_errors_of_converters_are_reported() -> None:
+def test_converter_configuration_errors_are_reported() -> None:
     result = validate(
         ExampleSource, table="t", value__converter="JsonConverter", value__converter__schemas__enable="maybe",
         key__converter="StringConverter", key__converter__converter__encoding="UTF-99",
@@ -260,7 +260,7 @@ def test_connector_class_without_valid_task_class_is_rejected(connector: type, e
     assert result.values["connector.class"].errors == result.errors
 
 
-def test_errors_between_keys_are_reported_together_with_errors_of_other_keys() -> None:
+def test_errors_in_combinations_of_keys_are_reported_together_with_errors_in_single_keys() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A,B,C",
         transforms__A__type="InsertField$Value", transforms__A__static__field="f",
@@ -311,7 +311,7 @@ def test_keys_of_the_task_are_not_reported_as_ignored() -> None:
     assert result.warnings == ["Unknown configuration key dept is ignored; did you mean depth?"]
 
 
-def test_settings_of_a_converter_that_the_connector_does_not_name_are_reported_as_ignored() -> None:
+def test_settings_of_a_converter_that_the_connector_does_not_set_are_reported_as_ignored() -> None:
     result = validate(ExampleSource, table="t", value__converter__schemas__enable="false")
     assert result.warnings == [
         "Configuration key value.converter.schemas.enable is ignored, because the connector uses the worker's "
@@ -328,7 +328,7 @@ def test_exactly_once_support_cannot_be_required() -> None:
     assert validate(ExampleSource, table="t", exactly__once__support="requested").errors == []
 
 
-def test_keys_without_effect_are_reported() -> None:
+def test_keys_that_have_no_effect_cause_warnings() -> None:
     result = validate(ExampleSource, table="t", transaction__boundary="interval", offsets__storage__topic="own")
     assert result.errors == []
     assert result.warnings == [

@@ -1,4 +1,4 @@
-"""Transforms with predicates, and converters, on whole batches: bad records are skipped and the order is kept."""
+"""Tests that transforms, predicates and converters skip a batch's bad records and keep the order of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.errors import error_policy
 
 
 class Double(Transformation):
-    """Doubles numbers; drops zero, fails for thirteen."""
+    """Doubles numbers, but drops zero and fails for thirteen."""
 
     def apply(self, record: Any) -> Any:
         if record.value == 13:
@@ -40,7 +40,7 @@ class IsSmall(Predicate):
 
 
 class Digits(Converter):
-    """Decodes digits as INT64 and other ASCII text as STRING; fails for `!`."""
+    """Decodes digits as INT64 and other ASCII text as STRING, but fails for `!`."""
 
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
         if data is None:
@@ -185,7 +185,7 @@ def test_stateful_transform_keeps_every_good_record_when_another_record_fails() 
 
 
 class Tagged(Converter):
-    """Moves the first character of a text to the header `tag`, and back."""
+    """Moves the first character of a text to the header `tag` when encoding, and back when decoding."""
 
     uses_headers = True
 
@@ -267,7 +267,7 @@ def test_subclass_that_overrides_only_apply_of_a_batch_transform_is_called_for_e
     assert values(TransformChain([Step(Negated())], stages()[0]).apply(batch(1, 2))) == [-1, -2]
 
 
-def test_apply_that_does_not_return_a_record_is_an_error_of_that_record() -> None:
+def test_result_of_apply_that_is_not_a_record_is_an_error_of_the_input_record() -> None:
     class Wrong(Transformation):
         def apply(self, record: Any) -> Any:
             return {"a": 1} if record.value == 1 else record
@@ -277,7 +277,7 @@ def test_apply_that_does_not_return_a_record_is_an_error_of_that_record() -> Non
     assert "apply returned an object of type dict" in str(reported[0][0].error)
 
 
-def test_wrong_results_of_batch_forms_fail_the_task() -> None:
+def test_wrong_results_of_batch_methods_fail_the_task() -> None:
     class Wrong(Transformation):
         stateless = True
 

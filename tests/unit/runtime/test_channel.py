@@ -1,4 +1,4 @@
-"""Calls between processes: the caller receives a response whatever a plug-in raises or returns."""
+"""Tests of calls between processes. The caller receives a response whatever a plug-in raises or returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 class Echo(Request[Any]):
-    """A request whose response the test chooses."""
+    """A request whose response is set by the test."""
 
 
 async def _unexpected(message: Any) -> Any:
@@ -35,7 +35,7 @@ async def _unexpected(message: Any) -> Any:
 
 @asynccontextmanager
 async def channels(receives: Any, handler: Handler) -> AsyncIterator[tuple[Channel, Channel]]:
-    """Open both ends of a channel; `handler` handles the messages that the first end sends."""
+    """Open both ends of a channel. `handler` handles the messages that the first end sends."""
     first_socket, second_socket = socket.socketpair()
     first = await Channel.open(first_socket, HostMessage, _unexpected)
     second = await Channel.open(second_socket, receives, handler)
@@ -119,7 +119,7 @@ async def test_response_of_the_wrong_type_is_an_error() -> None:
             await sender.request(ReadOffsets(INSTANCE, []))
 
 
-async def test_pending_request_fails_when_the_other_end_closes() -> None:
+async def test_pending_request_fails_when_the_other_end_of_the_channel_closes() -> None:
     async def handler(message: Any) -> Any:
         second.close()
         await asyncio.sleep(60)

@@ -1,4 +1,8 @@
-"""Client configurations: worker keys with prefix override Connect's defaults, and connector overrides override both."""
+"""Tests of client configurations.
+
+The worker's prefixed keys override Connect's defaults, and a connector's client overrides override
+both.
+"""
 
 from __future__ import annotations
 

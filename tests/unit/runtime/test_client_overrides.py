@@ -1,4 +1,4 @@
-"""Problems of client overrides: the worker's policy and the values."""
+"""Tests of errors and warnings about client overrides, from the worker's policy and the override's value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_refused_override_has_no_second_error_for_its_value() -> None:
     assert "'None' policy" in problems[0].message
 
 
-def test_error_of_a_rule_is_attributed_to_an_override_that_it_mentions() -> None:
+def test_error_about_two_keys_is_attributed_to_an_override() -> None:
     config = {"producer.override.linger.ms": "5000", "producer.override.delivery.timeout.ms": "1"}
     (problem,) = override_problems(Source, config, {})
     assert problem.key in config
@@ -47,11 +47,11 @@ def test_warnings_about_keys_of_the_worker_are_not_repeated() -> None:
     assert list(override_problems(Source, {"producer.override.linger.ms": "1"}, worker)) == []
 
 
-def test_values_that_a_self_reading_sink_passes_to_its_own_client_are_not_checked() -> None:
+def test_consumer_overrides_of_a_self_reading_sink_are_not_validated() -> None:
     assert list(override_problems(SelfReadingSink, {"consumer.override.security.protocol": "SSL"}, {})) == []
     assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
 
 
-def test_null_values_are_left_to_the_framework_s_own_check() -> None:
+def test_null_values_are_ignored_because_framework_validation_reports_them() -> None:
     config = {"producer.override.acks": None, "errors.deadletterqueue.topic.name": None, "name": None}
     assert list(override_problems(Sink, config, {})) == []

@@ -1,4 +1,4 @@
-"""Validation of a worker's converters: errors name the configuration key."""
+"""Tests that errors in the configuration of a worker's converters contain the configuration key."""
 
 from __future__ import annotations
 

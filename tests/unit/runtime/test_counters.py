@@ -1,4 +1,4 @@
-"""The counters of a task."""
+"""Tests of a task's counters, which are the source of its metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from headrace.runtime.counters import Counters
 
 
-def test_batch_sizes_and_call_times_are_those_of_calls_with_records() -> None:
+def test_batch_sizes_and_call_times_ignore_calls_without_records() -> None:
     counters = Counters()
     for count, duration_s in ((10, 0.001), (0, 9.0), (20, 0.003)):
         counters.add_call(count, duration_s)
@@ -16,7 +16,7 @@ def test_batch_sizes_and_call_times_are_those_of_calls_with_records() -> None:
     assert (values["call_avg_time_ms"], values["call_max_time_ms"]) == (pytest.approx(2), pytest.approx(3))
 
 
-def test_commits_are_counted_by_their_result() -> None:
+def test_offset_commits_are_counted_by_their_result() -> None:
     counters = Counters()
     for _ in range(3):
         with counters.offset_commit():

@@ -1,4 +1,4 @@
-"""`withheld` blocks signals in child processes that are started within it, and restores the parent's signal mask."""
+"""Tests that `withheld` blocks signals in child processes started within it and restores the parent's mask."""
 
 from __future__ import annotations
 

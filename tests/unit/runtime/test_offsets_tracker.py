@@ -1,4 +1,8 @@
-"""An offset is committable when its batch and all earlier batches of its source partition are acknowledged."""
+"""Tests of the offsets tracker.
+
+A source offset is committable when its batch and all earlier batches of its source partition have
+been acknowledged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies for client overrides of connectors."""
+"""Tests of the worker's policies for client overrides in connector configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child process that cannot be started or exits immediately is reported and does not affect other processes."""
+"""Tests that a child process that fails to start, or exits immediately, does not affect other processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def control() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The worker's and the fork server's end of the control socket."""
+    """The worker's end and the fork server's end of the control socket."""
     worker, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with worker, server:
         worker.setblocking(False)
@@ -49,7 +49,7 @@ def _processes(control: socket.socket) -> Processes:
 
 
 def _requests(server: socket.socket) -> list[int]:
-    """Receive all spawn requests and close their channels; return the request numbers."""
+    """Receive all spawn requests, close their channels and return the request numbers."""
     numbers: list[int] = []
     while True:
         try:
@@ -126,7 +126,7 @@ async def test_close_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
 
-async def test_each_shared_module_is_sent_once(control: Any) -> None:
+async def test_each_shared_module_is_sent_to_the_fork_server_once(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     assert processes.share(["one", "two"])

@@ -1,4 +1,4 @@
-"""Listeners, response headers and TLS keys: valid values in Apache's format, and errors for invalid values."""
+"""Tests of the keys for listeners, response headers and TLS, with valid and invalid values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_invalid_listener_is_rejected(text: str) -> None:
         Listener.parse(text)
 
 
-def test_header_rules_from_apache_documentation_are_parsed() -> None:
+def test_header_rules_from_kafkas_documentation_are_parsed() -> None:
     text = '"add Cache-Control: no-cache, no-store, must-revalidate",add X-XSS-Protection: 1; mode=block'
     text += ", setDate Expires: 0"
     assert header_rules(text) == (
@@ -74,7 +74,7 @@ def test_header_rule_that_would_break_responses_is_rejected(text: str, reason: s
         ("rest.extension.classes", "org.example.BasicAuth", "the REST API would be open"),
     ],
 )
-def test_invalid_key_is_named_in_the_error(key: str, value: str, reason: str) -> None:
+def test_configuration_error_contains_the_invalid_key(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigErrors) as caught:
         WorkerConfig.standalone({**MINIMUM, key: value})
     [error] = caught.value.errors

@@ -1,4 +1,7 @@
-"""Failed records of a self-reading sink: the platform reads them again and writes their original bytes to the DLQ."""
+"""Tests of a self-reading sink's failed records.
+
+The platform reads failed records again and writes their original bytes to the dead letter queue.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def test_reported_records_are_written_with_their_original_bytes(caplog: pytest.L
     assert "topic t, partition 1, offset 3 was deleted from its topic" in caplog.text
 
 
-def test_report_without_a_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
+def test_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
     errors, counters = make(error_policy(tolerate=True, log=True, log_messages=True), None)
     with caplog.at_level(logging.ERROR):
         errors.report(RECORDS[:1])
@@ -88,7 +91,7 @@ def test_report_raises_if_errors_are_not_tolerated() -> None:
     assert counters.skipped == 0
 
 
-def test_report_raises_if_the_queue_does_not_accept_the_records() -> None:
+def test_report_raises_if_the_dead_letter_queue_does_not_accept_the_records() -> None:
     errors, _ = make(error_policy(tolerate=True), Producer(ValueError("too large")))
     with pytest.raises(ConnectError, match="Could not write 3 failed records to the dead letter queue dlq: too large"):
         errors.report(RECORDS)

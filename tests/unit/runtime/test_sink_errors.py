@@ -1,4 +1,8 @@
-"""Failed records of a sink: their DLQ records contain the original bytes, and commits wait for them."""
+"""Tests of a sink's failed records.
+
+Their DLQ records contain the original bytes, and offset commits wait until the DLQ records are
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +114,7 @@ def test_wait_for_reports_sends_collected_records_once() -> None:
     assert offsets(producer) == [12]
 
 
-def test_reported_record_is_sent_with_its_fetched_bytes_at_once() -> None:
+def test_reported_record_is_sent_immediately_with_its_fetched_bytes() -> None:
     errors, producer, _ = make()
     future = errors.report(record(16, "another value"), DataError("no"))
     assert future.done()
@@ -141,7 +145,7 @@ def test_report_without_fetched_bytes_reads_the_record_again() -> None:
     ]
 
 
-def test_report_of_a_deleted_record_converts_it_again_and_marks_it() -> None:
+def test_report_of_a_deleted_record_contains_its_reconverted_value_and_a_header() -> None:
     errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
     assert producer.sent[0].values == [b"new"]
@@ -162,7 +166,7 @@ def test_commits_wait_for_reports_of_assigned_partitions_only() -> None:
     producer.is_acknowledging = False
     errors.report(record(16), DataError("no"))
     errors.release([("t", 1)])
-    errors.wait_for_reports()  # does not wait for the report of the revoked partition
+    errors.wait_for_reports()  # this call does not wait for the revoked partition's report
     errors.report(record(17), DataError("no"))
     producer.futures[1].set_exception(ValueError("too large"))
     with pytest.raises(ConnectError, match="Could not write a record to the dead letter queue dlq: too large"):

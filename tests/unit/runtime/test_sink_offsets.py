@@ -1,4 +1,8 @@
-"""A sink commits the offsets from pre_commit, but never beyond delivered records and only for assigned partitions."""
+"""Tests of the offsets that a sink commits.
+
+A sink commits the offsets that `pre_commit` returns, but only for assigned partitions and never
+beyond delivered records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's converters and transforms are created as its configuration and the worker's say."""
+"""Tests that a task's plug-ins are created from the configurations of the connector and the worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plugins(worker: dict[str, str] = WORKER, **props: str) -> Plugins:
     return Plugins(TaskSpec(connector="c", number=0, config={}, connector_config=config, worker=worker))
 
 
-def test_converter_and_its_settings_come_from_the_same_level() -> None:
+def test_converter_and_its_settings_come_from_the_same_configuration() -> None:
     assert plugins().make_converters().value.config.schemas_enable is False
     own = plugins(value__converter="JsonConverter")
     assert own.make_converters().value.config.schemas_enable is True
@@ -39,7 +39,7 @@ def test_converter_properties_contain_defaults() -> None:
     assert own == {**settings, "value.converter.schemas.enable": "true"}
 
 
-def test_header_converter_has_a_default() -> None:
+def test_default_header_converter_is_simple_header_converter() -> None:
     assert type(plugins().make_converters().header).__name__ == "SimpleHeaderConverter"
 
 

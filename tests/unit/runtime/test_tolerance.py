@@ -1,4 +1,4 @@
-"""errors.*: retries with backoff, then error tolerance; only the failed records are skipped."""
+"""Tests of the keys `errors.*`. Errors are retried with backoff, and then only the failed records are skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Numbers(list[int]):
 
 
 class Clock:
-    """A clock that advances only by waiting."""
+    """A clock that advances only when `wait` is called."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -68,7 +68,7 @@ def test_records_named_in_batch_error_are_skipped() -> None:
     assert reported[0][0].stage is Stage.VALUE_CONVERTER
 
 
-def test_other_errors_are_narrowed_down_to_single_records() -> None:
+def test_batch_error_without_record_indexes_is_narrowed_down_to_single_records() -> None:
     built, reported = stages(TOLERANT)
 
     def no_threes(part: Numbers) -> list[int]:
@@ -177,7 +177,7 @@ def test_each_record_is_retried_in_place() -> None:
     assert [list(part) for _, part in reported] == [[3]]
 
 
-def test_stateful_operation_returns_the_results_of_its_record_errors() -> None:
+def test_stateful_operation_returns_the_results_of_the_good_records() -> None:
     built, reported = stages(TOLERANT)
 
     def partly(part: Numbers) -> list[int]:
@@ -195,7 +195,7 @@ def test_stateful_operation_returns_the_results_of_its_record_errors() -> None:
         (RetriableError("not now"), "T failed with RetriableError: not now .in a batch of 2 records from record 1"),
     ],
 )
-def test_stateful_operation_that_does_not_name_bad_records_fails_the_task(error: Exception, message: str) -> None:
+def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(error: Exception, message: str) -> None:
     built, reported = stages(error_policy(retry_timeout_ms=-1, tolerate=True))
 
     def fails(_part: Numbers) -> None:

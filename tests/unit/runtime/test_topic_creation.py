@@ -1,4 +1,8 @@
-"""topic.creation.*: the first matching group applies; keys that it does not set come from the default group."""
+"""Tests of the keys `topic.creation.*`.
+
+The first matching topic creation group applies. Keys that it does not set come from the default
+group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker and its hosts: starts, stops, timeouts, and messages of replaced instances."""
+"""Tests of the worker and its host processes: starts, stops, timeouts, and messages of replaced instances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def anyio_backend() -> str:
 
 
 class FakeHost(HostProcess):
-    """A host whose end of the channel is in this process; `responses` by message type, or an event to wait for."""
+    """A host process whose end of the channel is in the test's process.
+
+    `responses` maps a message type to the response, or to an event that must be set before the
+    response is sent.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -64,7 +68,7 @@ class FakeHost(HostProcess):
 
 
 class FakeProcesses:
-    """Creates fake hosts, in place of child processes."""
+    """Creates fake host processes instead of child processes."""
 
     def __init__(self) -> None:
         self.hosts: list[FakeHost] = []
@@ -141,10 +145,12 @@ async def test_offsets_are_committed_and_read_for_running_tasks_only() -> None:
         replaced = InstanceId("c", 0, 1)
         with pytest.raises(RemoteError, match="has been replaced or stopped"):
             await host.far_end.request(messages.CommitOffsets(replaced, [({"p": 1}, {"o": 2})]))
-        host.far_end.notify(messages.TopicUsed(replaced, "t"))  # the listener would raise
+        host.far_end.notify(
+            messages.TopicUsed(replaced, "t")
+        )  # if the worker passed this message on, the listener would raise an error
 
 
-async def test_host_without_response_is_killed() -> None:
+async def test_host_process_that_does_not_respond_is_killed() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, _):
         await worker.start_connector(CONNECTOR, {})
         (host,) = processes.hosts
@@ -162,7 +168,7 @@ async def test_unexpected_exit_of_a_process_fails_its_instance() -> None:
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_second_stop_waits_for_the_first() -> None:
+async def test_second_stop_of_a_task_waits_for_the_first_stop() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
@@ -184,7 +190,7 @@ async def test_task_that_does_not_stop_within_the_timeout_is_killed() -> None:
         assert host.killed
 
 
-async def test_process_of_a_failed_task_ends_before_its_stop_returns() -> None:
+async def test_stop_of_a_failed_task_returns_after_its_process_has_ended() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
@@ -196,13 +202,13 @@ async def test_process_of_a_failed_task_ends_before_its_stop_returns() -> None:
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_pause_resume_and_log_level_reach_the_host() -> None:
+async def test_pause_resume_and_log_level_are_sent_to_the_host_process() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         await worker.set_log_level("headrace", "DEBUG", 1)
         worker.pause_task(TASK)
         worker.resume_task(TASK)
-        worker.pause_task(InstanceId("c", 0, 1))  # replaced
+        worker.pause_task(InstanceId("c", 0, 1))  # no message is sent for an instance that has been replaced
         await worker.stop(TASK)
         level = messages.SetLogLevel("headrace", "DEBUG", 1)
         expected = [level, messages.PauseTask(TASK), messages.ResumeTask(TASK), messages.StopInstance(TASK)]

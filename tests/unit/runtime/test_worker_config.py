@@ -1,4 +1,4 @@
-"""The worker file: Connect's keys and defaults, all errors together, warnings about unknown keys."""
+"""Tests of the worker configuration: Connect's keys and defaults, errors, and warnings about unknown keys."""
 
 from __future__ import annotations
 

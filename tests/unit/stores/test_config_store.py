@@ -1,4 +1,8 @@
-"""The log of configuration changes: snapshots follow the order of the changes; the listener receives each change."""
+"""Tests of the config store.
+
+Snapshots contain the configuration changes in the order in which they were appended, and the
+listener receives each change.
+"""
 
 from __future__ import annotations
 

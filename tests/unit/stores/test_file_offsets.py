@@ -1,4 +1,4 @@
-"""The offsets file is always complete, and writes keep the entries of other connectors."""
+"""Tests that the offsets file is always complete, and that writes keep other connectors' entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_null_offset_removes_the_entry(tmp_path: Path) -> None:
     assert java_hashmap.load(store.path.read_bytes()) == {b'["c",{"a":2}]': b'{"n":2}'}
 
 
-async def test_existing_key_bytes_are_kept(tmp_path: Path) -> None:
+async def test_existing_offset_key_bytes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_bytes(java_hashmap.dump({b'["c", {"table":"t","protocol":"1"}]': b'{"n":1}', b"\xff\xfe": b"?"}))
     store = FileOffsetStore(path)

@@ -1,4 +1,4 @@
-"""The standalone offsets file is byte for byte identical to the output of Java's ObjectOutputStream."""
+"""Tests that the standalone offsets file has the same bytes as the output of Java's ObjectOutputStream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ GOLDEN_ONE = bytes.fromhex(
     "686f6c6478703f4000000000000c77080000001000000001757200025b42acf317f8060854e00200007870000000026b307571007e000200"
     "00000276307" + "8"
 )
-# Written by the same JDK: "k0" -> "v0", and an entry whose value is the array of its key (a reference, 71 007e0005).
+# Written by the same JDK: "k0" -> "v0", and an entry with the same array as key and value. Java writes the value as a
+# reference to the key (71 007e0005).
 GOLDEN_SHARED = bytes.fromhex(
     "aced0005737200116a6176612e7574696c2e486173684d61700507dac1c31660d103000246000a6c6f6164466163746f724900097468726573"
     "686f6c6478703f4000000000000c77080000001000000002757200025b42acf317f8060854e00200007870000000026b307571007e000200"
@@ -37,7 +38,7 @@ def test_load_reads_the_output_of_dump(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "capacity"), [(0, 16), (12, 16), (13, 32), (24, 32), (25, 64)])
-def test_table_capacity_doubles_at_load_factor(size: int, capacity: int) -> None:
+def test_java_hash_map_capacity_doubles_at_load_factor(size: int, capacity: int) -> None:
     assert java_hashmap.table_capacity(size) == capacity
 
 

@@ -1,4 +1,4 @@
-"""Offset keys have the same bytes as in Java, and lookups do not depend on the order of a partition's fields."""
+"""Tests that offset keys have the same bytes as in Java, for any order of a source partition's fields."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_invalid_offset_key_is_rejected(key: bytes) -> None:
         offset_keys.decode_key(key)
 
 
-def test_canonical_form_of_equal_source_partitions_is_equal() -> None:
+def test_equal_source_partitions_have_equal_canonical_keys() -> None:
     assert offset_keys.canonical({"a": 1, "b": 2}) == offset_keys.canonical({"b": 2, "a": 1})
     assert offset_keys.canonical({"a": 1}) != offset_keys.canonical({"a": "1"})

@@ -1,4 +1,4 @@
-"""Every offset store: written offsets are read again, whatever the order of a partition's fields."""
+"""Tests that every offset store returns written offsets, for any order of a source partition's fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statuses of connectors and tasks in memory."""
+"""Tests of MemoryStatusStore, which stores the statuses of connectors and tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of faults: which fault applies to a request, how often, and clear errors for wrong names."""
+"""Tests of the testing broker's fault list, which determines the fault that applies to a request."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_faults_of_an_api_apply_in_the_order_in_which_they_were_added() -> None:
     assert found == [first, first, second, second]
 
 
-def test_fault_ends_with_its_with_block() -> None:
+def test_fault_is_removed_at_the_end_of_its_with_block() -> None:
     faults = FaultList()
     with faults.add("Fetch", Disconnect(before_request=True), None):
         assert faults.find(ApiKey.FETCH) is not None
     assert faults.find(ApiKey.FETCH) is None
 
 
-def test_wait_names_the_fault_that_was_not_applied() -> None:
+def test_wait_for_a_fault_that_is_not_applied_fails_with_its_name() -> None:
     fault = FaultList().add("Fetch", Delay(0.5), None)
     fault.record_applied()
     fault.wait(1)
@@ -40,7 +40,7 @@ def test_wait_names_the_fault_that_was_not_applied() -> None:
         fault.wait(2, timeout=0.01)
 
 
-def test_unknown_names_are_rejected_with_a_suggestion() -> None:
+def test_unknown_api_and_error_names_are_rejected_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'Produced' is not the name of a Kafka API; did you mean 'Produce'\?"):
         find_api("Produced")
     with pytest.raises(ValueError, match="999 is not the key"):
@@ -52,13 +52,13 @@ def test_unknown_names_are_rejected_with_a_suggestion() -> None:
     assert find_error(6) is find_error("NOT_LEADER_OR_FOLLOWER")
 
 
-def test_error_injection_for_unsupported_api_is_rejected_with_the_supported_ones() -> None:
+def test_error_injection_for_unsupported_api_is_rejected_with_the_supported_apis() -> None:
     faults = FaultList()
     with pytest.raises(ValueError, match=r"error injection is not supported for this API, only for .*Produce"):
         faults.add("ApiVersions", ERROR, None)
     faults.add("ApiVersions", Delay(0.1), 1)
 
 
-def test_number_of_requests_must_be_positive() -> None:
+def test_fault_for_zero_requests_is_rejected() -> None:
     with pytest.raises(ValueError, match="times=0"):
         FaultList().add("Fetch", ERROR, 0)

@@ -1,4 +1,4 @@
-"""The error responses of the testing broker, for each supported API in each version."""
+"""Tests of the testing broker's error responses, for each supported API in each version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error_codes(message: Message) -> list[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), API_VERSIONS)
-def test_error_response_of_each_version_contains_error_that_clients_read(key: ApiKey, version: int) -> None:
+def test_error_response_of_each_version_contains_the_injected_error(key: ApiKey, version: int) -> None:
     found: set[int] = set()
     for seed in range(30):  # some random requests name no topic and no partition
         request = random_message(API[key].request, version, Random(seed))
@@ -47,7 +47,7 @@ def test_error_response_of_each_version_contains_error_that_clients_read(key: Ap
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_error_is_reported_for_each_topic_beside_the_brokers(version: int) -> None:
+def test_metadata_error_is_set_for_each_topic_and_brokers_are_kept(version: int) -> None:
     partition = metadata.MetadataResponsePartition(partition_index=0, leader_id=1)
     response = metadata.MetadataResponse(
         brokers=[metadata.MetadataResponseBroker(node_id=1, host="h", port=1)],

@@ -1,4 +1,4 @@
-"""`apply` and `convert` run transforms and converters as the platform configures them."""
+"""Tests that `apply` and `convert` run transforms and converters as a worker configures them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FieldConfig(Config):
 
 @transform
 def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
-    """Double a field; drop records with 0."""
+    """Double a field. Drop records in which it is 0."""
     number = record.value[config.field]
     if number == 13:
         raise DataError("thirteen")
@@ -75,7 +75,7 @@ def test_invalid_configuration_is_raised() -> None:
 
 
 class Tagged(Converter):
-    """Stores the value in the header `value`."""
+    """Stores the record's value in the header `value`."""
 
     uses_headers = True
 

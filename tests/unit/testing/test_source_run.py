@@ -1,4 +1,4 @@
-"""`run_source`: a source task in memory, with the decisions of a worker."""
+"""Tests of `run_source`, which runs a source task in memory and calls it as a worker does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NumbersConfig(Config):
 
 
 class NumbersTask(SourceTask[NumbersConfig]):
-    """Returns the numbers from 0 to `end`, two with each poll."""
+    """Returns the numbers from 0 to `end` - 1, two with each poll."""
 
     def start(self, config: NumbersConfig) -> None:
         offset = self.context.offsets.read({"numbers": 1})
@@ -60,7 +60,7 @@ class NumbersTask(SourceTask[NumbersConfig]):
 
 
 class CommittingTask(NumbersTask):
-    """Keeps the calls of `commit_record`."""
+    """Records the calls of `commit_record`."""
 
     committed: list[tuple[Any, RecordMetadata | None]]
 
@@ -100,7 +100,7 @@ def test_records_and_offsets_of_all_polls_are_returned() -> None:
     assert (run.calls[0], run.calls[-1]) == ("start", "stop")
 
 
-def test_run_ends_after_the_wanted_number_of_records_and_another_continues() -> None:
+def test_run_ends_after_the_requested_records_and_the_next_run_continues() -> None:
     first = run_source(NumbersTask, {}, records=4)
     assert values(first.records) == [0, 1, 2, 3]
     second = run_source(NumbersTask, {}, records=100, offsets=first.offsets)
@@ -157,7 +157,7 @@ def test_error_of_a_transform_fails_the_run_unless_it_is_tolerated() -> None:
     assert [(record.value, str(error)) for record, error in run.skipped] == [(3, "three")]
 
 
-def test_commit_record_gets_the_record_before_transforms_and_the_metadata_of_the_acknowledgement() -> None:
+def test_commit_record_receives_the_untransformed_record_and_the_metadata_of_its_acknowledgement() -> None:
     props = {"transforms": "a", "transforms.a.type": path(drop_odd), "end": "4"}
     run_source(CommittingTask, props, records=100)
     assert CommittingTask.committed == [
@@ -169,7 +169,7 @@ def test_commit_record_gets_the_record_before_transforms_and_the_metadata_of_the
 
 
 @pytest.mark.parametrize("polled", [5, [5], "text", [SourceRecord(topic="t", value=1), 5]])
-def test_poll_that_returns_something_else_than_records_fails(polled: Any) -> None:
+def test_poll_that_returns_other_objects_than_records_fails(polled: Any) -> None:
     class OtherTask(SourceTask[Config]):
         def poll(self) -> Any:
             return polled
@@ -187,7 +187,7 @@ def test_record_without_a_topic_fails_the_task_and_names_its_source_offset() -> 
         run_source(ticks, {}, records=1)
 
 
-def test_run_over_several_tasks_reads_all_source_partitions() -> None:
+def test_run_with_several_tasks_reads_all_source_partitions() -> None:
     @source(partitions=lambda config: [{"shard": number} for number in range(5)])
     def shards(
         config: NumbersConfig, offset: Mapping[str, Any] | None, partition: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""SetSchemaMetadata, MaskField, Filter, DropHeaders, InsertHeader, HeaderFrom, Flatten."""
+"""Tests of SetSchemaMetadata, MaskField, Filter, DropHeaders, InsertHeader, HeaderFrom, Flatten and predicates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Table writers: commit the rows of a micro-batch together with the offsets that they came from.
+"""Table writers, which commit the rows of a micro-batch together with the micro-batch's offsets.
 
-`base.TableWriter` is the interface, and each table format has a module. All formats store the offsets in the table's
-own commits, so that the rows and offsets of a table cannot diverge.
+`base.TableWriter` is the interface, and each table format has a module. All formats store the
+offsets in the table's commits, so that the rows and offsets of a table cannot diverge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interface of table writers, and code that all formats share: batch identity, type names, schema comparison."""
+"""The interface of table writers, and the code that all table formats share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace_connectors.lakehouse.column_types import describe_changes, quoted
 from headrace_connectors.lakehouse.ranges import KafkaSourceOffset, TopicPartition
 
 OFFSETS_KEY = "headrace.offsets"
-"""Key of the commit metadata with topic ids and next offsets as JSON, of all partitions in the table."""
+"""Key in the commit metadata. Its value is JSON with the topic ids and the next offsets of all partitions."""
 
 
 class TableSchemaError(ConnectError):
@@ -23,7 +23,7 @@ class TableSchemaError(ConnectError):
 
 
 class TableUnusableError(ConnectError):
-    """The table's directory contains files that do not belong to the table, so no rows are written to it."""
+    """The table's directory contains files that do not belong to the table, so the writer rejects it."""
 
 
 class TableConflictError(ConnectError):
@@ -32,7 +32,11 @@ class TableConflictError(ConnectError):
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Identifies a micro-batch by connector, generation (the run's start in milliseconds) and batch id in the run."""
+    """Identifies a micro-batch by connector, generation and batch id.
+
+    The generation is the start time of the query's run in milliseconds, and `batch_id` counts the run's
+    micro-batches.
+    """
 
     connector: str
     generation: int
@@ -48,10 +52,10 @@ class BatchIdentity:
 
 
 class TableWriter(ABC):
-    """Appends micro-batches to one table. Not thread-safe.
+    """Appends micro-batches to one table. This class is not thread-safe.
 
-    Invariant: the table contains exactly the records before the offsets that `committed` returns. `write` changes both
-    rows and offsets, or neither.
+    The table always contains exactly the records before the offsets that `committed` returns. `write`
+    changes both the rows and the offsets, or neither.
     """
 
     def __init__(self, directory: Path, connector: str) -> None:
@@ -67,7 +71,7 @@ class TableWriter(ABC):
 
     @abstractmethod
     def columns(self) -> pa.Schema | None:
-        """Return the table's columns, None if the table does not exist yet."""
+        """Return the table's columns, or None if the table does not exist yet."""
 
     @abstractmethod
     def write(self, identity: BatchIdentity, rows: pa.Table, offsets: KafkaSourceOffset) -> None:
@@ -88,7 +92,10 @@ class TableWriter(ABC):
 
 
 def unusable_directory_error(directory: Path, problem: str) -> TableUnusableError:
-    """Return the error for a table's directory with other files. `problem` follows the directory in the message."""
+    """Return the error for a table's directory that contains other files.
+
+    `problem` follows the directory in the message.
+    """
     return TableUnusableError(
         f"{directory} {problem}; set another table name (lakehouse.table.name.format) or lakehouse.path, or move these"
         " files away"
@@ -96,7 +103,7 @@ def unusable_directory_error(directory: Path, problem: str) -> TableUnusableErro
 
 
 def check_columns(directory: Path, table: pa.Schema, rows: pa.Schema) -> None:
-    """Raise TableSchemaError with the columns in which table and rows differ. The order of columns is ignored."""
+    """Raise TableSchemaError if the columns of table and rows differ. The order of columns does not matter."""
     check_types(directory, leaf_type_texts(table), leaf_type_texts(rows))
 
 
@@ -123,7 +130,7 @@ def leaf_type_texts(fields: Iterable[pa.Field], path: str = "") -> dict[str, str
 
 
 def type_text(type_: pa.DataType) -> str:
-    """Return an Arrow type as Spark DDL. The DDL is equal for types that tables store in the same way."""
+    """Return an Arrow type as Spark DDL. Types that tables store in the same way have equal DDL."""
     if pa.types.is_struct(type_):
         return "struct<" + ",".join(f"{quoted(field.name)}:{type_text(field.type)}" for field in type_) + ">"
     if pa.types.is_map(type_):

@@ -78,7 +78,7 @@ class DeltaWriter(TableWriter):
         return pa.schema(self._table.schema().to_arrow()) if self._table is not None else None
 
     def write(self, identity: BatchIdentity, rows: pa.Table, offsets: KafkaSourceOffset) -> None:
-        """Append rows and offsets in one commit. Retries if the commit conflicts with a commit of another tool."""
+        """Append rows and offsets in one commit. Retries after a conflict with another tool's commit."""
         transactions = [Transaction(identity.app_id, identity.batch_id)]
         for key, offset in sorted(offsets.next_offsets.items()):
             transactions.append(Transaction(identity.partition_app_id(key), offset))
@@ -109,8 +109,8 @@ class DeltaWriter(TableWriter):
     def _refresh_after_conflict(self, columns: pa.Schema, offsets: KafkaSourceOffset, error: DeltaError) -> None:
         """Read the table again after a conflicting commit, and check that the rows can still be appended.
 
-        Raises TableConflictError if that commit changed the connector's offsets, and TableSchemaError if it changed the
-        columns.
+        Raises TableConflictError if the conflicting commit changed the connector's offsets, and
+        TableSchemaError if it changed the columns.
         """
         before = self._last_offsets.next_offsets
         now = self.committed(offsets.next_offsets).next_offsets
