@@ -10,6 +10,7 @@ from typing import Any
 from headrace.herder.standalone import StandaloneHerder
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.worker import Events
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import MemoryOffsetStore
 
@@ -57,6 +58,11 @@ class SlowWorker:
         await asyncio.sleep(0)
         self.running.discard(id_)
 
+    def with_events(self, events: Events) -> SlowWorker:
+        """Set the receiver of the events of instances."""
+        self.events = events
+        return self
+
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Any) -> bool:
         await asyncio.sleep(0)
         return True
@@ -81,7 +87,7 @@ async def make_herder(tmp_path: Path) -> tuple[StandaloneHerder, SlowWorker]:
                                  "offset.storage.file.filename": "unused"}),
         MemoryOffsetStore(),
         "worker:1",
-        lambda _: worker,  # type: ignore[arg-type, return-value]
+        worker.with_events,  # type: ignore[arg-type]
     )  # fmt: skip
     await herder.start()
     return herder, worker

@@ -36,6 +36,8 @@ class RestError(Exception):
 class Worker:
     """Runs `connect-standalone` in its own directory, with the embedded broker if `bootstrap.servers` is not set."""
 
+    module = "headrace.cli.connect_standalone"
+
     def __init__(
         self,
         directory: Path,
@@ -61,7 +63,7 @@ class Worker:
         """Write the worker's properties file and return the command line."""
         file = self.directory / "worker.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
-        return [sys.executable, "-m", "headrace.cli.connect_standalone", str(file), *map(str, self.connectors)]
+        return [sys.executable, "-m", self.module, str(file), *map(str, self.connectors)]
 
     def start(self) -> Worker:
         """Start the worker and wait until it is healthy."""

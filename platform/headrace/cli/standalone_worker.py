@@ -6,22 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-import socket
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from headrace.api.errors import ConfigErrors, ConnectError
 from headrace.cli.embedded_broker import EmbeddedBroker, EmbeddedBrokerError
 from headrace.cli.exit_codes import CONNECTOR_FAILED, INTERRUPTED, WORKER_FAILED
-from headrace.cli.files import ConnectorFile, FileError, read_connector, read_properties
+from headrace.cli.files import ConnectorFile, FileError, read_connector
+from headrace.cli.worker_process import Signals, StartupError, advertised_address, ignore_signals, worker_config
 from headrace.metrics import logs
 from headrace.runtime.converter_check import ConverterCheck
-from headrace.runtime.group_signals import GROUP_SIGNALS
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.file_offsets import FileOffsetStore, OffsetFileError
 
@@ -30,18 +26,6 @@ if TYPE_CHECKING:
     from headrace.runtime.processes import Processes
 
 log = logging.getLogger("headrace.worker")
-
-SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
-_T = TypeVar("_T")
-
-
-class StartupError(Exception):
-    """The worker or a connector cannot start; `lines` contain the reasons, `code` is the exit code."""
-
-    def __init__(self, code: int, lines: Iterable[str]) -> None:
-        self.code = code
-        self.lines = tuple(lines)
-        super().__init__("\n".join(self.lines))
 
 
 def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> int:
@@ -52,7 +36,7 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     broker: EmbeddedBroker | None = None
     check: ConverterCheck | None = None
     try:
-        config = _worker_config(worker_file, overrides or {})
+        config = worker_config(worker_file, overrides or {}, WorkerConfig.standalone)
         connectors = _connector_files(connector_files)
         if config.embedded_broker:
             broker = EmbeddedBroker(Path(config["headrace.data.dir"]))
@@ -66,8 +50,7 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        for number in GROUP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # the shutdown of the embedded broker ends by itself
+        ignore_signals()  # the shutdown of the embedded broker ends by itself
         if check is not None:
             check.kill()
         if broker is not None:
@@ -97,8 +80,7 @@ class _StandaloneWorker:
         self._connectors = connectors
         self._broker = broker
         self._started = started
-        self._signalled = asyncio.Event()
-        self._first_signal_s = 0.0
+        self._signals = Signals()
 
     async def run(self) -> int:
         """Start the worker, serve until a signal arrives, and shut down."""
@@ -107,19 +89,19 @@ class _StandaloneWorker:
         from headrace.rest.server import ListenerError, RestServer
         from headrace.runtime.worker import Worker
 
-        self._install_signal_handlers()
+        self._signals.install()
         rest = RestServer(self._config)
         try:
             scheme, host, port = rest.bind()
         except ListenerError as error:
             raise StartupError(WORKER_FAILED, [str(error)]) from None
-        config = await self._run_unless_signalled(self._config_with_broker())
+        config = await self._signals.run_unless_received(self._config_with_broker())
         if config is None:
             return 0
         herder = StandaloneHerder(
             config,
             _offset_store(config),
-            _worker_id(config, host, port),
+            advertised_address(config, port),
             lambda events: Worker(config, events, processes),
         )
         await herder.start()
@@ -127,8 +109,8 @@ class _StandaloneWorker:
         address = f"{scheme}://{host}:{port}/"
         log.info("REST server listening at %s, %.0f ms after startup began", address, self._elapsed_ms())
         try:
-            await self._run_unless_signalled(self._create_connectors(herder))
-            if not self._signalled.is_set():
+            await self._signals.run_unless_received(self._create_connectors(herder))
+            if not self._signals.received.is_set():
                 herder.ready = True
                 log.info("Kafka Connect started")
                 await self._wait_for_shutdown()
@@ -190,18 +172,8 @@ class _StandaloneWorker:
         if messages:
             raise StartupError(CONNECTOR_FAILED, messages)
 
-    async def _run_unless_signalled(self, work: Coroutine[Any, Any, _T]) -> _T | None:
-        """Return the result of the coroutine; if a signal arrives first, cancel it and return None."""
-        task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(self._signalled.wait())
-        try:
-            await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            task.cancel()
-            signalled.cancel()
-
     async def _wait_for_shutdown(self) -> None:
-        signalled = asyncio.ensure_future(self._signalled.wait())
+        signalled = asyncio.ensure_future(self._signals.received.wait())
         if self._broker is None:
             await signalled
             return
@@ -213,53 +185,8 @@ class _StandaloneWorker:
             raise StartupError(WORKER_FAILED, [f"The embedded broker exited unexpectedly (exit status {status})"])
         broker_ended.cancel()
 
-    def _install_signal_handlers(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in GROUP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: int) -> None:
-        now = time.monotonic()
-        if not self._signalled.is_set():
-            self._first_signal_s = now
-            self._signalled.set()
-            return
-        if now - self._first_signal_s < SIGNAL_REPEAT_S:
-            return
-        from headrace.runtime import process_tree
-
-        log.warning("Received a second signal: terminating immediately, without a clean shutdown")
-        process_tree.kill_descendants(os.getpid())
-        os._exit(128 + number)
-
     def _elapsed_ms(self) -> float:
         return (time.monotonic() - self._started) * 1000
-
-
-def _worker_config(path: Path, overrides: Mapping[str, str]) -> WorkerConfig:
-    try:
-        config = WorkerConfig.standalone(_resolve_variables({**read_properties(path), **overrides}))
-    except FileError as error:
-        raise StartupError(WORKER_FAILED, [str(error)]) from None
-    except ConfigErrors as error:
-        raise StartupError(WORKER_FAILED, [f"{path}: {each}" for each in error.errors]) from None
-    except ConnectError as error:
-        raise StartupError(WORKER_FAILED, [f"{path}: {error}"]) from None
-    logs.mask_secrets_of(config.properties)
-    for warning in config.warnings:
-        log.warning("%s: %s", path, warning)
-    return config
-
-
-def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
-    if not properties.get("config.providers", "").strip():
-        return properties
-    from headrace.plugins.variables import (
-        resolve_worker,
-    )  # import only if needed: this import takes a third of the startup time
-
-    return resolve_worker(properties)
 
 
 def _connector_files(paths: Sequence[Path]) -> list[ConnectorFile]:
@@ -286,18 +213,6 @@ def _offset_store(config: WorkerConfig) -> FileOffsetStore:
     except OffsetFileError as error:
         raise StartupError(WORKER_FAILED, [str(error)]) from None
     return store
-
-
-def _worker_id(config: WorkerConfig, host: str, port: int) -> str:
-    name = config["rest.advertised.host.name"] or (host if host not in ("0.0.0.0", "::") else _own_address())
-    return f"{name}:{config['rest.advertised.port'] or port}"
-
-
-def _own_address() -> str:
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
 
+from headrace.herder.assignment import Assignment
 from headrace.runtime.messages import InstanceState
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
@@ -130,18 +131,6 @@ Effect: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """The connectors and tasks that a worker of a group runs."""
-
-    connectors: frozenset[str] = frozenset()
-    tasks: frozenset[tuple[str, int]] = frozenset()
-
-    def contains(self, connector: str, task: int | None) -> bool:
-        """Whether the worker runs this connector instance or task."""
-        return connector in self.connectors if task is None else (connector, task) in self.tasks
-
-
-@dataclass(frozen=True, slots=True)
 class RestartPlan:
     """The instances that a restart request selects."""
 
@@ -219,6 +208,10 @@ class HerderCore:
         """Return the instances of a connector that have not been stopped, failed ones included."""
         local = self._connectors.get(connector)
         return [] if local is None else [instance.id for instance in local.instances.values()]
+
+    def runs(self, connector: str, assignment: Assignment) -> bool:
+        """Whether an instance of the connector that the assignment contains has not been stopped."""
+        return any(assignment.contains(connector, id_.task) for id_ in self.instances(connector))
 
     # Changes of the desired state
 

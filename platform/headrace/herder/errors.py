@@ -57,3 +57,24 @@ class RequestTimeoutError(HerderError):
     """The operation did not complete within the request timeout."""
 
     status = 500
+
+
+class ForwardError(HerderError):
+    """Only another worker can execute the request: the leader, or the one that runs the connector or task.
+
+    `url` is that of the other worker; None if it is not known, because a rebalance is in progress.
+    """
+
+    status = 409
+
+    def __init__(self, message: str, url: str | None) -> None:
+        self.url = url
+        super().__init__(message)
+
+
+class SignatureError(HerderError):
+    """An internal request has no valid signature (KIP-507)."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status  # type: ignore[misc]  # it depends on the error
+        super().__init__(message)

@@ -147,5 +147,16 @@ class Herder(Protocol):
     async def set_log_level(self, logger: str, level: str) -> list[str]:
         """Set a log level in all processes of the worker; return the loggers that changed. Raises KeyError."""
 
+    async def set_group_log_level(self, logger: str, level: str) -> None:
+        """Set a log level in all workers of the group (KIP-976). Raises KeyError."""
+
+    async def put_task_configs(
+        self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
+    ) -> None:
+        """Store the task configurations that another worker's connector generated. Raises HerderError.
+
+        `body` is the request's body, whose signature is in `headers` (KIP-507).
+        """
+
     def metrics(self) -> WorkerMetrics:
         """Return the measurements of the worker."""

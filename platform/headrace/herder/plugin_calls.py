@@ -46,6 +46,13 @@ class PluginCalls:
             )
         return str(result["type"])
 
+    async def type_of(self, config: Mapping[str, str]) -> str:
+        """Return "source" or "sink"; "unknown" if the connector class cannot be loaded."""
+        try:
+            return await self._worker.connector_type(config)
+        except (RemoteError, CallTimeout, OSError):
+            return "unknown"
+
     async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
         """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` added. Raises HerderError."""
         if not config.get("connector.class", "").strip():

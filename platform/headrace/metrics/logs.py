@@ -125,6 +125,11 @@ def configure_logging(level: int = logging.INFO) -> None:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
+def check_level(level: str) -> None:
+    """Raise KeyError for an unknown level."""
+    LEVELS[level.upper()]
+
+
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
     """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level.
 

@@ -31,7 +31,7 @@ class AdminEndpoints:
             ("PUT", "/connector-plugins/{plugin}/config/validate", self.validate),
             ("GET", "/metrics", self.metrics),
         ]
-        return _routes(table)
+        return self._routes(table)
 
     def admin_routes(self) -> list[Route]:
         """Return the routes that `admin.listeners` moves to separate listeners, or disables (KIP-495)."""
@@ -40,7 +40,7 @@ class AdminEndpoints:
             ("GET", "/admin/loggers/{logger}", self.logger),
             ("PUT", "/admin/loggers/{logger}", self.set_logger),
         ]
-        return _routes(table)
+        return self._routes(table)
 
     async def root(self, request: Request) -> Response:
         """Return the version and the cluster id.
@@ -92,13 +92,14 @@ class AdminEndpoints:
         level = (await json_object_body(request)).get("level")
         if level is None:
             raise BadRequestError("Desired 'level' parameter was not specified in request.")
+        logger, scope = path_param(request, "logger"), request.query_params.get("scope", "worker").lower()
         try:
-            affected = await self._herder.set_log_level(path_param(request, "logger"), str(level))
+            if scope == "cluster":
+                await self._herder.set_group_log_level(logger, str(level))
+                return Response(status_code=204)
+            return JSONResponse(await self._herder.set_log_level(logger, str(level)))
         except KeyError:
             raise NotFoundError(f"invalid log level '{level}'.") from None
-        if request.query_params.get("scope", "worker").lower() == "cluster":
-            return Response(status_code=204)
-        return JSONResponse(affected)
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics in Prometheus' text format."""
@@ -106,6 +107,8 @@ class AdminEndpoints:
 
         return Response(prometheus.render(self._herder.metrics()), media_type=prometheus.CONTENT_TYPE)
 
-
-def _routes(table: list[tuple[str, str, Any]]) -> list[Route]:
-    return [Route(path, with_error_handling(endpoint), methods=[method]) for method, path, endpoint in table]
+    def _routes(self, table: list[tuple[str, str, Any]]) -> list[Route]:
+        config = self._herder.config
+        return [
+            Route(path, with_error_handling(endpoint, config), methods=[method]) for method, path, endpoint in table
+        ]

@@ -62,10 +62,13 @@ class ConnectorEndpoints:
             ("GET", "/connectors/{name}/offsets", self.offsets),
             ("PATCH", "/connectors/{name}/offsets", self.alter_offsets),
             ("DELETE", "/connectors/{name}/offsets", self.reset_offsets),
-            ("POST", "/connectors/{name}/tasks", self.internal),
-            ("PUT", "/connectors/{name}/fence", self.internal),
+            ("POST", "/connectors/{name}/tasks", self.put_tasks),
+            ("PUT", "/connectors/{name}/fence", self.fence),
         ]
-        return [Route(path, with_error_handling(endpoint), methods=[method]) for method, path, endpoint in table]
+        config = self._herder.config
+        return [
+            Route(path, with_error_handling(endpoint, config), methods=[method]) for method, path, endpoint in table
+        ]
 
     async def list(self, request: Request) -> Response:
         """List the names of all connectors; with `expand`, also their status and info."""
@@ -203,9 +206,18 @@ class ConnectorEndpoints:
         """Reset the offsets of a stopped connector."""
         return _offsets_response("reset", await self._herder.reset_offsets(_connector_name(request)))
 
-    async def internal(self, request: Request) -> Response:
-        """Reject a request between workers of a group: a standalone worker belongs to none."""
-        raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
+    async def put_tasks(self, request: Request) -> Response:
+        """Store task configurations that another worker of the group has generated; the request is signed."""
+        configs = await json_body(request)
+        if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
+            raise BadRequestError("The request's body must be a list of task configurations")
+        values = [to_config(config) for config in configs]
+        await self._herder.put_task_configs(_connector_name(request), request.state.body, values, request.headers)
+        return Response(status_code=204)
+
+    async def fence(self, request: Request) -> Response:
+        """Reject a request to fence the producers of exactly-once source tasks, which are not supported."""
+        raise HerderError("exactly.once.source.support is disabled on this worker")
 
     def _created_response(self, name: str) -> Response:
         info = shapes.connector_info(self._herder.info(name))

@@ -16,12 +16,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.herder.errors import (
     BadRequestError,
+    ForwardError,
     HerderError,
     PayloadTooLargeError,
     RequestTimeoutError,
     UnsupportedMediaTypeError,
 )
 from headrace.metrics import logs
+from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +32,19 @@ BODY_SIZE_MAX = 16 << 20
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def with_error_handling(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: apply the request timeout, and convert exceptions to Connect's error responses."""
+def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
+    """Wrap an endpoint: apply the request timeout, forward requests, and convert exceptions to error responses."""
+
+    async def forward_if_needed(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ForwardError as error:
+            from headrace.rest.forwarding import forward  # on first use: a standalone worker never forwards
+
+            return await forward(request, error, config)
 
     async def handle(request: Request) -> Response:
-        operation = asyncio.ensure_future(endpoint(request))
+        operation = asyncio.ensure_future(forward_if_needed(request))
         try:  # shielded: a timed-out operation still runs to completion instead of stopping halfway
             return await asyncio.wait_for(asyncio.shield(operation), REQUEST_TIMEOUT_S)
         except TimeoutError:
@@ -71,6 +81,7 @@ async def json_body(request: Request) -> Any:
         body += block
         if len(body) > BODY_SIZE_MAX:
             raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
+    request.state.body = bytes(body)  # another worker may have to execute the request
     try:
         return msgspec.json.decode(body)  # strict: rejects NaN and unpaired surrogates
     except (ValueError, RecursionError) as error:

@@ -105,7 +105,7 @@ class RestServer:
         return application
 
     def _tls(self, key: str, *, admin: bool) -> ssl.SSLContext:
-        from headrace.rest.tls import server_context
+        from headrace.runtime.tls import server_context
 
         try:
             return server_context(Tls.of(self._config.properties, admin=admin))

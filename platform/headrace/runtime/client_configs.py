@@ -74,6 +74,13 @@ def admin_properties(worker: Mapping[str, str], connector: Mapping[str, str], ta
     return bare | _common(worker, f"connector-adminclient-{task}") | _layers(worker, connector, "admin.")
 
 
+def worker_properties(worker: Mapping[str, str]) -> Properties:
+    """Return the configuration of a distributed worker's own clients, for the internal topics and the group."""
+    own = {key: value for key, value in worker.items() if key in _SHARED_CLIENT_KEYS}
+    client_id = "-".join(filter(None, (worker.get("group.id"), worker.get("client.id"))))
+    return own | {"bootstrap.servers": worker["bootstrap.servers"], "client.id": client_id}
+
+
 _SHARED_CLIENT_KEYS = frozenset(
     {
         "client.dns.lookup",

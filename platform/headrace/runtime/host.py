@@ -119,6 +119,8 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
             return await worker_connector.validate(config, worker, plugin)
         case messages.SharedModulesRequest(config, worker):
             return await worker_connector.shared_modules(config, worker)
+        case messages.ConnectorTypeRequest(config, worker):
+            return await worker_connector.connector_type(config, worker)
         case messages.AlterOffsets(spec, offsets):
             return await worker_connector.alter_offsets(spec, offsets)
         case messages.ListPlugins(worker, connectors_only):

@@ -95,6 +95,13 @@ class SharedModulesRequest(Request[list[str]], frozen=True):
     worker: dict[str, str]
 
 
+class ConnectorTypeRequest(Request[str], frozen=True):
+    """Return whether the class of a connector is a "source" or a "sink"."""
+
+    config: dict[str, str]
+    worker: dict[str, str]
+
+
 class AlterOffsets(Request[bool], frozen=True):
     """Let a connector check altered offsets; the response is the result of its `alter_offsets`."""
 
@@ -182,6 +189,7 @@ WorkerMessage: TypeAlias = (
     | ResumeTask
     | Validate
     | SharedModulesRequest
+    | ConnectorTypeRequest
     | AlterOffsets
     | ListPlugins
     | DescribePlugin

@@ -143,6 +143,10 @@ class Worker:
         await self._import_shared_modules(config)
         return await self._validators.request(messages.Validate(dict(config), self.config.properties, plugin))
 
+    async def connector_type(self, config: Mapping[str, str]) -> str:
+        """Return "source" or "sink". Raises RemoteError, CallTimeout."""
+        return await self._validators.request(messages.ConnectorTypeRequest(dict(config), self.config.properties))
+
     async def _import_shared_modules(self, config: Mapping[str, str]) -> None:
         """Let the fork server import the connector's shared modules before its processes import them one by one."""
         if self._isolation == "thread":

@@ -175,6 +175,16 @@ def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> lis
     return list(registry.find("connector", values.get("connector.class", "")).shared_modules(values))
 
 
+async def connector_type(config: dict[str, str], worker: dict[str, str]) -> str:
+    """Return "source" or "sink". Raises every exception of the plug-in."""
+
+    def find() -> str:
+        found = registry.find("connector", resolved(config, worker).get("connector.class", ""))
+        return "sink" if issubclass(found, SinkConnector) else "source"
+
+    return await asyncio.to_thread(find)
+
+
 async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
     """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
     return await asyncio.to_thread(_alter_offsets, spec, offsets)

@@ -71,7 +71,25 @@ class RequestRestart:
     only_failed: bool
 
 
-ConfigChange: TypeAlias = PutConnector | DeleteConnector | PutTaskConfigs | PutTargetState | RequestRestart
+@dataclass(frozen=True, slots=True)
+class PutSessionKey:
+    """Set the key with which workers sign internal REST requests (KIP-507); `key` is in Base64."""
+
+    key: str = field(repr=False)
+    algorithm: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutLogLevel:
+    """Set a log level in all workers of the group (KIP-976)."""
+
+    logger: str
+    level: str
+
+
+ConnectorChange: TypeAlias = PutConnector | DeleteConnector | PutTaskConfigs | PutTargetState | RequestRestart
+ConfigChange: TypeAlias = ConnectorChange | PutSessionKey | PutLogLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +111,14 @@ class ConfigSnapshot:
 
     offset: int = -1
     connectors: Mapping[str, ConnectorState] = field(default_factory=dict)
+    session_key: PutSessionKey | None = None
 
     def apply(self, offset: int, change: ConfigChange) -> ConfigSnapshot:
         """Return the snapshot after one more change. Changes of connectors that do not exist have no effect."""
+        if isinstance(change, PutSessionKey):
+            return replace(self, offset=offset, session_key=change)
+        if isinstance(change, PutLogLevel):
+            return replace(self, offset=offset)
         connectors = dict(self.connectors)
         known = connectors.get(change.connector)
         match change:
@@ -113,7 +136,7 @@ class ConfigSnapshot:
                 )
             case PutTargetState(name, target) if known is not None:
                 connectors[name] = replace(known, target=target)
-        return ConfigSnapshot(offset, connectors)
+        return replace(self, offset=offset, connectors=connectors)
 
 
 Listener: TypeAlias = Callable[[ConfigChange, ConfigSnapshot], None]

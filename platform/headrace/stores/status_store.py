@@ -56,10 +56,22 @@ class StatusStore(Protocol):
         """Store the status of a connector (task None) or task."""
 
     def remove(self, connector: str, task: int | None) -> None:
-        """Remove the status of a task, or of a connector and all its tasks (task None)."""
+        """Remove the status of a task, or of a connector with its tasks and topics (task None)."""
 
     def get(self, connector: str) -> ConnectorStatuses:
         """Return the statuses of a connector; it has none if it is unknown."""
+
+    def connectors(self) -> list[str]:
+        """Return the connectors that have a status."""
+
+    def add_topic(self, connector: str, topic: str, task: int) -> None:
+        """Add a topic to those that a connector uses (KIP-558)."""
+
+    def topics(self, connector: str) -> list[str]:
+        """Return the topics that a connector uses."""
+
+    def reset_topics(self, connector: str) -> None:
+        """Remove all topics of a connector."""
 
 
 class MemoryStatusStore:
@@ -68,6 +80,7 @@ class MemoryStatusStore:
     def __init__(self) -> None:
         self._connectors: dict[str, Status] = {}
         self._tasks: dict[str, dict[int, Status]] = {}
+        self._topics: dict[str, dict[str, None]] = {}
 
     async def start(self) -> None:
         """Do nothing: a new worker has no statuses."""
@@ -87,6 +100,7 @@ class MemoryStatusStore:
         if task is None:
             self._connectors.pop(connector, None)
             self._tasks.pop(connector, None)
+            self._topics.pop(connector, None)
         else:
             self._tasks.get(connector, {}).pop(task, None)
 
@@ -94,3 +108,19 @@ class MemoryStatusStore:
         """Return the statuses of a connector, its tasks in order of their numbers."""
         tasks = self._tasks.get(connector, {})
         return ConnectorStatuses(self._connectors.get(connector), {number: tasks[number] for number in sorted(tasks)})
+
+    def connectors(self) -> list[str]:
+        """Return the connectors that have a status."""
+        return list(self._connectors)
+
+    def add_topic(self, connector: str, topic: str, task: int) -> None:
+        """Add a topic to those that a connector uses."""
+        self._topics.setdefault(connector, {})[topic] = None
+
+    def topics(self, connector: str) -> list[str]:
+        """Return the topics that a connector uses."""
+        return list(self._topics.get(connector, ()))
+
+    def reset_topics(self, connector: str) -> None:
+        """Remove all topics of a connector."""
+        self._topics.pop(connector, None)

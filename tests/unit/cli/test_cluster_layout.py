@@ -1,4 +1,4 @@
-"""The files of a local cluster: which files are written and kept, and which directories and options are rejected."""
+"""Tests of a local cluster's files, and of the errors for invalid cluster directories and options."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_restart_of_cluster_keeps_user_edits_of_properties_files(tmp_path: Path)
         (3, 65000, "--base-port 65000: expected 1..64533"),
     ],
 )
-def test_invalid_size_or_base_port_is_rejected(tmp_path: Path, nodes: int, base_port: int, message: str) -> None:
+def test_invalid_cluster_size_or_base_port_is_rejected(
+    tmp_path: Path, nodes: int, base_port: int, message: str
+) -> None:
     with pytest.raises(ClusterError) as raised:
         open_layout(tmp_path, nodes, base_port, "id")
     assert str(raised.value) == message
@@ -81,7 +83,7 @@ def test_interrupted_cluster_creation_is_completed_by_next_start(tmp_path: Path)
     layout = open_layout(tmp_path, 2, 9192, "WkDQmJ7pRZyhcmIYWd0H0A")
     write_unfinished_file(layout)
     write_node_files(layout, {})
-    format_node(layout, 1)  # the start was killed here
+    format_node(layout, 1)  # the start of the cluster is killed after node 1 has been formatted
     assert read_layout(tmp_path) is None
     again = open_layout(tmp_path, None, None, "another")
     assert replace(again, original_directory="") == layout
@@ -92,7 +94,7 @@ def test_interrupted_cluster_creation_is_completed_by_next_start(tmp_path: Path)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["cluster.properties", "node-1", "node-2"]
 
 
-def test_full_disk_leaves_existing_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_existing_cluster_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = open_layout(tmp_path, 2, 9192, "id")
 
     def write_partially(path: Path, text: str, encoding: str) -> None:
@@ -103,7 +105,7 @@ def test_full_disk_leaves_existing_files_unchanged(tmp_path: Path, monkeypatch: 
         full_disk.setattr(Path, "write_text", write_partially)
         with pytest.raises(OSError, match="No space left"):
             write_unfinished_file(layout)
-    assert open_layout(tmp_path, 3, 9392, "id").nodes == 3  # the directory is still empty
+    assert open_layout(tmp_path, 3, 9392, "id").nodes == 3  # the cluster directory is still empty
     write_node_files(layout, {})
     before = layout.node_file(1).read_text()
     with monkeypatch.context() as full_disk:
@@ -145,7 +147,7 @@ def test_unformatted_node_directory_is_reported_as_data_loss(tmp_path: Path) -> 
     with pytest.raises(ClusterError, match=r"contains files \(t-0, \.\.\.\) but no meta\.properties"):
         format_node(layout, 2)
     layout.node_file(2).write_text("node.id=two")
-    assert describe_data_loss(layout, 2) is None  # the node itself reports the invalid file
+    assert describe_data_loss(layout, 2) is None  # the node reports its invalid properties file when it starts
 
 
 @pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
@@ -158,7 +160,7 @@ def test_node_is_reformatted_only_if_enough_other_nodes_serve(tmp_path: Path, no
         check_enough_other_nodes(layout, 1, needed - 1)
 
 
-def test_small_clusters_suggest_another_way_to_recover_from_data_loss(tmp_path: Path) -> None:
+def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting(tmp_path: Path) -> None:
     for nodes, hint in (
         (1, "Restore it, or start another cluster in another --dir"),
         (2, f"kafka-storage format -t id -c {tmp_path}/node-1/server.properties"),
@@ -170,7 +172,7 @@ def test_small_clusters_suggest_another_way_to_recover_from_data_loss(tmp_path: 
         check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 
-def test_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
+def test_moved_or_copied_cluster_directory_uses_its_own_files(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "old", 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {"metadata.log.dir": "/elsewhere/node-2/data"})
     write_cluster_file(layout)
@@ -185,7 +187,7 @@ def test_moved_or_copied_directory_uses_its_own_files(tmp_path: Path) -> None:
     assert read_layout(copy) == ClusterLayout(copy, 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ", str(copy))
 
 
-def test_directory_name_may_contain_special_characters(tmp_path: Path) -> None:
+def test_cluster_directory_name_may_contain_special_characters(tmp_path: Path) -> None:
     layout = ClusterLayout(tmp_path / "a =ü€\U0001f600\\u0041", 1, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {})
     format_node(layout, 1)

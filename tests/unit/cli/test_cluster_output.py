@@ -1,4 +1,4 @@
-"""The supervisor keeps running when it cannot write to standard output."""
+"""Tests that the cluster supervisor keeps running when it cannot write to standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connector files: Java properties, a flat JSON object, and the JSON format of the REST API."""
+"""Tests of connector files as Java properties, as a flat JSON object, and in the REST API's JSON format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_json_connector_file_in_rest_api_format_is_read(tmp_path: Path) -> None:
         ("c.json", '{"name": "c",\n "a" 1}', "line 2"),
     ],
 )
-def test_file_errors_name_the_file_and_the_reason(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_connector_file_errors_contain_the_file_and_the_reason(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(FileError) as caught:

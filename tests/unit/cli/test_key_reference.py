@@ -1,4 +1,4 @@
-"""docs/reference lists the configuration keys as they are defined."""
+"""Tests that docs/reference lists the configuration keys as the code defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`headrace new`: names and existing directories. tests/integration/test_generated_packages.py runs the packages."""
+"""Tests of `headrace new` with valid and invalid package names and directories.
+
+tests/integration/test_generated_packages.py runs the generated packages.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def test_generated_package_has_config_tests_entry_point_and_readme(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["Weather", "9lives", "a b", "a.b", "a--b", "-a", "../a", "", "wetter-größe"])
-def test_name_that_is_not_a_package_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_package_name_is_refused(name: str, tmp_path: Path) -> None:
     code, output = new("source", "--dir", tmp_path / "out", "--", name)
     assert code == 1
     assert f"{name!r} is not a package name: use lower-case letters and digits" in output
@@ -47,14 +50,16 @@ def test_name_that_is_not_a_package_name_is_refused(name: str, tmp_path: Path) -
         ("headrace", "the module headrace already exists"),
     ],
 )
-def test_name_that_hides_another_module_is_refused_with_a_suggestion(name: str, reason: str, tmp_path: Path) -> None:
+def test_package_name_that_hides_another_module_is_refused_with_a_suggestion(
+    name: str, reason: str, tmp_path: Path
+) -> None:
     code, output = new("transform", name, "--dir", tmp_path)
     assert code == 1
     assert reason in output
     assert f"for example {name}-transform" in output
 
 
-def test_existing_directory_is_not_changed(tmp_path: Path) -> None:
+def test_new_package_in_an_existing_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     code, output = new("source", "orders", "--dir", tmp_path)
     assert code == 1
@@ -62,7 +67,7 @@ def test_existing_directory_is_not_changed(tmp_path: Path) -> None:
     assert list((tmp_path / "orders").iterdir()) == []
 
 
-def test_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_parent_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, output = new("source", "orders", "--dir", tmp_path / "file")
     assert code == 1

@@ -1,4 +1,4 @@
-"""`headrace validate`: errors of client overrides and tables together with all others."""
+"""Tests that `headrace validate` reports errors in client overrides and tables together with all other errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_override_that_the_policy_of_the_worker_refuses_is_an_error(tmp_path: Pa
     assert len(lines) == 1
 
 
-def test_unknown_policy_of_the_worker_is_an_error(tmp_path: Path) -> None:
+def test_unknown_override_policy_of_the_worker_is_an_error(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, SOURCE, {"connector.client.config.override.policy": "Some"})
     assert code == 1
     assert "connector.client.config.override.policy" in lines[-1]
@@ -96,11 +96,11 @@ def test_override_with_an_invalid_value_is_an_error(
     assert [line for line in lines if line.startswith(error)], lines
 
 
-def test_override_of_a_client_that_the_connector_does_not_use_is_not_checked(tmp_path: Path) -> None:
+def test_override_of_a_client_that_the_connector_does_not_use_is_not_validated(tmp_path: Path) -> None:
     assert validate(tmp_path, {**SINK, "producer.override.acks": "maybe"})[0] == 0
 
 
-def test_misspelt_override_is_a_warning(tmp_path: Path) -> None:
+def test_misspelt_override_causes_a_warning(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, {**SOURCE, "producer.override.lingr.ms": "5"})
     assert (code, lines) == (
         0,

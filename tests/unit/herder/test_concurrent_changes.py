@@ -1,4 +1,4 @@
-"""Concurrent changes of one connector: they are serialized, and no instance of a deleted connector keeps running."""
+"""Tests that changes of a connector are serialized, and that no instance of a deleted connector keeps running."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_wit
     worker.tasks = 1
     change = asyncio.ensure_future(herder.put("c", CONFIG | {"a": "1"}))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # now the put operation has locked the connector
+    await asyncio.sleep(0)  # the put operation now holds the connector's lock
     with pytest.raises(NotFoundError, match="Task c-1 not found"):
         await herder.restart_task("c", 1)
     await change

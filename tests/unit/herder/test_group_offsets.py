@@ -1,4 +1,4 @@
-"""Requests about offsets of sink connectors while no broker responds."""
+"""Tests of requests that read or change a sink connector's offsets while no broker responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> GroupOffsets:
-    """The offsets of a cluster at which no broker listens."""
+    """The consumer group offsets of a cluster in which no broker listens."""
     monkeypatch.setattr(group_offsets, "REQUEST_TIMEOUT_S", 0.2)
     return GroupOffsets({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
 

@@ -1,4 +1,4 @@
-"""The herder's core: the running instances converge to the desired state, whatever order changes and results have."""
+"""Tests that HerderCore starts and stops instances until the desired ones run, for any order of events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.herder import core
-from headrace.herder.core import Assignment, HerderCore, RestartPlan, plan_restart
+from headrace.herder.assignment import Assignment
+from headrace.herder.core import HerderCore, RestartPlan, plan_restart
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import (
     ConfigChange,
@@ -26,7 +27,7 @@ Operation = core.StartConnector | core.StartTask | core.StopInstance | core.Requ
 
 
 class World:
-    """A worker, a config store and a status store that carry out the core's effects when the test says so."""
+    """A worker, a config store and a status store that carry out HerderCore's effects when the test tells them to."""
 
     def __init__(self) -> None:
         self.core = HerderCore()
@@ -60,7 +61,7 @@ class World:
                     self.pending.append(effect)
 
     def complete(self, index: int, task_count: int | None, *, succeeds: bool) -> None:
-        """Carry out one pending operation; `task_count` None means that the request fails."""
+        """Carry out one pending operation. A request for task configurations fails if `task_count` is None."""
         operation = self.pending.pop(index)
         id_ = operation.instance
         key = id_.connector, id_.task
@@ -87,7 +88,7 @@ class World:
                     self.carry_out(self.core.task_configs_generated(id_, configs))
 
     def settle(self, task_count: int = 2) -> None:
-        """Carry out everything without failures."""
+        """Carry out all operations and retries without failures, until none is pending."""
         for _ in range(1000):
             if self.pending:
                 self.complete(0, task_count, succeeds=True)
@@ -159,13 +160,13 @@ def test_reconfiguration_requested_while_task_configs_are_generated_generates_th
         world.carry_out(world.core.task_configs_needed(id_))
     (request,) = world.pending
     assert isinstance(request, core.RequestTaskConfigs)
-    world.complete(0, 3, succeeds=True)  # perhaps generated before the second request
+    world.complete(0, 3, succeeds=True)  # these task configurations may have been generated before the second request
     (request,) = world.pending
     world.settle(1)
     assert set(world.alive) == {("c", None), ("c", 0)}
 
 
-def test_task_that_fails_before_the_response_to_its_start_is_failed() -> None:
+def test_task_that_fails_before_the_response_to_its_start_stays_failed() -> None:
     world = World()
     world.change(PutConnector("c", {}))
     world.complete(0, 1, succeeds=True)
@@ -177,7 +178,7 @@ def test_task_that_fails_before_the_response_to_its_start_is_failed() -> None:
     assert world.status("c").tasks[0].trace == "early"
 
 
-def test_failures_to_generate_task_configs_are_retried_with_growing_delays() -> None:
+def test_failed_generation_of_task_configs_is_retried_with_growing_delays() -> None:
     world = World()
     world.change(PutConnector("c", {}))
     world.complete(0, None, succeeds=True)
@@ -214,7 +215,7 @@ def test_too_many_task_configs_fail_the_connector() -> None:
     assert (status.state, status.trace) == (State.FAILED, "too many")
 
 
-def test_configs_generated_before_a_change_of_the_configuration_are_dropped() -> None:
+def test_task_configs_generated_before_a_configuration_change_are_dropped() -> None:
     world = running_world(a="1")
     old = world.alive["c", None].instance
     world.carry_out(world.core.task_configs_needed(old))
@@ -228,7 +229,7 @@ def test_configs_generated_before_a_change_of_the_configuration_are_dropped() ->
     assert task.connector_config == {"a": "2"}
 
 
-def test_worker_of_a_group_runs_only_what_is_assigned_to_it() -> None:
+def test_worker_runs_only_the_instances_assigned_to_it() -> None:
     world = World()
     world.core.assign(Assignment())
     world.change(PutConnector("c", {}))
@@ -274,7 +275,7 @@ NAMES = st.sampled_from(["a", "b"])
 
 
 class HerderMachine(RuleBasedStateMachine):
-    """Arbitrary changes, results in arbitrary order, failures and restarts."""
+    """Makes random changes, and completes operations in random order, with failures and restarts."""
 
     @initialize()
     def start(self) -> None:
@@ -358,7 +359,7 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
-        """Without further changes and failures, exactly the desired instances run, with the current configuration."""
+        """Complete all operations. Then exactly the desired instances run, with their current configuration."""
         self.world.settle(task_count)
         connectors = self.world.core.snapshot.connectors
         assert {name for name, _ in self.world.alive} <= set(connectors)

@@ -1,4 +1,4 @@
-"""The running connectors and tasks in each target state (Connect's rules of pause, resume and stop)."""
+"""Tests of the connectors and tasks that run in each target state (Connect's pause, resume and stop)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The standalone herder: statuses, retries, offsets and failures of its worker's operations."""
+"""Tests of the standalone herder: statuses, retries, offsets and failures of its worker's operations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def instance_of(worker: SlowWorker, name: str) -> InstanceId:
 async def test_status_contains_versions_and_the_worker_id(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
-    herder.state_changed(instance_of(worker, "c-1"), "RUNNING", None)
+    worker.events.state_changed(instance_of(worker, "c-1"), "RUNNING", None)
     status = herder.status("c")
     assert (status.connector.version, status.connector.worker_id) == ("1.2.3", "worker:1")
     assert [(task.state.value, task.version) for task in status.tasks.values()] == [
@@ -56,7 +56,7 @@ async def test_second_creation_is_rejected_and_keeps_the_first(tmp_path: Path) -
 async def test_failed_task_is_reported_until_its_restart(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
-    herder.state_changed(instance_of(worker, "c-0"), "FAILED", "Traceback:\nValueError: bad")
+    worker.events.state_changed(instance_of(worker, "c-0"), "FAILED", "Traceback:\nValueError: bad")
     assert (herder.task_status("c", 0).state.value, herder.task_status("c", 0).trace) == (
         "FAILED",
         "Traceback:\nValueError: bad",
@@ -86,11 +86,13 @@ async def test_task_configs_are_requested_again_after_a_failure(
     await herder.put("c", CONFIG)
     assert worker.running_names() == ["c"]
     await asyncio.wait_for(generated.wait(), 5)
-    await herder.restart("c", include_tasks=False, only_failed=True)  # waits until the connector is settled
+    await herder.restart(
+        "c", include_tasks=False, only_failed=True
+    )  # this call waits until the connector's task configurations are applied
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_error_of_the_worker_itself_fails_only_the_instance(
+async def test_worker_error_while_starting_an_instance_fails_only_that_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, worker = await make_herder(tmp_path)
@@ -110,7 +112,7 @@ async def test_error_of_the_worker_itself_fails_only_the_instance(
 async def test_offsets_of_a_source_can_be_changed_only_while_it_is_stopped(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
-    await herder.commit_offsets(instance_of(worker, "c-0"), [(PARTITION, OFFSET)])
+    await worker.events.commit_offsets(instance_of(worker, "c-0"), [(PARTITION, OFFSET)])
     with pytest.raises(BadRequestError, match="must be in the STOPPED state"):
         await herder.alter_offsets("c", [(PARTITION, {"position": 0})])
     await herder.set_target("c", TargetState.STOPPED)

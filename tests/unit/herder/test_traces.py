@@ -1,4 +1,4 @@
-"""The log line of a failed instance contains its exception, whatever the lines of the trace look like."""
+"""Tests of `exception_line`, which extracts the exception from a stack trace for one log line."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def trace_of(error: Exception, cause: Exception | None = None) -> str:
         return traceback.format_exc()
 
 
-def test_first_line_of_a_message_with_several_lines_is_returned() -> None:
+def test_exception_line_has_the_first_line_of_a_message_with_several_lines() -> None:
     assert exception_line(trace_of(ValueError(SQL_MESSAGE))) == 'ValueError: syntax error at or near "FROMM"'
 
 
-def test_last_exception_of_a_chain_is_returned() -> None:
+def test_exception_line_has_the_last_exception_of_a_chain() -> None:
     trace = trace_of(RuntimeError("the query failed"), ValueError(SQL_MESSAGE))
     assert exception_line(trace) == "RuntimeError: the query failed"
 
 
-def test_exception_without_a_message_is_returned() -> None:
+def test_exception_line_of_an_exception_without_a_message_is_its_class_name() -> None:
     assert exception_line(trace_of(ValueError())) == "ValueError"
 
 
-def test_text_without_frames_is_returned() -> None:
+def test_exception_line_of_a_text_without_stack_frames_is_the_text() -> None:
     assert exception_line("the process exited with code 9\n") == "the process exited with code 9"
     assert exception_line("") == ""

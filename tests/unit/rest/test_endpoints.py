@@ -1,4 +1,4 @@
-"""The REST API over HTTP, with a herder whose worker starts nothing."""
+"""Tests of the REST API over HTTP, with a herder whose worker starts no connectors or tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_status_contains_the_versions_of_connector_and_tasks(client: httpx
     }
 
 
-async def test_body_that_is_not_json_gets_415(client: httpx.AsyncClient) -> None:
+async def test_request_body_that_is_not_json_gets_status_415(client: httpx.AsyncClient) -> None:
     for method, path in (("POST", "/connectors"), ("PUT", "/connectors/c/config"), ("PATCH", "/connectors/c/offsets")):
         response = await client.request(method, path, content="name=c", headers={"Content-Type": "text/plain"})
         assert response.status_code == 415

@@ -1,4 +1,4 @@
-"""The JSON shapes of the REST API."""
+"""Tests of the JSON documents that the REST API returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.rest import shapes
 from headrace.stores.status_store import State, Status
 
 
-def test_status_contains_traces_only_of_failures_and_versions_of_started_instances() -> None:
+def test_status_contains_traces_of_failed_and_versions_of_started_instances() -> None:
     running = Status(State.RUNNING, "worker:8083", trace="old", version="1.2")
     failed = Status(State.FAILED, "worker:8083", trace="trace")
     status = ConnectorStatus("c", running, {0: running, 1: failed}, "source")
@@ -22,7 +22,7 @@ def test_status_contains_traces_only_of_failures_and_versions_of_started_instanc
     }
 
 
-def test_info_lists_the_tasks() -> None:
+def test_connector_info_lists_the_tasks() -> None:
     assert shapes.connector_info(ConnectorInfo("c", {"a": "1"}, 2, "sink")) == {
         "name": "c",
         "config": {"a": "1"},

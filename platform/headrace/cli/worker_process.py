@@ -1,0 +1,137 @@
+"""What the processes of standalone and distributed workers have in common: configuration, signals, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.api.errors import ConfigErrors, ConnectError
+from headrace.cli.exit_codes import WORKER_FAILED
+from headrace.cli.files import FileError, read_properties
+from headrace.metrics import logs
+from headrace.runtime.group_signals import GROUP_SIGNALS
+from headrace.runtime.rest_config import Listener
+from headrace.runtime.worker_config import WorkerConfig
+
+log = logging.getLogger("headrace.worker")
+
+SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
+_T = TypeVar("_T")
+
+
+class StartupError(Exception):
+    """The worker or a connector cannot start; `lines` contain the reasons, `code` is the exit code."""
+
+    def __init__(self, code: int, lines: Iterable[str]) -> None:
+        self.code = code
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class Signals:
+    """Records the signal that ends the worker; a second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received = asyncio.Event()
+        self._first_s = 0.0
+
+    def install(self) -> None:
+        """Handle signals on the running event loop."""
+        loop = asyncio.get_running_loop()
+        for number in GROUP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    async def run_unless_received(self, work: Coroutine[None, None, _T]) -> _T | None:
+        """Return the result of the coroutine; if a signal arrives first, cancel it and return None."""
+        task, received = asyncio.ensure_future(work), asyncio.ensure_future(self.received.wait())
+        try:
+            await asyncio.wait({task, received}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            received.cancel()
+
+    def _on_signal(self, number: int) -> None:
+        now = time.monotonic()
+        if not self.received.is_set():
+            self._first_s = now
+            self.received.set()
+            return
+        if now - self._first_s < SIGNAL_REPEAT_S:
+            return
+        from headrace.runtime import process_tree
+
+        log.warning("Received a second signal: terminating immediately, without a clean shutdown")
+        process_tree.kill_descendants(os.getpid())
+        os._exit(128 + number)
+
+
+def ignore_signals() -> None:
+    """Ignore further signals during the shutdown."""
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def worker_config(
+    path: Path, overrides: Mapping[str, str], parse: Callable[[Mapping[str, str]], WorkerConfig]
+) -> WorkerConfig:
+    """Read the worker file and log its warnings. `overrides` override its keys. Raises StartupError."""
+    try:
+        config = parse(_resolve_variables({**read_properties(path), **overrides}))
+    except FileError as error:
+        raise StartupError(WORKER_FAILED, [str(error)]) from None
+    except ConfigErrors as error:
+        raise StartupError(WORKER_FAILED, [f"{path}: {each}" for each in error.errors]) from None
+    except ConnectError as error:
+        raise StartupError(WORKER_FAILED, [f"{path}: {error}"]) from None
+    logs.mask_secrets_of(config.properties)
+    for warning in config.warnings:
+        log.warning("%s: %s", path, warning)
+    return config
+
+
+def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
+    if not properties.get("config.providers", "").strip():
+        return properties
+    from headrace.plugins.variables import (
+        resolve_worker,
+    )  # import only if needed: this import takes a third of the startup time
+
+    return resolve_worker(properties)
+
+
+def advertised_address(config: WorkerConfig, port: int) -> str:
+    """Return `host:port` of the REST server as other workers reach it; it is also the worker's id.
+
+    `port` is the port of the first listener. A listener for all addresses advertises the address from which the worker
+    reaches the brokers.
+    """
+    host = config["rest.advertised.host.name"] or Listener.parse(config["listeners"][0]).host
+    if host in ("", "0.0.0.0", "::"):
+        host = _own_address(config)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{config['rest.advertised.port'] or port}"
+
+
+def _own_address(config: WorkerConfig) -> str:
+    for server in config["bootstrap.servers"] or ():
+        host, _, port = server.rpartition(":")
+        try:
+            family = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family[0], socket.SOCK_DGRAM) as probe:
+                probe.connect(family[4])  # sends nothing: selects the local address of the route
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError):
+            continue
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"

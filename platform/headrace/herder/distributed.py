@@ -1,0 +1,381 @@
+"""The distributed herder: one worker of a group, with configurations, offsets and statuses in compacted topics.
+
+Every worker answers reads. The leader executes changes; the other workers raise `ForwardError`, and the REST server
+forwards the request. Requests that arrive during a rebalance wait until it has completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from headrace.herder import core, rest_client
+from headrace.herder.assignment import Assignment, configured
+from headrace.herder.base import BaseHerder
+from headrace.herder.errors import ForwardError, HerderError
+from headrace.herder.group_core import GroupCore
+from headrace.herder.group_protocol import Version
+from headrace.herder.herder import ConnectorStatus
+from headrace.herder.instances import Instances
+from headrace.herder.request_signature import sign, verify
+from headrace.herder.worker_group import WorkerGroup
+from headrace.metrics import logs
+from headrace.runtime import client_configs
+from headrace.runtime.worker import Events, Worker
+from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores import internal_topics
+from headrace.stores.config_store import (
+    ConfigChange,
+    ConfigSnapshot,
+    DeleteConnector,
+    PutConnector,
+    PutLogLevel,
+    PutSessionKey,
+    PutTaskConfigs,
+    RequestRestart,
+)
+from headrace.stores.internal_topics import InternalTopic
+from headrace.stores.kafka_config_store import KafkaConfigStore
+from headrace.stores.kafka_offset_store import KafkaOffsetStore
+from headrace.stores.kafka_status_store import KafkaStatusStore
+from headrace.stores.status_store import State
+from headrace.stores.topic_log import TopicLogs
+from headrace_broker.client.admin import Admin
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.errors import ClientError
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+CONNECT_RETRY_S = 0.5
+SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
+NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
+
+
+class DistributedHerder(BaseHerder):
+    """One worker of a group; call `start` first and `stop` last.
+
+    `url` is the address at which the other workers of the group reach this worker's REST server.
+    """
+
+    def __init__(self, config: WorkerConfig, worker_id: str, url: str, make_worker: Callable[[Events], Worker]) -> None:
+        self._properties = client_configs.worker_properties(config.properties)
+        self._logs = TopicLogs(self._properties)
+        configs = KafkaConfigStore(self._logs, config["config.storage.topic"])
+        offsets = KafkaOffsetStore(self._logs, config["offset.storage.topic"])
+        statuses = KafkaStatusStore(self._logs, config["status.storage.topic"])
+        instances = Instances(
+            config,
+            worker_id,
+            make_worker,
+            statuses=statuses,
+            offsets=offsets,
+            store_task_configs=self._submit_task_configs,
+            status_generation=lambda: self._group_core.generation,
+            removes_statuses=False,
+        )
+        super().__init__(config, instances, configs=configs, statuses=statuses, offsets=offsets)
+        highest = Version.of_config(config["connect.protocol"])
+        self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
+        self._group: WorkerGroup | None = None
+        self._cluster: Cluster | None = None
+        self._key_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._submissions: dict[str, asyncio.Task[Any]] = {}
+
+    async def start(self) -> None:
+        """Wait for the brokers, create the internal topics, read them, and join the group.
+
+        Raises InternalTopicError.
+        """
+        await self._create_internal_topics()
+        await self._logs.start()
+        await self._statuses.start()
+        snapshot = await self._configs.start(self._on_config_change)
+        self._group_core.on_snapshot(snapshot)
+        self._instances.core.assign(Assignment())
+        self._instances.carry_out(self._instances.core.on_snapshot(snapshot))
+        self._find_types(snapshot)
+        config = self.config
+        self._cluster = await Cluster.open(ClientConfig.from_properties(self._properties, kind="admin"))
+        self._group = WorkerGroup(
+            self._cluster,
+            self._group_core,
+            self,
+            self._configs,
+            group_id=config["group.id"],
+            session_timeout_ms=config["session.timeout.ms"],
+            heartbeat_interval_ms=config["heartbeat.interval.ms"],
+            rebalance_timeout_ms=config["rebalance.timeout.ms"],
+            sync_timeout_ms=config["worker.sync.timeout.ms"],
+            max_delay_ms=config["scheduled.rebalance.max.delay.ms"],
+        )
+        self._group.start()
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the worker has its first assignment."""
+        await self._running_group.wait_until_stable()
+
+    async def stop(self) -> None:
+        """Stop all tasks (which commit their offsets) and connectors, leave the group, and end all processes."""
+        for task in self._tasks:
+            task.cancel()
+        if self._key_timer is not None:
+            self._key_timer.cancel()
+        stopped = self._group_core.assignment
+        await self._instances.stop()
+        self._put_unassigned(stopped)
+        if self._group is not None:
+            await self._group.stop()
+        await self._configs.stop()
+        await self._statuses.stop()
+        await self._logs.stop()
+        if self._cluster is not None:
+            await self._cluster.close()
+        await self._instances.worker.close()
+
+    async def _create_internal_topics(self) -> None:
+        is_logged = False
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await self._ensure_internal_topics()
+                return
+            except (ClientError, TimeoutError) as error:
+                if not is_logged:
+                    log.error(
+                        "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
+                        self._properties["bootstrap.servers"],
+                        error or f"no response within {CONNECT_TIMEOUT_S:g} s",
+                    )
+                    is_logged = True
+                await asyncio.sleep(CONNECT_RETRY_S)
+
+    async def _ensure_internal_topics(self) -> None:
+        admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
+        try:
+            await internal_topics.ensure(admin, _internal_topics(self.config))
+        finally:
+            await admin.close()
+
+    def _put_unassigned(self, assignment: Assignment) -> None:
+        for name in assignment.connectors:
+            self._instances.carry_out([core.PutStatus(name, None, State.UNASSIGNED)])
+        for name, number in assignment.tasks:
+            self._instances.carry_out([core.PutStatus(name, number, State.UNASSIGNED)])
+
+    # Requests
+
+    async def _prepare_change(self) -> None:
+        group = self._running_group
+        await group.wait_until_stable()
+        if not self._group_core.is_leader:
+            raise ForwardError("Only the leader can change connectors", self._group_core.leader_url)
+
+    async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
+        """Restart the selected instances (KIP-745); return the status at the beginning. Raises NotFoundError."""
+        if include_tasks or only_failed:
+            await self._prepare_change()
+            return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
+        await self._find_owner(name, None)
+        status = self.status(name)
+        self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=True, tasks=[])))
+        await self._instances.settled(name)
+        return status
+
+    async def restart_task(self, name: str, number: int) -> None:
+        """Restart one task. Raises NotFoundError, ForwardError."""
+        if number < len(self._state(name).task_configs):
+            await self._find_owner(name, number)
+        await super().restart_task(name, number)
+
+    async def _find_owner(self, name: str, task: int | None) -> None:
+        """Return if this worker runs the connector (task None) or task. Raises NotFoundError, ForwardError."""
+        await self._running_group.wait_until_stable()
+        self._state(name)
+        if self._group_core.assignment.contains(name, task):
+            return
+        group = self._group_core
+        raise ForwardError(
+            "Another worker runs it", group.owner_url(name, task) if group.is_leader else group.leader_url
+        )
+
+    async def set_group_log_level(self, logger: str, level: str) -> None:
+        """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level."""
+        logs.check_level(level)
+        await self._configs.append(PutLogLevel(logger, level))
+
+    async def put_task_configs(
+        self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
+    ) -> None:
+        """Store the task configurations that another worker's connector generated. Raises HerderError."""
+        if self._group_core.version is Version.SESSIONED:
+            permitted = self.config["inter.worker.verification.algorithms"]
+            verify(headers, body, key=self._snapshot.session_key, algorithms=permitted)
+        await self._prepare_change()
+        await self._store_if_changed(name, configs)
+
+    async def _store_if_changed(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        async with self._lock(name):
+            state = self._state(name)
+            if list(configs) != list(state.task_configs) or state.config != state.applied_config:
+                await self._configs.append(PutTaskConfigs(name, configs))
+
+    @property
+    def _running_group(self) -> WorkerGroup:
+        if self._group is None:
+            raise ForwardError(NO_LEADER, None)
+        return self._group
+
+    # Task configurations, from the worker that runs the connector to the leader
+
+    async def _submit_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        """Store task configurations through the leader, in the background; retry until it has stored them."""
+        if (earlier := self._submissions.pop(name, None)) is not None:
+            earlier.cancel()
+        self._submissions[name] = self._spawn(self._submit_until_stored(name, configs))
+
+    async def _submit_until_stored(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        backoff_s = SUBMIT_BACKOFF_MIN_S
+        while self._group_core.assignment.contains(name, None):
+            try:
+                await self._submit_once(name, configs)
+                return
+            except (ClientError, HerderError, OSError) as error:
+                log.warning("Connector %s: its task configurations were not stored, retrying: %s", name, error)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, SUBMIT_BACKOFF_MAX_S)
+
+    async def _submit_once(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        await self._running_group.wait_until_stable()
+        if self._group_core.is_leader:
+            await self._store_if_changed(name, configs)
+            return
+        if self._group_core.leader_url is None:
+            raise ForwardError(NO_LEADER, None)
+        body = json.dumps([dict(config) for config in configs]).encode()
+        headers = {}
+        if self._group_core.version is Version.SESSIONED:
+            if self._snapshot.session_key is None:
+                raise HerderError("the leader has not distributed a session key yet")
+            headers = sign(self._snapshot.session_key, self.config["inter.worker.signature.algorithm"], body)
+        url = rest_client.join(self._group_core.leader_url, "connectors", name, "tasks")
+        response = await rest_client.send(self.config, "POST", url, body, headers)
+        if response.status >= 300:
+            raise HerderError(f"the leader {self._group_core.leader_url} responded {response.describe()}")
+
+    # The group (worker_group.GroupListener)
+
+    def run(self, assignment: Assignment) -> None:
+        """Run exactly these connectors and tasks."""
+        self._instances.carry_out(self._instances.core.assign(assignment))
+
+    async def wait_until_stopped(self, assignment: Assignment) -> None:
+        """Wait until these connectors and tasks have stopped."""
+        await self._instances.wait_until_stopped(assignment)
+
+    def on_rebalance_completed(self) -> None:
+        """Do the leader's work: remove statuses of what no longer exists, and distribute a session key."""
+        self.ready = True
+        if not self._group_core.is_leader:
+            return
+        self._remove_old_statuses()
+        self._rotate_key_if_due()
+
+    def _remove_old_statuses(self) -> None:
+        wanted = configured(self._snapshot)
+        for name in self._statuses.connectors():
+            if name not in wanted.connectors:
+                self._statuses.remove(name, None)
+                continue
+            for number in self._statuses.get(name).tasks:
+                if (name, number) not in wanted.tasks:
+                    self._statuses.remove(name, number)
+
+    def _rotate_key_if_due(self) -> None:
+        """Write a new session key if there is none, or if it is older than inter.worker.key.ttl.ms (KIP-507)."""
+        if self._key_timer is not None:
+            self._key_timer.cancel()
+            self._key_timer = None
+        if self._group_core.version is not Version.SESSIONED or not self._group_core.is_leader:
+            return
+        key, now_ms = self._snapshot.session_key, time.time_ns() // 1_000_000
+        algorithm, ttl_ms = self.config["inter.worker.key.generation.algorithm"], self.config["inter.worker.key.ttl.ms"]
+        if key is None or key.algorithm != algorithm or key.created_ms + ttl_ms <= now_ms:
+            size = (self.config["inter.worker.key.size"] or 256) // 8
+            new = base64.b64encode(secrets.token_bytes(size)).decode()
+            self._spawn(self._configs.append(PutSessionKey(new, algorithm, now_ms)))
+            due_ms = ttl_ms
+        else:
+            due_ms = key.created_ms + ttl_ms - now_ms
+        self._key_timer = asyncio.get_running_loop().call_later(due_ms / 1000, self._rotate_key_if_due)
+
+    # The config topic
+
+    def _on_config_change(self, change: ConfigChange, snapshot: ConfigSnapshot) -> None:
+        effects = self._instances.core.on_snapshot(snapshot)
+        match change:
+            case RequestRestart(name, include_tasks, only_failed):
+                plan = core.plan_restart(self._statuses.get(name), include_tasks=include_tasks, only_failed=only_failed)
+                effects += self._instances.core.restart(name, plan)
+            case PutLogLevel(logger, level):
+                self._spawn(self._set_own_log_level(logger, level))
+            case PutConnector() | DeleteConnector():
+                self._find_types(snapshot)
+        self._instances.carry_out(effects)
+        if self._group is not None:
+            self._group.on_snapshot(snapshot)
+
+    async def _set_own_log_level(self, logger: str, level: str) -> None:
+        try:
+            await self.set_log_level(logger, level)
+        except KeyError:
+            log.error("Config topic: the log level %s of %s is unknown", level, logger)
+
+    def _find_types(self, snapshot: ConfigSnapshot) -> None:
+        """Find out which connector classes that another worker configured are sources and which are sinks."""
+        configs = {state.config.get("connector.class", ""): state.config for state in snapshot.connectors.values()}
+        for class_name, config in configs.items():
+            if class_name not in self._types:
+                self._types[class_name] = "unknown"  # until the result arrives
+                self._spawn(self._find_type(class_name, config))
+
+    async def _find_type(self, class_name: str, config: Mapping[str, str]) -> None:
+        self._types[class_name] = await self._plugins.type_of(config)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("A background operation of the worker failed: %s", error, exc_info=error)
+
+
+def _internal_topics(config: WorkerConfig) -> list[InternalTopic]:
+    purposes = {
+        "config.storage": ("connector configurations", 1),
+        "offset.storage": ("source connector offsets", None),
+        "status.storage": ("connector and task statuses", None),
+    }
+    return [
+        InternalTopic(
+            prefix,
+            purpose,
+            config[f"{prefix}.topic"],
+            partitions or config[f"{prefix}.partitions"],
+            config[f"{prefix}.replication.factor"],
+            internal_topics.topic_configs(config.properties, prefix),
+        )
+        for prefix, (purpose, partitions) in purposes.items()
+    ]

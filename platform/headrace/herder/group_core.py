@@ -1,0 +1,228 @@
+"""The decisions of a worker in its group: what it holds, what it starts and stops, when it rejoins. No I/O, no clock.
+
+The owner passes it the events of the group membership and of the config topic, and carries out the returned effects in
+order. The rules are those of Kafka Connect's WorkerCoordinator and DistributedHerder:
+
+- The worker starts assigned connectors and tasks after it has read the config topic to the offset of the assignment.
+- It rejoins the group after it has stopped what the leader revoked. Until then it reports the revoked instances as
+  held, so that no other worker starts them. A rebalance does not wait for them.
+- It rejoins after the delay that the leader set, and when the set of configured connectors and tasks changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from headrace.herder.assignment import EMPTY, Assignment, configured
+from headrace.herder.assignors import IncrementalAssignor, assign_round_robin
+from headrace.herder.group_protocol import (
+    CONFIG_MISMATCH,
+    GroupAssignment,
+    Version,
+    WorkerMetadata,
+    decode_assignment,
+    decode_metadata,
+    encode_assignment,
+)
+from headrace.stores.config_store import ConfigSnapshot
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run exactly these connectors and tasks: start and stop others in the background."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitStop:
+    """Continue after these connectors and tasks have stopped."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStop:
+    """Continue at once; call `stopped` after these connectors and tasks have stopped."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfigs:
+    """Read the config topic to its end; if that fails, leave the group, and rejoin it when the topic can be read.
+
+    Omit the effects that follow if it fails.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Rejoin the group after a delay; 0 = now."""
+
+    reason: str
+    delay_ms: int = 0
+
+
+GroupEffect: TypeAlias = Run | AwaitStop | ReportStop | ReadConfigs | Rejoin
+
+
+class GroupCore:
+    """One worker of a group."""
+
+    def __init__(self, url: str, highest: Version, max_delay_ms: int) -> None:
+        self.url = url
+        self.generation = -1
+        self.leader_url: str | None = None
+        self.is_leader = False
+        self.version = highest
+        self._highest = highest
+        self._held: GroupAssignment | None = None
+        self._stopping = EMPTY  # revoked by the leader, not yet stopped
+        self._snapshot = ConfigSnapshot()
+        self._configured = EMPTY
+        self._assignor = IncrementalAssignor(max_delay_ms)
+        self._owners: Mapping[str, Assignment] = {}  # the leader's view: what each member runs
+        self._urls: Mapping[str, str] = {}  # the leader's view: the URL of each member
+
+    @property
+    def assignment(self) -> Assignment:
+        """What this worker is to run."""
+        return EMPTY if self._held is None else self._held.assigned
+
+    def metadata(self) -> WorkerMetadata:
+        """Return the state that the worker sends with JoinGroup."""
+        held = self._held
+        if held is not None:
+            held = replace(held, assigned=held.assigned | self._stopping)
+        return WorkerMetadata(self.url, self._snapshot.offset, held)
+
+    @property
+    def highest(self) -> Version:
+        """The highest version of the protocol that the worker offers."""
+        return self._highest
+
+    def owner_url(self, connector: str, task: int | None) -> str | None:
+        """Return the URL of the worker that runs a connector (task None) or task; None unless this is the leader."""
+        if not self.is_leader:
+            return None
+        owner = next((member for member, owned in self._owners.items() if owned.contains(connector, task)), None)
+        return None if owner is None else self._urls.get(owner)
+
+    # Events
+
+    def on_snapshot(self, snapshot: ConfigSnapshot) -> list[GroupEffect]:
+        """Handle a new state of the config topic."""
+        before, self._snapshot, self._configured = self._configured, snapshot, configured(snapshot)
+        if before == self._configured:
+            return []
+        return [Rejoin("connectors or tasks were created or deleted")]
+
+    def on_join_prepare(self) -> list[GroupEffect]:
+        """Handle the beginning of a rebalance; with the eager protocol, the worker stops everything first."""
+        self.is_leader, self._owners = False, {}
+        if self.version is not Version.EAGER or self._held is None:
+            return []
+        return self._drop()
+
+    def on_membership_lost(self) -> list[GroupEffect]:
+        """Handle the end of the membership: other workers will run what this worker has run."""
+        self.is_leader, self._owners, self.leader_url = False, {}, None
+        return self._drop()
+
+    def _drop(self) -> list[GroupEffect]:
+        dropped, self._held, self._stopping = self.assignment | self._stopping, None, EMPTY
+        return [Run(EMPTY), AwaitStop(dropped)] if dropped else []
+
+    def on_assignment(self, generation: int, protocol: str, data: bytes, member_id: str) -> list[GroupEffect]:
+        """Handle the assignment of a new generation. Raises GroupProtocolError."""
+        new, before = decode_assignment(data), self.assignment
+        self.version, self.generation = Version.of_protocol(protocol), generation
+        self.leader_url, self.is_leader = new.leader_url, new.leader == member_id
+        if new.error:
+            return self._on_failed_assignment(new)
+        if self.version is Version.EAGER:
+            self._held = new
+            return [ReadConfigs(), Run(new.assigned)]
+        revoked = new.revoked & (before | self._stopping)
+        self._held = replace(new, assigned=(before - new.revoked) | new.assigned, revoked=EMPTY)
+        self._stopping = (self._stopping | revoked) - new.assigned
+        effects: list[GroupEffect] = []
+        if new.delay_ms > 0:
+            effects.append(Rejoin("the delay of the scheduled rebalance has elapsed", new.delay_ms))
+        if revoked:
+            effects += [Run(before - new.revoked), ReportStop(self._stopping)]
+        elif new.revoked:
+            effects.append(Rejoin("the worker does not hold what the leader revoked"))
+        effects += [ReadConfigs()] if self._snapshot.offset < new.config_offset else []
+        return [*effects, Run(self.assignment)]
+
+    def _on_failed_assignment(self, new: GroupAssignment) -> list[GroupEffect]:
+        what = (
+            "the leader's state of the config topic is behind" if new.error == CONFIG_MISMATCH else f"error {new.error}"
+        )
+        log.info("Group assignment failed (%s); reading the config topic, then rejoining", what)
+        return [ReadConfigs(), Rejoin("the assignment failed")]
+
+    def stopped(self, assignment: Assignment) -> list[GroupEffect]:
+        """Handle that revoked connectors and tasks have stopped: after the last one, they can be assigned elsewhere."""
+        if not self._stopping:
+            return []
+        self._stopping -= assignment
+        return [] if self._stopping else [Rejoin("revoked connectors and tasks have stopped")]
+
+    # The leader
+
+    def is_behind(self, members: Mapping[str, bytes]) -> bool:
+        """Whether a member has read more of the config topic than this worker. Raises GroupProtocolError."""
+        return self._snapshot.offset < max(decode_metadata(data).config_offset for data in members.values())
+
+    def compute_assignments(
+        self, generation: int, protocol: str, leader: str, members: Mapping[str, bytes], now_ms: int
+    ) -> dict[str, bytes]:
+        """Return the assignment of each member, or the error CONFIG_MISMATCH for each if this worker is behind.
+
+        Raises GroupProtocolError.
+        """
+        version = Version.of_protocol(protocol)
+        found = {member: decode_metadata(metadata) for member, metadata in members.items()}
+        self._urls = {member: metadata.url for member, metadata in found.items()}
+        offset = max(metadata.config_offset for metadata in found.values())
+        answer = GroupAssignment(leader, self._urls[leader], offset)
+        if self._snapshot.offset < offset:
+            log.error(
+                "Config topic: this worker, the leader, has read to offset %d, but another worker to offset %d; "
+                "the group reads the topic again",
+                self._snapshot.offset,
+                offset,
+            )
+            return dict.fromkeys(members, encode_assignment(replace(answer, error=CONFIG_MISMATCH), version))
+        answer = replace(answer, config_offset=self._snapshot.offset)  # which workers must read to before they start
+        if version is Version.EAGER:
+            self._owners = assign_round_robin(found, self._configured)
+            answers = {member: replace(answer, assigned=owned) for member, owned in self._owners.items()}
+        else:
+            held = {member: _held(metadata) for member, metadata in found.items()}
+            plan = self._assignor.assign(
+                self._configured, held, last_generation=self.generation, generation=generation, now_ms=now_ms
+            )
+            self._owners = plan.owned
+            answers = {
+                member: replace(
+                    answer,
+                    assigned=plan.assigned.get(member, EMPTY),
+                    revoked=plan.revoked.get(member, EMPTY),
+                    delay_ms=plan.delay_ms,
+                )
+                for member in members
+            }
+        return {member: encode_assignment(each, version) for member, each in answers.items()}
+
+
+def _held(metadata: WorkerMetadata) -> Assignment:
+    return EMPTY if metadata.held is None else metadata.held.assigned

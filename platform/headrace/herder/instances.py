@@ -1,0 +1,215 @@
+"""Carries out the effects of `HerderCore` with the worker, and reports the results and the events of instances to it.
+
+Operations of different connectors run concurrently: a hung connector does not delay the others. No plug-in code runs in
+this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.herder import core
+from headrace.herder.assignment import Assignment
+from headrace.herder.herder import StartCounts
+from headrace.herder.traces import exception_line
+from headrace.metrics import logs
+from headrace.runtime.channel import RemoteError
+from headrace.runtime.messages import InstanceState, OffsetPair
+from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.worker import Events, Worker
+from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores.offset_store import OffsetStore
+from headrace.stores.status_store import Status, StatusStore
+
+log = logging.getLogger(__name__)
+
+StoreTaskConfigs = Callable[[str, Sequence[Mapping[str, str]]], Awaitable[None]]
+
+
+class Instances:
+    """The connector instances and tasks of one worker.
+
+    `store_task_configs` stores the task configurations that a connector generated. `status_generation` returns the
+    generation that a status of this worker has; the default is that of the instance. If `removes_statuses` is false,
+    statuses of instances that no longer exist are kept: in a group of workers, the leader removes them.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        worker_id: str,
+        make_worker: Callable[[Events], Worker],
+        *,
+        statuses: StatusStore,
+        offsets: OffsetStore,
+        store_task_configs: StoreTaskConfigs,
+        status_generation: Callable[[], int] | None = None,
+        removes_statuses: bool = True,
+    ) -> None:
+        self.core = core.HerderCore()
+        self.worker = make_worker(self)
+        self.starts = {"connector": StartCounts(), "task": StartCounts()}
+        self._config = config
+        self._worker_id = worker_id
+        self._statuses = statuses
+        self._offsets = offsets
+        self._store_task_configs = store_task_configs
+        self._status_generation = status_generation
+        self._removes_statuses = removes_statuses
+        self._operations: dict[str, dict[asyncio.Task[None], core.Effect]] = {}
+        self._is_stopping = False
+
+    async def stop(self) -> None:
+        """Stop all tasks (which commit their offsets) and connectors; effects are no longer carried out."""
+        self._is_stopping = True
+        operations = {task: effect for each in self._operations.values() for task, effect in each.items()}
+        for operation, effect in operations.items():
+            if not isinstance(effect, core.StopInstance):
+                operation.cancel()
+        await asyncio.gather(self.worker.stop_all(), *operations, return_exceptions=True)
+
+    async def settled(self, connector: str) -> None:
+        """Wait until no operation of a connector is in progress."""
+        while operations := self._operations.get(connector):
+            await asyncio.wait(list(operations))
+
+    async def wait_until_stopped(self, assignment: Assignment) -> None:
+        """Wait until none of these connectors and tasks has an instance in this worker."""
+        while running := [name for name in self._operations if self.core.runs(name, assignment)]:
+            await asyncio.wait([task for name in running for task in self._operations[name]])
+
+    # Events of the worker (runtime.worker.Events)
+
+    def state_changed(self, instance: InstanceId, state: InstanceState, trace: str | None) -> None:
+        """Handle the state that an instance reports."""
+        effects = self.core.state_changed(instance, state, trace)
+        if effects and state == "FAILED":
+            kind = "Connector" if instance.task is None else "Task"
+            reason = exception_line(trace or "")
+            log.error("%s%s %s: failed: %s", logs.context(instance.connector), kind, instance.name, reason)
+        self.carry_out(effects)
+
+    def topic_used(self, instance: InstanceId, topic: str) -> None:
+        """Add a topic to those that the task's connector has used."""
+        if instance.connector in self.core.snapshot.connectors and self._config["topic.tracking.enable"]:
+            self._statuses.add_topic(instance.connector, topic, instance.task or 0)
+
+    def reconfiguration_requested(self, instance: InstanceId) -> None:
+        """Handle a connector's request to reconfigure its tasks."""
+        self.carry_out(self.core.task_configs_needed(instance))
+
+    async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
+        """Write a task's offsets; returns when they are durable."""
+        await self._offsets.write(instance.connector, offsets)
+
+    async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:
+        """Return the committed offsets of these source partitions."""
+        return await self._offsets.read(instance.connector, partitions)
+
+    # Effects of the core
+
+    def carry_out(self, effects: Iterable[core.Effect]) -> None:
+        """Carry out effects of the core; starts and stops continue in the background."""
+        if self._is_stopping:
+            return
+        for effect in effects:
+            self._carry_out_one(effect)
+
+    def _carry_out_one(self, effect: core.Effect) -> None:
+        match effect:
+            case core.PutStatus(name, task, state, generation, trace, version):
+                if self._status_generation is not None:
+                    generation = self._status_generation()
+                self._statuses.put(name, task, Status(state, self._worker_id, generation, trace, version))
+            case core.RemoveStatus(name, task):
+                if self._removes_statuses:
+                    self._statuses.remove(name, task)
+            case core.PauseTask(instance):
+                self.worker.pause_task(instance)
+            case core.ResumeTask(instance):
+                self.worker.resume_task(instance)
+            case core.StartConnector(instance) | core.StartTask(instance):
+                self._run(instance.connector, effect, self._start(effect))
+            case core.StopInstance(instance):
+                self._run(instance.connector, effect, self._stop(instance))
+            case core.RequestTaskConfigs(instance):
+                self._run(instance.connector, effect, self._request_task_configs(instance))
+            case core.RetryTaskConfigs(instance, delay_ms):
+                retry = self.core.retry_due
+                loop = asyncio.get_running_loop()
+                loop.call_later(delay_ms / 1000, lambda: self.carry_out(retry(instance)))
+            case core.StoreTaskConfigs(name, configs):
+                self._run(name, effect, self._store(name, configs))
+
+    def _run(self, connector: str, effect: core.Effect, operation: Coroutine[Any, Any, None]) -> None:
+        """Carry out an operation of a connector concurrently."""
+        running = self._operations.setdefault(connector, {})
+        task = asyncio.ensure_future(operation)
+        running[task] = effect
+
+        def complete(_task: asyncio.Task[None]) -> None:
+            del running[task]
+            if not running and self._operations.get(connector) is running:
+                del self._operations[connector]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("Connector %s: %s failed", connector, type(effect).__name__, exc_info=error)
+
+        task.add_done_callback(complete)
+
+    async def _start(self, start: core.StartConnector | core.StartTask) -> None:
+        instance, name = start.instance, start.instance.connector
+        kind = "connector" if instance.task is None else "task"
+        try:
+            if isinstance(start, core.StartConnector):
+                version = await self.worker.start_connector(instance, start.config)
+            else:
+                version = await self.worker.start_task(instance, self._spec(start))
+        except Exception as error:  # noqa: BLE001 - whatever it is, only this instance fails
+            self.starts[kind] = self.starts[kind].plus(is_success=False)
+            scope = "worker" if instance.task is None else f"task-{instance.task}"
+            context = logs.context(name, scope)
+            log.error("%s%s %s: failed to start: %s", context, kind.capitalize(), instance.name, error)
+            self.carry_out(self.core.start_failed(instance, _trace(error)))
+        else:
+            self.starts[kind] = self.starts[kind].plus(is_success=True)
+            self.carry_out(self.core.started(instance, version))
+
+    def _spec(self, start: core.StartTask) -> TaskSpec:
+        assert start.instance.task is not None
+        return TaskSpec(
+            connector=start.instance.connector,
+            number=start.instance.task,
+            config=dict(start.task_config),
+            connector_config=dict(start.connector_config),
+            worker=self._config.properties,
+            paused=start.is_paused,
+        )
+
+    async def _stop(self, instance: InstanceId) -> None:
+        await self.worker.stop(instance)
+        self.carry_out(self.core.stopped(instance))
+
+    async def _request_task_configs(self, instance: InstanceId) -> None:
+        try:
+            configs = await self.worker.task_configs(instance)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the connector continues with its current tasks
+            is_fatal = isinstance(error, RemoteError) and error.kind == "TooManyTasksError"
+            effects = self.core.task_configs_failed(instance, _trace(error), is_fatal=is_fatal)
+            text = str(error) if is_fatal else f"failed to generate task configurations, retrying: {error}"
+            if effects:
+                log.error("%sConnector %s: %s", logs.context(instance.connector), instance.connector, text)
+        else:
+            effects = self.core.task_configs_generated(instance, configs)
+        self.carry_out(effects)
+
+    async def _store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
+        await self._store_task_configs(name, configs)
+
+
+def _trace(error: BaseException) -> str:
+    text = error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
+    return logs.secrets.mask(text)

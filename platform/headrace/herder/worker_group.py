@@ -1,0 +1,241 @@
+"""A worker's membership in its group: runs `GroupCore` with the group protocol of our client.
+
+It never waits for plug-in code in a rebalance, except with the eager protocol, which requires that everything has
+stopped; stops are limited by task.shutdown.graceful.timeout.ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from headrace.herder import group_core, group_protocol
+from headrace.herder.assignment import Assignment
+from headrace.herder.group_core import GroupCore, GroupEffect
+from headrace.stores.config_store import ConfigSnapshot, ConfigStore
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.membership import GroupMembership
+from headrace_broker.client.membership_core import Generation, MembershipCore
+from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
+
+log = logging.getLogger(__name__)
+
+READ_ATTEMPTS_MAX = 5
+RESTART_BACKOFF_S = 1.0
+
+
+class GroupListener(Protocol):
+    """What a worker group needs from its herder."""
+
+    def run(self, assignment: Assignment) -> None:
+        """Run exactly these connectors and tasks."""
+
+    async def wait_until_stopped(self, assignment: Assignment) -> None:
+        """Wait until these connectors and tasks have stopped."""
+
+    def on_rebalance_completed(self) -> None:
+        """Handle that an assignment is in effect."""
+
+
+class WorkerGroup:
+    """One worker of a group; `start` joins the group, `stop` leaves it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        core: GroupCore,
+        listener: GroupListener,
+        configs: ConfigStore,
+        *,
+        group_id: str,
+        session_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        rebalance_timeout_ms: int,
+        sync_timeout_ms: int,
+        max_delay_ms: int,
+    ) -> None:
+        self.core = core
+        self._group_id = group_id
+        self._listener = listener
+        self._configs = configs
+        self._sync_timeout_s = sync_timeout_ms / 1000
+        self._read_backoff_s = max(max_delay_ms / 10_000, 0.1)
+        self._stable = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed_reads = 0
+        self._is_stopping = False
+        membership = MembershipCore(
+            group_id=group_id,
+            protocol_type=group_protocol.PROTOCOL_TYPE,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+        )
+        self._membership = GroupMembership(cluster, membership, self, rebalance_timeout_ms)
+
+    def start(self) -> None:
+        """Join the group in the background."""
+        self._membership.start()
+
+    async def stop(self) -> None:
+        """Leave the group; its other workers take over after the scheduled rebalance delay."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._membership.leave("the worker is shutting down")
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the worker has an assignment, and no rebalance is in progress."""
+        return self._stable.is_set() and self._membership.is_stable
+
+    async def wait_until_stable(self) -> None:
+        """Wait until no rebalance is in progress."""
+        while not self.is_stable:
+            self._stable.clear()
+            await self._stable.wait()
+
+    def on_snapshot(self, snapshot: ConfigSnapshot) -> None:
+        """Handle a new state of the config topic."""
+        self._spawn(self.core.on_snapshot(snapshot))
+
+    # Callbacks of the membership
+
+    def protocols(self, generation: Generation) -> Sequence[tuple[str, bytes]]:
+        """Return the metadata of this worker for each protocol that it supports."""
+        return group_protocol.protocols(self.core.metadata(), self.core.highest)
+
+    async def on_join_prepare(self, generation: Generation) -> None:
+        """Prepare for a rebalance."""
+        self._stable.clear()
+        await self._carry_out(self.core.on_join_prepare())
+
+    async def compute_assignments(
+        self, generation: Generation, members: Sequence[JoinGroupResponseMember]
+    ) -> Mapping[str, bytes]:
+        """Return the assignment of each member; this worker is the leader."""
+        metadata = {member.member_id: bytes(member.metadata) for member in members}
+        if self.core.is_behind(metadata):
+            await self._read_configs()
+        return self.core.compute_assignments(
+            generation.generation_id, generation.protocol, generation.member_id, metadata, _now_ms()
+        )
+
+    async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
+        """Apply an assignment."""
+        if self._timer is not None:
+            self._timer.cancel()
+        effects = self.core.on_assignment(
+            generation.generation_id, generation.protocol, assignment, generation.member_id
+        )
+        log.info(
+            "Group %s: joined generation %d (%s) as %s; leader %s; %d connectors and %d tasks",
+            self._group_id,
+            generation.generation_id,
+            generation.protocol,
+            generation.member_id,
+            self.core.leader_url,
+            len(self.core.assignment.connectors),
+            len(self.core.assignment.tasks),
+        )
+        await self._carry_out(effects)
+        if self._membership.is_stable:
+            self._stable.set()
+            self._listener.on_rebalance_completed()
+
+    async def on_membership_lost(self) -> None:
+        """Stop everything: other workers will run it."""
+        self._stable.clear()
+        await self._carry_out(self.core.on_membership_lost())
+
+    def on_failure(self, error: ClientError) -> None:
+        """Join again after an error that ended the membership."""
+        log.error("Group %s: the membership ended with an error, joining again: %s", self._group_id, error)
+        self._start_task(self._restart())
+
+    async def _restart(self) -> None:
+        await self.on_membership_lost()
+        await self._membership.leave("the membership failed")
+        await asyncio.sleep(RESTART_BACKOFF_S)
+        self._membership.start()
+
+    # Effects
+
+    def _spawn(self, effects: Sequence[GroupEffect]) -> None:
+        if effects:
+            self._start_task(self._carry_out(effects))
+
+    async def _carry_out(self, effects: Sequence[GroupEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case group_core.Run(assignment):
+                    self._listener.run(assignment)
+                case group_core.AwaitStop(assignment):
+                    await self._listener.wait_until_stopped(assignment)
+                case group_core.ReportStop(assignment):
+                    self._start_task(self._report_stop(assignment))
+                case group_core.ReadConfigs():
+                    if not await self._read_configs():
+                        self._start_task(self._leave_until_readable())
+                        return
+                case group_core.Rejoin(reason, 0):
+                    self._stable.clear()
+                    self._membership.rejoin(reason)
+                case group_core.Rejoin(reason, delay_ms):
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(delay_ms / 1000, self._membership.rejoin, reason)
+
+    async def _report_stop(self, assignment: Assignment) -> None:
+        await self._listener.wait_until_stopped(assignment)
+        await self._carry_out(self.core.stopped(assignment))
+
+    async def _read_configs(self) -> bool:
+        try:
+            snapshot = await self._configs.refresh(self._sync_timeout_s)
+        except (ClientError, TimeoutError) as error:
+            log.warning(
+                "Group %s: the config topic could not be read within worker.sync.timeout.ms=%.0f: %s",
+                self._group_id,
+                self._sync_timeout_s * 1000,
+                error or "timeout",
+            )
+            return False
+        self._failed_reads = 0
+        self.core.on_snapshot(snapshot)
+        return True
+
+    async def _leave_until_readable(self) -> None:
+        """Leave the group, so that others can rebalance, and rejoin it when the config topic can be read."""
+        await self._membership.leave("the config topic cannot be read")
+        while not await self._read_configs():
+            self._failed_reads += 1
+            if self._failed_reads == READ_ATTEMPTS_MAX:
+                log.error(
+                    "Group %s: stopping all connectors and tasks until the config topic can be read", self._group_id
+                )
+                await self.on_membership_lost()
+            await asyncio.sleep(self._read_backoff_s)
+        self._membership.start()
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        if self._is_stopping:
+            task.cancel()
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("Group %s: an operation failed", self._group_id, exc_info=error)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

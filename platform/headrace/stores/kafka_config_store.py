@@ -1,0 +1,60 @@
+"""The config topic of a worker group, in the format of Kafka Connect: the distributed form of the config store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace.stores import config_records
+from headrace.stores.config_store import ConfigChange, ConfigSnapshot, Listener, PutLogLevel, RequestRestart
+from headrace.stores.config_topic_state import ConfigTopicState
+from headrace.stores.topic_log import TopicLogs, TopicRecord
+
+log = logging.getLogger(__name__)
+
+WRITE_TIMEOUT_S = 30.0
+
+
+class KafkaConfigStore:
+    """Reads and writes the config topic; `logs` must be started before `start`."""
+
+    def __init__(self, logs: TopicLogs, topic: str) -> None:
+        self._log = logs.add(topic, self._on_record)
+        self._state = ConfigTopicState()
+        self._listener: Listener | None = None
+        self._write_lock = asyncio.Lock()
+
+    async def start(self, listener: Listener) -> ConfigSnapshot:
+        """Return the state at the current end of the topic; later changes go to the listener."""
+        self._listener = listener
+        return self._state.snapshot()
+
+    async def stop(self) -> None:
+        """Remove the listener."""
+        self._listener = None
+
+    async def append(self, change: ConfigChange) -> int:
+        """Write a change; return the next offset of the topic, after the listener has received the change.
+
+        Raises ClientError, and TimeoutError after 30 s.
+        """
+        async with self._write_lock, asyncio.timeout(WRITE_TIMEOUT_S):
+            await self._log.read_to_end()
+            for records in config_records.steps(change):
+                await self._log.append([(key.encode(), value) for key, value in records])
+                await self._log.read_to_end()
+        return self._state.snapshot().offset
+
+    async def refresh(self, timeout_s: float) -> ConfigSnapshot:
+        """Read to the current end of the topic and return the state. Raises ClientError, TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await self._log.read_to_end()
+        return self._state.snapshot()
+
+    def _on_record(self, record: TopicRecord) -> None:
+        change = self._state.apply(record.offset, record.key, record.value)
+        if change is None or self._listener is None:  # no listener yet: `start` returns the state
+            return
+        if isinstance(change, RequestRestart | PutLogLevel):
+            log.info("Config topic: received %s", change)
+        self._listener(change, self._state.snapshot())

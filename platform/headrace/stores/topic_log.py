@@ -1,0 +1,159 @@
+"""Compacted topics as logs: reads all their records from the beginning, then follows them, and appends records.
+
+One consumer reads all partitions of all the topics, and one producer appends; both run on the event loop of the worker.
+Each record is passed to the listener of its topic, also a record that this worker has appended. If the brokers are
+unavailable, both retry until they respond. A `TopicLog` corresponds to Kafka Connect's KafkaBasedLog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.config import ClientConfig
+from headrace_broker.client.consumer import Consumer
+from headrace_broker.client.errors import ClientError
+from headrace_broker.client.fetched import FetchedBatch
+from headrace_broker.client.offsets import LATEST
+from headrace_broker.client.producer import Producer, RecordMetadata
+from headrace_broker.protocol.topic_names import TopicPartition
+from headrace_broker.records.columns import RecordColumns
+
+log = logging.getLogger(__name__)
+
+_POLL_TIMEOUT_MS = 60_000
+_RETRY_BACKOFF_S = 0.5
+_CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": "false"}
+_PRODUCER = {"acks": "all", "delivery.timeout.ms": "2147483647", "max.block.ms": "60000", "linger.ms": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """One record of a log."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+RecordListener: TypeAlias = Callable[[TopicRecord], None]
+
+
+class TopicLogs:
+    """The logs of one worker. Call `add` for each topic, then `start`, and `stop` last.
+
+    `properties` configure the clients: bootstrap.servers, client.id and other client keys.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._consumer_config = ClientConfig.from_properties({**properties, **_CONSUMER}, kind="consumer")
+        self._producer_config = ClientConfig.from_properties({**properties, **_PRODUCER}, kind="producer")
+        self._listeners: dict[str, RecordListener] = {}
+        self._cluster: Cluster | None = None
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._progress = asyncio.Condition()
+
+    def add(self, topic: str, listener: RecordListener) -> TopicLog:
+        """Add a topic; `listener` receives its records."""
+        self._listeners[topic] = listener
+        return TopicLog(self, topic)
+
+    async def start(self) -> None:
+        """Read all records of all topics, then follow the topics in the background. Raises ClientError."""
+        cluster = self._cluster = await Cluster.open(self._consumer_config)
+        self._consumer = await Consumer.open(self._consumer_config, cluster=cluster)
+        self._producer = await Producer.open(self._producer_config, cluster=cluster, is_at_least_once=True)
+        views = [await cluster.topic(topic) for topic in self._listeners]
+        self._consumer.assign([(view.name, number) for view in views for number in range(len(view.partitions))])
+        self._task = asyncio.create_task(self._follow())
+        await self.read_to_end(self._listeners)
+
+    async def stop(self) -> None:
+        """Append what was sent, and close the clients."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for client in (self._producer, self._consumer, self._cluster):
+            if client is not None:
+                await client.close()
+
+    async def read_to_end(self, topics: Sequence[str] | Mapping[str, RecordListener]) -> None:
+        """Return when the listeners have received the records that the topics contain now. Raises ClientError."""
+        consumer = self._consumer
+        assert consumer is not None
+        partitions = [partition for partition in consumer.assignment if partition[0] in topics]
+        listed = await consumer.list_offsets(dict.fromkeys(partitions, LATEST))
+        ends = {partition: found.offset for partition, found in listed.items()}
+        async with self._progress:
+            await self._progress.wait_for(lambda: _has_read_to(consumer, ends))
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic."""
+        assert self._consumer is not None
+        return sum(name == topic for name, _ in self._consumer.assignment)
+
+    def send(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
+        """Append a record; the future completes when it is acknowledged, or fails with a ClientError."""
+        assert self._producer is not None
+        return self._producer.send(topic, None, RecordColumns(keys=[key], values=[value]))
+
+    async def _follow(self) -> None:
+        assert self._consumer is not None
+        while True:
+            try:
+                batches = await self._consumer.poll(_POLL_TIMEOUT_MS)
+            except ClientError as error:
+                log.warning("Internal topics: reading failed, retrying: %s", error)
+                await asyncio.sleep(_RETRY_BACKOFF_S)
+                continue
+            for batch in batches:
+                self._deliver(batch)
+            async with self._progress:
+                self._progress.notify_all()
+
+    def _deliver(self, batch: FetchedBatch) -> None:
+        columns, listener = batch.columns, self._listeners[batch.topic]
+        assert columns.offsets is not None
+        keys = columns.keys or [None] * len(columns)
+        for offset, key, value in zip(columns.offsets, keys, columns.whole_values(), strict=True):
+            try:
+                listener(TopicRecord(batch.partition, offset, key, value))
+            except Exception:
+                log.exception("Topic %s: the record at offset %d could not be handled", batch.topic, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLog:
+    """One topic of the logs."""
+
+    logs: TopicLogs
+    topic: str
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of the topic."""
+        return self.logs.partitions(self.topic)
+
+    def send(self, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
+        """Append a record; the future completes when it is acknowledged, or fails with a ClientError."""
+        return self.logs.send(self.topic, key, value)
+
+    async def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Append records in this order; return when all of them are acknowledged. Raises ClientError."""
+        await asyncio.gather(*(self.send(key, value) for key, value in records))
+
+    async def read_to_end(self) -> None:
+        """Return when the listener has received the records that the topic contains now. Raises ClientError."""
+        await self.logs.read_to_end([self.topic])
+
+
+def _has_read_to(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+    positions = consumer.positions()
+    return all(positions.get(partition, 0) >= end for partition, end in ends.items())

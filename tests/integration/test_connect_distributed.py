@@ -1,0 +1,152 @@
+"""A group of distributed workers, as users run it: real worker processes and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.broker import BrokerProcess, running_broker
+from support.distributed import DistributedWorker, is_running, owners, worker_group
+from support.topics import read_topic
+from support.worker import RestError, wait_for
+
+pytestmark = pytest.mark.integration
+
+STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path, **{"group.initial.rebalance.delay.ms": "0"}) as running:
+        yield running
+
+
+@pytest.fixture
+def workers(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[DistributedWorker]]:
+    with worker_group(tmp_path, broker.address, 2) as running:
+        yield running
+
+
+def file_source(directory: Path, number: int, topic: str = "lines") -> dict[str, str]:
+    file = directory / f"in-{number}.txt"
+    file.write_text(f"line {number}\n")
+    return {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, **STRING}
+
+
+def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[str, str]]:
+    return {
+        (name, task): owner
+        for name in worker.request("GET", "/connectors")
+        for task, owner in owners(worker, name).items()
+    }
+
+
+def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
+    return [message.value() for message in read_topic(bootstrap_servers, topic)]
+
+
+def test_work_is_balanced_over_the_workers(workers: list[DistributedWorker], tmp_path: Path) -> None:
+    first, second = workers
+    for number in range(4):
+        second.create(f"source-{number}", file_source(tmp_path, number))
+    wait_for(lambda: all(is_running(first, f"source-{n}", 1) for n in range(4)), "all tasks are running")
+
+    def is_balanced() -> bool:
+        found = everything(first)
+        counts = [sum(owner == worker.worker_id for _, owner in found.values()) for worker in workers]
+        return everything(second) == found and counts == [4, 4]
+
+    wait_for(is_balanced, "both workers run two connectors and two tasks")
+    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 4, "all lines")
+    assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line %d" % n for n in range(4)]
+
+
+def test_work_of_a_killed_worker_continues_on_the_other_without_loss_or_duplicates(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    first, second = workers
+    for number in range(2):
+        first.create(f"source-{number}", file_source(tmp_path, number))
+    wait_for(lambda: all(is_running(first, f"source-{n}", 1) for n in range(2)), "all tasks are running")
+    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 2, "all lines")
+    for number in range(2):
+        wait_for(lambda n=number: first.request("GET", f"/connectors/source-{n}/offsets")["offsets"], "the offsets")
+    second.kill_group()
+    wait_for(
+        lambda: (
+            {owner for _, owner in everything(first).values()} == {first.worker_id}
+            and all(is_running(first, f"source-{n}", 1) for n in range(2))
+        ),
+        "the first worker runs everything",
+        60,
+    )
+    for number in range(2):
+        with open(tmp_path / f"in-{number}.txt", "a") as file:
+            file.write(f"more {number}\n")
+    wait_for(lambda: len(values(first.bootstrap_servers(), "lines")) == 4, "the lines of the new tasks")
+    assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line 0", b"line 1", b"more 0", b"more 1"]
+
+
+def test_restarted_group_continues_with_its_configurations_offsets_and_states(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with worker_group(tmp_path, broker.address, 1) as [worker]:
+        worker.create("running", file_source(tmp_path, 1))
+        worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
+        worker.create("stopped", file_source(tmp_path, 3))
+        worker.wait_for_state("running", "RUNNING")
+        wait_for(lambda: worker.request("GET", "/connectors/running/offsets")["offsets"], "the offset")
+        worker.request("PUT", "/connectors/stopped/stop")
+        configs = worker.request("GET", "/connectors?expand=info")
+        offsets = worker.request("GET", "/connectors/running/offsets")
+    with worker_group(tmp_path, broker.address, 1) as [worker]:
+        worker.wait_for_state("running", "RUNNING")
+        wait_for(lambda: owners(worker, "paused").get(None, ("",))[0] == "PAUSED", "the paused connector")
+        wait_for(lambda: owners(worker, "stopped").get(None, ("",))[0] == "STOPPED", "the stopped connector")
+        assert worker.request("GET", "/connectors?expand=info")["running"] == configs["running"]
+        assert worker.request("GET", "/connectors/running/offsets") == offsets
+        assert owners(worker, "stopped").keys() == {None}
+
+
+def test_requests_to_any_worker_are_executed(workers: list[DistributedWorker], tmp_path: Path) -> None:
+    for worker, name in zip(workers, ("a", "b"), strict=True):
+        created: Any = worker.create(name, file_source(tmp_path, 1, name))
+        assert created["config"]["name"] == name
+        with pytest.raises(RestError, match="already exists") as caught:
+            worker.create(name, file_source(tmp_path, 1))
+        assert caught.value.status == 409
+    wait_for(lambda: all(is_running(workers[0], name, 1) for name in ("a", "b")), "both run")
+    for worker in workers:
+        for name in ("a", "b"):
+            worker.request("POST", f"/connectors/{name}/restart")
+            worker.request("POST", f"/connectors/{name}/tasks/0/restart")
+            worker.request("POST", f"/connectors/{name}/restart?includeTasks=true")
+            wait_for(lambda n=name: is_running(workers[0], n, 1), "it is running after the restarts")
+    workers[0].request("PATCH", "/connectors/a/config", {"batch.size": "7"})
+    workers[1].request("PATCH", "/connectors/b/config", {"batch.size": "7"})
+    for name in ("a", "b"):
+        wait_for(
+            lambda n=name: workers[0].request("GET", f"/connectors/{n}/tasks")[0]["config"].get("batch.size") == "7",
+            "the new task configuration",
+        )
+    workers[0].request("PUT", "/connectors/a/pause")
+    workers[1].request("PUT", "/connectors/b/pause")
+    for name in ("a", "b"):
+        wait_for(lambda n=name: owners(workers[0], n)[0][0] == "PAUSED", "the paused task")
+    workers[0].request("DELETE", "/connectors/a")
+    workers[1].request("DELETE", "/connectors/b")
+    wait_for(lambda: workers[0].request("GET", "/connectors") == [], "no connectors")
+
+
+def test_wrong_cleanup_policy_of_an_internal_topic_is_an_error(broker: BrokerProcess, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic("connect-offsets", 1, 1)])["connect-offsets"].result(10)
+    worker = DistributedWorker(tmp_path / "worker", broker.address)
+    with pytest.raises(AssertionError, match=r"required to have .cleanup\.policy=compact."):
+        worker.start()
+    assert worker.wait(5) == 2
