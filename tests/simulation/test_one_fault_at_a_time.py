@@ -1,7 +1,8 @@
-"""Tests of replication invariants, each with one fault at a chosen moment; random faults seldom occur at that moment.
+"""Tests of replication invariants with one fault per test, at a moment at which random faults seldom occur.
 
-Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers; nodes 4 and 5 are brokers only and have the
-replicas of the test's partition.  docs/broker.md lists the invariants by number (R1 to R15).
+Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers; nodes 4 and 5 are only
+brokers and have the replicas of the test's partition.  docs/broker.md lists the invariants by number
+(R1 to R15).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FIRST_VERSION_WITH_NAMES_ONLY = 12
 
 
 def run_scenario(scenario: Callable[[World], Awaitable[None]]) -> None:
-    """Run the scenario in a started cluster; exceptions propagate."""
+    """Run `scenario` in a started cluster and raise the exceptions of `scenario`."""
     world = World(1, nodes=3, observers=2)
     Invariants(world)
 
@@ -71,7 +72,7 @@ async def create_topic(*, min_insync: int) -> None:
 
 
 async def recreate_topic() -> None:
-    """Delete and recreate the topic and write one record while broker 5 is the leader."""
+    """Delete and recreate the topic, and write one record to broker 5, which must be the leader."""
     admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
     assert await admin.delete_topics([TOPIC]) == {TOPIC: None}
     await admin.close()
@@ -144,8 +145,9 @@ def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
 
 
 def test_record_below_min_insync_replicas_is_not_readable() -> None:
-    """R7: below min.insync.replicas, a record that was acknowledged with acks=1 is readable only once a follower has
-    replicated it.
+    """R7: the leader acknowledges a record with acks=1 while fewer replicas than min.insync.replicas are in sync.
+
+    Consumers can read the record only after a follower has replicated it.
     """
 
     async def scenario(world: World) -> None:
@@ -170,9 +172,9 @@ def test_record_below_min_insync_replicas_is_not_readable() -> None:
 
 @pytest.mark.parametrize("lacks_only_its_registration", [False, True])
 def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks_only_its_registration: bool) -> None:
-    """R11: the broker lacks the metadata since its crash, or only its new registration.
+    """R11: the broker lacks all metadata records after its crash, or only its new registration.
 
-    According to the metadata that the broker has, the broker is still the leader.
+    According to the metadata records that the broker has, the broker is still the leader.
     """
 
     async def scenario(world: World) -> None:
@@ -197,7 +199,10 @@ def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks
 
 
 def _hide_metadata(world: World, machine: Machine, offset: int) -> Callable[[], None]:
-    """Hide metadata records from `offset` on from the machine's next process; return a function that reveals them."""
+    """Hide the metadata records at and above `offset` from the machine's next process.
+
+    Return a function that makes the records visible.
+    """
     hiding = [True]
 
     def on_start(started: Machine) -> None:
@@ -239,9 +244,9 @@ def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() ->
 def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None:
     """R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
 
-    If the leader, alone in the ISR, acknowledged records because it still used the old min.insync.replicas, the elected
-    replica would lack those records. `is_known`: the leader receives the new config before the ISR change; otherwise,
-    the leader receives both at the same time.
+    If the leader were alone in the ISR and acknowledged records because it still used the old
+    min.insync.replicas, the elected replica would lack those records. If `is_known`, the leader receives
+    the new config before the ISR change; otherwise, the leader receives both changes at the same time.
     """
 
     async def scenario(world: World) -> None:
@@ -273,9 +278,7 @@ def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None
 
 
 def test_topic_config_set_during_broker_startup_applies() -> None:
-    """R7: the topic's config changes after the broker has opened its logs and before the broker applies metadata
-    changes.
-    """
+    """R7: the topic config changes after the broker has opened its logs and before it applies metadata."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -319,7 +322,7 @@ def test_topic_recreated_during_broker_startup_does_not_keep_old_records() -> No
 
 
 def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> None:
-    """R12: a power failure may remove the partition.metadata file of a log."""
+    """R12: a power failure may remove a log's partition.metadata file."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -340,7 +343,7 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
 
 
 def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
-    """R14: a fetch of the missing records returns an error; another replica then becomes leader and returns them."""
+    """R14: a fetch of the missing records fails; then another replica becomes leader and returns the records."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -367,8 +370,8 @@ def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
-def test_replica_damaged_while_stopped_is_not_elected(loses: str) -> None:
-    """R6: the replica's log is damaged after a clean shutdown, so the replica lacks acknowledged records."""
+def test_replica_that_lost_records_while_stopped_is_not_elected(loses: str) -> None:
+    """R6: after a clean shutdown, the replica's log loses acknowledged records."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=2)
@@ -396,7 +399,7 @@ def test_replica_damaged_while_stopped_is_not_elected(loses: str) -> None:
 
 
 def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> None:
-    """The damaged replica is elected again, because no other replica has the records after the lost segment."""
+    """The replica with the lost segment is elected, because no other replica has the records after the segment."""
 
     async def scenario(world: World) -> None:
         await create_topic(min_insync=1)
@@ -457,8 +460,9 @@ def test_controller_with_failed_disk_exits_and_another_controller_is_elected() -
 
 
 def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
-    """While requests are pending, the client checks for a new leader; then it resends them to the new leader, and
-    the log contains no duplicates.
+    """The client finds the new leader while its requests are pending, and resends the requests to the new leader.
+
+    The log must not contain duplicates.
     """
 
     async def scenario(world: World) -> None:
@@ -502,9 +506,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
 
 
 def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> None:
-    """The client is connected only to the broker that hangs, and has no pending request when the broker starts to
-    hang.
-    """
+    """The client is connected only to the broker that hangs, and has no pending request at that time."""
 
     async def scenario(world: World) -> None:
         cluster = await open_client_with_long_timeout("n4:9092", "producer")
@@ -520,7 +522,7 @@ def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> N
 
 
 def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() -> None:
-    """The client sends the member's pending requests again, to the new coordinator."""
+    """The client resends the member's pending requests to the new coordinator."""
 
     async def scenario(world: World) -> None:
         cluster = await open_client_with_long_timeout("n5:9092", "consumer")
@@ -530,7 +532,8 @@ def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() 
         hung_s = world.now_s
         await asyncio.gather(commit_offset(cluster, 2), committed_offset(cluster))
         assert await committed_offset(cluster) == 2
-        # Two of the client's checks for hung brokers take up to 6 s. Before the first, no coordinator may be elected.
+        # Two of the client's checks for hung brokers take up to 6 s. At the first check, the new coordinator may
+        # not be elected yet.
         assert world.now_s - hung_s < 8.0
         await cluster.close()
 
@@ -581,7 +584,7 @@ def test_simulation_counts_uncommitted_isr_members_before_it_injects_a_fault() -
             decided = node.controller.latest_image
             return decided is not None and decided.topics[TOPIC].partitions[0].isr == (4, 5)
 
-        await world.wait_until(is_in_uncommitted_isr, 20.0, lambda: "broker 5 rejoins the ISR, uncommitted")
+        await world.wait_until(is_in_uncommitted_isr, 20.0, lambda: "broker 5 is in an uncommitted ISR")
         assert world.image.topics[TOPIC].partitions[0].isr == (4,)
         assert world.may_kill(world.machines[4])
         world.cut_power(world.machines[5])

@@ -1,9 +1,10 @@
 """Tests of simulated clusters under random faults that a seed determines.
 
-`python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed.  Seeds run in their own processes
-with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that finds a bug is not a regression test,
-because any change to the code or to the workload changes the run.  Write a test with the fault and its timing instead
-(in `test_one_fault_at_a_time`, or a unit test).
+`python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed.  Seeds run in
+separate processes with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that
+finds a bug is not a regression test, because any change to the code or to the workload changes the
+run.  Instead, write a test with the fault and its timing in `test_one_fault_at_a_time`, or a unit
+test.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def test_no_record_is_lost_or_duplicated_in_two_hundred_seeds(first: int, count:
 
 
 def test_seed_gives_the_same_run_alone_and_after_other_seeds() -> None:
-    """A run's digest is a checksum over all received bytes and their times; earlier runs must not change the digest."""
+    """A run's digest is a checksum over all received bytes and their arrival times.
+
+    Earlier runs must not change the digest.
+    """
     alone, after_others = _outputs([_run("--seed", "33"), _run("--seed", "31", "--count", "3")])
     pattern = re.compile(r"^seed 33: .*digest [0-9a-f]+", re.MULTILINE)
     assert pattern.findall(alone) == pattern.findall(after_others) != []
@@ -62,15 +66,18 @@ def _search(name: str, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_simulation_catches_mutant(name: str) -> None:
-    """Try twelve seeds from the mutant's known seed on, because a code change may change the known seed's run."""
+    """Try twelve seeds, of which the first is known to catch the mutant.
+
+    A change to the code may change the run of the first seed.
+    """
     assert "caught by seed" in _search(name, "--count", "12")
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(4 * 3600)
 def test_no_record_is_lost_or_duplicated_in_three_thousand_seeds() -> None:
-    part = 3000 // PROCESSES
-    _outputs([_run("--seed", str(first * part), "--count", str(part)) for first in range(PROCESSES)])
+    count = 3000 // PROCESSES
+    _outputs([_run("--seed", str(number * count), "--count", str(count)) for number in range(PROCESSES)])
 
 
 @pytest.mark.prove

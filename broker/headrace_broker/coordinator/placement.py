@@ -1,4 +1,4 @@
-"""Maps a group id or transactional id to its partition of the internal topic."""
+"""Maps a group id or transactional id to a partition of the coordinator's internal topic."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 def with_error(response: ResponseT, error: ErrorCode) -> ResponseT:
-    """Return `response` with `error` for the whole request; fields that already contain an error keep it."""
+    """Set `error` in each error field of `response` that has no error yet, and return `response`."""
     if isinstance(response, OffsetCommitResponse):
         for topic in response.topics:
             _set_errors(topic.partitions, error)
@@ -25,7 +25,7 @@ def with_error(response: ResponseT, error: ErrorCode) -> ResponseT:
     return response
 
 
-def _set_errors(parts: list[Any], error: ErrorCode) -> None:
-    for part in parts:
-        if not part.error_code:
-            part.error_code = error
+def _set_errors(messages: list[Any], error: ErrorCode) -> None:
+    for message in messages:
+        if not message.error_code:
+            message.error_code = error

@@ -1,7 +1,8 @@
-"""Runs one shard on the event loop: appends its records and sends its responses after they are committed.
+"""Runs one shard on the event loop: appends its records, and sends its responses when they are committed.
 
-There is no await between the shard's operation and the append, so no request sees a partial change.  Offset commits of
-one event loop iteration share one append.  Responses are sent in order when the high watermark passes their records.
+There is no await between the shard's operation and the append, so no other request sees a
+half-finished operation.  Offset commits of one event loop iteration share one append.  Responses are
+sent in order when the high watermark passes their records.
 """
 
 from __future__ import annotations
@@ -27,41 +28,51 @@ from headrace_broker.records.columns import RecordColumns
 _log = logging.getLogger(__name__)
 
 _JUMP_MS = 500
-"""If the difference between the wall clock and the monotonic clock changes by at least `_JUMP_MS`, treat the wall clock
-as having been set."""
+"""A change of at least `_JUMP_MS` in the difference between the wall clock and the monotonic clock
+means that the wall clock was set."""
 
 
 class InternalTopic(Protocol):
-    """The coordinator's interface to its internal topic and to the existence of other topics.  No method blocks."""
+    """Lets the coordinator read and append to its internal topic, and check whether other topics exist.
+
+    No method blocks.
+    """
 
     def partition_count(self) -> int:
-        """Return the topic's number of partitions, 0 if it does not exist."""
+        """Return the internal topic's number of partitions, or 0 if the topic does not exist."""
 
     def topic_exists(self, topic: str) -> bool:
         """Whether the cluster has a topic with this name."""
 
     def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch as leader and return its last offset.  Raises ApiError if nothing was written."""
+        """Append one batch as the partition's leader and return the batch's last offset.
+
+        Raises ApiError if nothing was written.
+        """
 
     def high_watermark(self, partition: int) -> int:
-        """Return the partition's high watermark, -1 if this node is not its leader."""
+        """Return the partition's high watermark, or -1 if this node is not the partition's leader."""
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
-        """Return whole batches starting with the batch that contains `offset`, or the log start offset if it is higher.
+        """Return whole batches, starting with the batch that contains `offset`.
 
-        Return None at the log end.
+        If `offset` is below the log start offset, start at the log start offset.  Return None if
+        `offset` is the log end offset.
         """
 
 
 @dataclass(slots=True)
 class _CommitResult:
-    """The response to a caller of `ShardRunner.wait_for_commit`."""
+    """The result of `ShardRunner.wait_for_commit`, which the runner sends like a response."""
 
     error_code: ErrorCode = ErrorCode.NONE
 
 
 class ShardRunner:
-    """Runs one shard and holds the responses that wait for a commit.  Used on the event loop only."""
+    """Runs one shard and holds each response until the records that it depends on are committed.
+
+    All methods must be called on the event loop.
+    """
 
     def __init__(
         self,
@@ -79,9 +90,8 @@ class ShardRunner:
         self._loop = asyncio.get_running_loop()
         self._clock_offset_ms = self._measure_clock_offset_ms()
         self._last_offset = -1
-        self._uncommitted_responses: deque[tuple[int, list[PendingResponse]]] = (
-            deque()
-        )  # (last offset to commit before the responses are sent, responses)
+        # Each entry holds responses, and the offset that must be committed before they are sent.
+        self._uncommitted_responses: deque[tuple[int, list[PendingResponse]]] = deque()
         self._commit_timer: asyncio.TimerHandle | None = None
         self._offset_commits: list[CoordinatorResult] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -104,7 +114,7 @@ class ShardRunner:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Append the offset commits collected so far.  Must be called before any other operation on the shard."""
+        """Append the collected offset commits; must be called before any other shard operation."""
         if self._offset_commits:
             commits, self._offset_commits = self._offset_commits, []
             records = [record for result in commits for record in result.records]
@@ -114,8 +124,9 @@ class ShardRunner:
     async def wait_for_commit(self) -> ErrorCode:
         """Wait until every record appended so far is committed.
 
-        Return COORDINATOR_NOT_AVAILABLE if this takes longer than offsets.commit.timeout.ms, or the error passed to
-        `close` if the shard is closed first.
+        Return NONE, or COORDINATOR_NOT_AVAILABLE if the wait takes longer than
+        offsets.commit.timeout.ms.  If `close` is called during the wait, return the error passed to
+        `close`.
         """
         if self._is_committed:
             return ErrorCode.NONE
@@ -140,7 +151,10 @@ class ShardRunner:
             self._respond_when_committed(after.responses)
 
     def _append(self, records: list[CoordinatorRecord], now_ms: int) -> ErrorCode | None:
-        """Append the records in batches of at most `batch_size_bytes_max`; return the error if a batch is rejected."""
+        """Append the records in batches of at most `batch_size_bytes_max`.
+
+        Return None, or the error code for the responses if a batch cannot be encoded or appended.
+        """
         if not records:
             return None
         try:
@@ -153,14 +167,14 @@ class ShardRunner:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         columns = RecordColumns(values=[value for _, value in pairs], keys=[key for key, _ in pairs], timestamps=now_ms)
         done = 0
-        for part in split(columns, self._config.batch_size_bytes_max):
+        for batch_columns in split(columns, self._config.batch_size_bytes_max):
             try:
-                self._last_offset = self._topic.append(self._partition, build_batch(part))
+                self._last_offset = self._topic.append(self._partition, build_batch(batch_columns))
             except ApiError as error:
                 _log.warning("__consumer_offsets-%d: append failed, failing the request: %s", self._partition, error)
                 self.shard.on_appended(CoordinatorResult(records[:done]), now_ms)  # apply the batches already appended
                 return _COORDINATOR_ERRORS.get(error.code, error.code)
-            done += len(part)
+            done += len(batch_columns)
         return None
 
     # -- responses
@@ -189,7 +203,10 @@ class ShardRunner:
             self._commit_timer = None
 
     def _on_commit_timeout(self, offset: int) -> None:
-        """Fail the requests whose records, up to `offset`, were not committed in time; the records stay in the log."""
+        """Fail the requests that wait for records up to `offset`, which were not committed in time.
+
+        The records stay in the log.
+        """
         self._commit_timer = None
         while self._uncommitted_responses and self._uncommitted_responses[0][0] <= offset:
             _send_error_responses(self._uncommitted_responses.popleft()[1], ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -217,12 +234,13 @@ class ShardRunner:
             for result in self.shard.run_timers(self.now_ms()):
                 self._execute(result)
         finally:
-            self._schedule_timer()  # an error in one group must not stop the timers of the others
+            self._schedule_timer()  # an error in one group must not stop the timers of other groups
 
     def now_ms(self) -> int:
         """Return the wall-clock time.
 
-        If the wall clock was set, shift all deadlines by the same amount, so that sessions do not expire early or late.
+        If the wall clock was set forward or back, shift all deadlines by the same amount, so that
+        sessions do not expire early or late.
         """
         offset_ms = self._measure_clock_offset_ms()
         jump_ms = offset_ms - self._clock_offset_ms
@@ -239,7 +257,7 @@ class ShardRunner:
     # -- loading and closing
 
     def load(self, records: list[CoordinatorRecord], next_offset: int) -> None:
-        """Replay records read from the log; `next_offset` is the offset after the last of these records."""
+        """Replay `records` from the log; `next_offset` is the offset after the last record."""
         for record in records:
             self.shard.replay(record)
         self._last_offset = next_offset - 1
@@ -259,7 +277,7 @@ class ShardRunner:
 
 
 def _send_responses(responses: list[PendingResponse]) -> None:
-    """Complete the future of each request, unless it was cancelled because the client disconnected."""
+    """Complete each request's future, unless the future was cancelled because the client disconnected."""
     for response in responses:
         if not response.token.done():
             response.token.set_result(response.response)

@@ -1,16 +1,19 @@
 """The contract between a coordinator shard and its `ShardRunner`.
 
-A shard is the coordinator's state for one partition of an internal topic.  It is pure: its inputs are requests and the
-current time, its output is a `CoordinatorResult`.  For each result, before the next call of that shard, `ShardRunner`
+A shard is the coordinator's state for one partition of an internal topic.  A shard does no I/O: its
+inputs are requests and the current time, its output is a `CoordinatorResult`.  `ShardRunner` handles
+each result in three steps:
 
-1. appends `result.records` and then calls `shard.on_appended(result, now_ms)`; or, if the append fails, calls
-   `shard.on_append_failed(result, error, now_ms)`;
-2. sends the responses only when every record appended so far is committed, so that no client sees a state that a
-   failover could revert.
+1. It appends `result.records` before the next operation on the shard.  (Consecutive offset commits
+   may share one append.)
+2. It calls `shard.on_appended(result, now_ms)`, or `shard.on_append_failed(result, error, now_ms)` if
+   the append failed.
+3. It sends the responses when every record appended so far is committed, so that no client sees a
+   state that a failover could revert.
 
-Replaying a shard's log into an empty shard restores the same offsets and the same Empty and Stable groups
-(`tests/property/test_group_replay.py`).  A shard does not schedule its timers itself: `next_deadline_ms()` returns the
-time at which `ShardRunner` must call `run_timers(now_ms)`.
+A replay of a shard's log into an empty shard restores the same offsets and the same Empty and Stable
+groups (`tests/property/test_group_replay.py`).  A shard does not schedule its timers:
+`next_deadline_ms()` returns the time at which `ShardRunner` must call `run_timers(now_ms)`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from typing import Any, Protocol
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.versioned import RecordKey, RecordValue
 
-Token = Any  # identifies a pending request; the shard returns it with the response and never inspects it
+Token = Any
+"""Identifies a pending request.  The shard returns the token with the response and never inspects it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,13 +82,13 @@ class Shard(Protocol):
         """Undo or fail the operations whose records could not be appended."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest time at which a timer may be due, None if there is no timer."""
+        """Return the earliest time at which a timer may be due, or None if there is no timer."""
 
     def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Run the timers that are due and yield the result of each."""
 
     def on_clock_jump(self, jump_ms: int) -> None:
-        """Shift every deadline by the amount by which the wall clock was set."""
+        """Shift every deadline by `jump_ms`, the amount by which the wall clock was changed."""
 
     def unload(self, error: ErrorCode) -> CoordinatorResult:
         """Fail every pending request with `error`; the shard is not used again."""

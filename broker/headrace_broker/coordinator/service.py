@@ -1,8 +1,10 @@
-"""GroupCoordinator: the asyncio interface to the group shards, one per `__consumer_offsets` partition this node leads.
+"""Defines GroupCoordinator, the asyncio interface to the group shards of this node.
 
-Each request goes to its group's shard.  The response to a write is sent after the write's records are committed.
-OffsetFetch and DescribeGroups responses are sent after every record that their content depends on is committed.  If a
-client disconnects, its member stays in the group until the session expires.
+The node has one shard for each partition of `__consumer_offsets` that it leads, and each request
+goes to its group's shard.  The response to a write is sent after the write's records are committed.
+OffsetFetch and DescribeGroups responses are sent after every record that their content depends on
+is committed.  If a client disconnects, its member stays in the group until the member's session
+expires.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ _EXPIRED_GROUPS_AT_ONCE = 50
 
 
 class GroupCoordinator:
-    """The coordinator of every group whose partition this node leads.  Used on the event loop only.
+    """Coordinates every group whose `__consumer_offsets` partition this node leads.
 
-    `now_ms` is wall-clock time.
+    All methods must be called on the event loop.  `now_ms` returns wall-clock time.
     """
 
     def __init__(
@@ -86,10 +88,11 @@ class GroupCoordinator:
     # -- partitions
 
     async def load(self, partition: int) -> None:
-        """Become the coordinator of a partition's groups by replaying the partition's log.
+        """Replay the log of a `__consumer_offsets` partition and become the coordinator of its groups.
 
-        During the load, requests for groups of this partition fail with COORDINATOR_LOAD_IN_PROGRESS, except Heartbeat,
-        which succeeds.  Requests for groups of other partitions are handled as usual.
+        During the replay, requests for groups of this partition fail with
+        COORDINATOR_LOAD_IN_PROGRESS, except Heartbeat, which succeeds.  Requests for groups of other
+        partitions are handled as usual.
         """
         self.unload(partition)
         shard = GroupShard(self._config, self._new_id)
@@ -104,20 +107,23 @@ class GroupCoordinator:
                 columns = read_columns(buffer, offset)
             except (ApiError, CorruptBatchError) as error:
                 if isinstance(error, ApiError) and error.code is ErrorCode.NOT_COORDINATOR:
-                    return  # this node is no longer the leader
+                    return  # this node is no longer the partition's leader
+                # The partition stays in `_loading`, and requests for its groups fail with
+                # COORDINATOR_LOAD_IN_PROGRESS.  Consumers would otherwise find no committed offsets
+                # and reset their positions.
                 _log.error(
                     "__consumer_offsets-%d: loading failed at offset %d, the partition's groups stay unavailable: %s",
                     partition,
                     offset,
                     error,
                 )
-                return  # requests keep failing with COORDINATOR_LOAD_IN_PROGRESS, so committed offsets do not get lost
+                return
             assert columns.next_offset is not None
             runner.load(_decode_records(columns, partition), columns.next_offset)
             offset = columns.next_offset
             await asyncio.sleep(0)
             if self._loading.get(partition) is not runner:
-                return  # this node is no longer the leader
+                return  # this node is no longer the partition's leader
         del self._loading[partition]
         self._runners[partition] = runner
         runner.run(shard.on_loaded(runner.now_ms()))
@@ -129,27 +135,31 @@ class GroupCoordinator:
             _log.info("__consumer_offsets-%d: loaded %d groups", partition, len(shard.groups))
 
     def unload(self, partition: int) -> None:
-        """Stop being the coordinator of a partition's groups; pending requests fail with NOT_COORDINATOR."""
+        """Stop coordinating the groups of a `__consumer_offsets` partition.
+
+        Pending requests for these groups fail with NOT_COORDINATOR.
+        """
         for runner in (self._loading.pop(partition, None), self._runners.pop(partition, None)):
             if runner is not None:
                 runner.close(ErrorCode.NOT_COORDINATOR)
 
     def start(self) -> None:
-        """Start the periodic expiration of offsets.
+        """Start the periodic expiration of committed offsets.
 
-        Partitions are handled one at a time, each once per offsets.retention.check.interval.ms.
+        The partitions are processed one at a time, each once per
+        offsets.retention.check.interval.ms.
         """
         self._expiry = asyncio.get_running_loop().create_task(self._expire_offsets_periodically())
 
     def close(self) -> None:
-        """Unload every partition and stop."""
+        """Stop the expiration of committed offsets and unload every partition."""
         if self._expiry is not None:
             self._expiry.cancel()
         for partition in [*self._loading, *self._runners]:
             self.unload(partition)
 
     def on_high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
-        """Send the responses that wait for the new high watermark of a partition of `__consumer_offsets`."""
+        """Send the responses whose records in a `__consumer_offsets` partition are now committed."""
         runner = self._runners.get(partition)
         if runner is not None:
             runner.on_high_watermark_advanced(high_watermark)
@@ -173,7 +183,7 @@ class GroupCoordinator:
             partition += 1
 
     async def _expire(self, partition: int) -> None:
-        """Expire offsets of one partition, a few groups at a time."""
+        """Remove the expired offsets of the groups in `partition`, a few groups at a time."""
         runner = self._runners.get(partition)
         names = list(runner.shard.groups) if runner is not None else []
         for start in range(0, len(names), _EXPIRED_GROUPS_AT_ONCE):
@@ -187,7 +197,7 @@ class GroupCoordinator:
     # -- membership
 
     async def join_group(self, request: JoinGroupRequest, version: int, client: ClientIdentity) -> JoinGroupResponse:
-        """Handle JoinGroup; waits until the group's next generation starts."""
+        """Handle JoinGroup: if the group rebalances, respond when the join phase ends."""
 
         def join(shard: GroupShard, token: Any, now_ms: int) -> CoordinatorResult:
             return shard.join(request, version, client, token, now_ms)
@@ -196,7 +206,7 @@ class GroupCoordinator:
         return await self._write(request.group_id, join, response)
 
     async def sync_group(self, request: SyncGroupRequest, version: int) -> SyncGroupResponse:
-        """Handle SyncGroup; waits until the leader's assignments are committed."""
+        """Handle SyncGroup: respond when the group leader's assignments are committed."""
 
         def sync(shard: GroupShard, token: Any, now_ms: int) -> CoordinatorResult:
             return shard.sync(request, version, token, now_ms)
@@ -204,7 +214,7 @@ class GroupCoordinator:
         return await self._write(request.group_id, sync, SyncGroupResponse())
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Handle Heartbeat: extend the member's session and report a rebalance.  Responds at once."""
+        """Handle Heartbeat: extend the member's session and report whether the group is rebalancing."""
         try:
             runner = self._runner_for(request.group_id)
         except ApiError as error:
@@ -213,7 +223,7 @@ class GroupCoordinator:
         return runner.shard.heartbeat(request, runner.now_ms())
 
     async def leave_group(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
-        """Handle LeaveGroup: remove one member, or several on request of an admin client."""
+        """Handle LeaveGroup: remove one or more members from the group."""
 
         def leave(shard: GroupShard, token: Any, now_ms: int) -> CoordinatorResult:
             return shard.leave(request, version, token, now_ms)
@@ -223,7 +233,7 @@ class GroupCoordinator:
     # -- offsets
 
     async def commit_offsets(self, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-        """Handle OffsetCommit; responds when the records are committed."""
+        """Handle OffsetCommit: respond when the records of the new offsets are committed."""
         try:
             runner = self._runner_for(request.group_id)
         except ApiError as error:
@@ -233,20 +243,26 @@ class GroupCoordinator:
         return await future
 
     async def fetch_offsets(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        """Handle OffsetFetch.  (There are no pending transactional offsets: transactions are not supported yet.)"""
+        """Handle OffsetFetch.
+
+        No offset is pending in a transaction, because transactions are not supported yet.
+        """
         groups = requested_groups(request, version)
         return fetch_response([await self.fetch_group(group, version) for group in groups], version)
 
     async def fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        """Return one group's committed offsets for the requested topics, or for all if `group.topics` is None."""
+        """Return one group's committed offsets for `group.topics`; None requests all topics."""
         try:
             runner = self._runner_for(group.group_id)
         except ApiError as error:
             return group_error(group, error.code, version)
         runner.flush()
-        response = runner.shard.fetch(group)  # read before the wait, so that it need not include later records
+        # Read the offsets before the wait, because records appended during the wait may be uncommitted
+        # when the wait ends.
+        response = runner.shard.fetch(group)
         if await runner.wait_for_commit() is not ErrorCode.NONE:
-            return group_error(group, ErrorCode.NOT_COORDINATOR, version)  # every consumer version retries this error
+            # Consumers of every version retry NOT_COORDINATOR.
+            return group_error(group, ErrorCode.NOT_COORDINATOR, version)
         return response
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -287,7 +303,7 @@ class GroupCoordinator:
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """Handle DeleteGroups: delete empty groups with their offsets."""
+        """Handle DeleteGroups: delete empty groups and their offsets."""
         results: list[DeletableGroupResult] = []
         for group_id in request.groups_names:
 
@@ -302,8 +318,10 @@ class GroupCoordinator:
     def _runner_for(self, group_id: str) -> ShardRunner:
         """Return the `ShardRunner` of the group's shard.
 
-        Raises ApiError INVALID_GROUP_ID if the group id is too long, COORDINATOR_LOAD_IN_PROGRESS while the group's
-        partition is loading, and NOT_COORDINATOR if this node does not lead the partition.
+        Raises:
+            ApiError: INVALID_GROUP_ID, if the group id is too long; COORDINATOR_LOAD_IN_PROGRESS, if
+                the group's partition is loading; NOT_COORDINATOR, if this node does not lead the
+                partition.
         """
         if len(group_id) > NAME_LENGTH_MAX:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -318,9 +336,10 @@ class GroupCoordinator:
     async def _write(
         self, group_id: str, operation: Callable[[GroupShard, Any, int], CoordinatorResult], error_response: ResponseT
     ) -> ResponseT:
-        """Run an operation on the group's shard and wait for its response.
+        """Run `operation` on the group's shard and wait for its response.
 
-        If the group's shard is not available, set the error in `error_response` and return it.
+        If the shard is not available on this node, set the error in `error_response` and return
+        `error_response`.
         """
         try:
             runner = self._runner_for(group_id)
@@ -333,7 +352,10 @@ class GroupCoordinator:
 
 
 def _decode_records(columns: RecordColumns, partition: int) -> list[CoordinatorRecord]:
-    """Decode the records of the classic protocol; a record that cannot be decoded is logged and skipped."""
+    """Decode the offset and classic group records, and skip other record types.
+
+    A record that cannot be decoded is logged and skipped.
+    """
     records = []
     keys = columns.keys or []
     offsets = columns.offsets or []

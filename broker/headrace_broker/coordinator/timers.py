@@ -1,7 +1,8 @@
-"""Holds the deadlines of a shard's timers by key, with O(1) postponement.
+"""The deadlines of a shard's timers, which can be postponed in constant time.
 
-Every heartbeat postpones its member's deadline, so postponing must be cheap: `schedule` changes only a dictionary, and
-the heap entry keeps its old time.  At the old time, `pop_due` adds a heap entry with the new deadline.
+Every heartbeat postpones its member's deadline, so a postponement must be cheap: `schedule` changes
+only a dictionary, and the heap entry keeps the old deadline.  When the old deadline is reached,
+`pop_due` adds a heap entry with the new deadline.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ TimerKey = tuple[str, ...]
 
 
 class Timers:
-    """The deadlines of one shard, at most one per key."""
+    """The deadlines of one shard's timers; each key has at most one deadline."""
 
     __slots__ = ("_deadlines", "_heap", "_queued")
 
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
-        self._queued: dict[TimerKey, int] = {}  # time of the key's valid heap entry; its other entries are stale
+        # Maps a key to the time of its valid heap entry; other heap entries of the key are stale.
+        self._queued: dict[TimerKey, int] = {}
         self._heap: list[tuple[int, TimerKey]] = []
 
     def schedule(self, key: TimerKey, deadline_ms: int) -> None:
@@ -46,7 +48,10 @@ class Timers:
         return len(self._deadlines)
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline, or an earlier time if a deadline was postponed; None without deadlines."""
+        """Return the earliest deadline, or None if there are no deadlines.
+
+        If a deadline was postponed, the returned time may be the old deadline.
+        """
         while self._heap:
             time_ms, key = self._heap[0]
             if self._queued.get(key) == time_ms and key in self._deadlines:
@@ -57,11 +62,11 @@ class Timers:
         return None
 
     def pop_due(self, now_ms: int) -> Iterator[TimerKey]:
-        """Remove and yield the keys whose deadline is reached, earliest first."""
+        """Remove the deadlines up to `now_ms` and yield their keys, the earliest first."""
         while self._heap and self._heap[0][0] <= now_ms:
             time_ms, key = heappop(self._heap)
             if self._queued.get(key) != time_ms:
-                continue  # a stale entry: the key was rescheduled to an earlier deadline
+                continue  # the heap entry is stale: the key was rescheduled to an earlier deadline
             del self._queued[key]
             deadline_ms = self._deadlines.get(key)
             if deadline_ms is None:

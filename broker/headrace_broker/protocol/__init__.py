@@ -2,19 +2,20 @@
 
 Modules:
 
-* ``notation``: how message classes are declared (``class X(Request[Y], versions="0-3")``), and message objects;
+* ``notation``: the notation for message classes (``class X(Request[Y], versions="0-3")``), and their base classes;
 * ``messages``: the requests and responses, one module per API;
 * ``metadata_records``, ``group_records``, ``transaction_records``, ``control_records``: the messages stored in logs;
 * ``codec``: ``encode`` and ``decode``, compiled per class and version at first use;
 * ``apis``: the table of API keys and version ranges; ``framing``: size prefixes and headers; ``errors``: error codes.
 
-Importing this package or ``messages`` loads no message module and compiles no codec; the first use of a message does
-both.
+An import of this package or of ``messages`` imports no message module and compiles no codec. The first
+use of a message imports the message's module and compiles its codec.
 """
 
 KAFKA_VERSION = "4.4.0"
-"""The implemented Kafka release: its messages and their versions, its command line tools, Connect's REST API.
+"""The Kafka release whose messages, command line tools and Connect REST API are implemented.
 
-Scripts read the release from the first word of a tool's `--version` and from `version` in the Connect worker's `GET /`.
-New clusters start with a lower feature level; `metadata.cluster` explains why.
+Scripts read the release from the first word of a tool's `--version` output, and from the field
+`version` in the response to `GET /` of the Connect worker. New clusters start with a feature level
+below this release; `metadata.cluster` explains why.
 """

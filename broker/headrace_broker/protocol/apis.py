@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ApiKey(IntEnum):
-    """The API keys."""
+    """The keys that identify Kafka's APIs in request headers."""
 
     PRODUCE = 0
     FETCH = 1
@@ -112,7 +112,10 @@ class ApiKey(IntEnum):
 
 
 class Api:
-    """One API; `flexible_version` is its first flexible version (compact lengths, tagged fields), or None."""
+    """One of Kafka's APIs.
+
+    `flexible_version` is the API's first version with compact lengths and tagged fields, or None.
+    """
 
     def __init__(
         self, key: ApiKey, name: str, min_version: int, max_version: int, flexible_version: int | None
@@ -128,12 +131,12 @@ class Api:
 
     @cached_property
     def request(self) -> type[Request[Any]]:
-        """The API's request class; loads the module of the API's messages."""
+        """The API's request class; the first access imports the module of the API's messages."""
         return cast("type[Request[Any]]", getattr(_messages(), f"{self.name}Request"))
 
     @cached_property
     def response(self) -> type[Response]:
-        """The API's response class; loads the module of the API's messages."""
+        """The API's response class; the first access imports the module of the API's messages."""
         return cast("type[Response]", getattr(_messages(), f"{self.name}Response"))
 
 

@@ -1,8 +1,9 @@
-"""Encodes and decodes messages, with functions that are compiled per (class, version) at first use and cached.
+"""Encodes and decodes messages with functions that are compiled at first use for each class and version.
 
-Decoding raises only `DecodeError`, whatever bytes a peer sends, and encoding only `EncodeError`; both name the message,
-the version and the field. A decoder ignores bytes after the message: a caller that does not allow such bytes compares
-the end position that the decoder returns with the size of the frame.
+Decoding raises only `DecodeError`, whatever bytes a peer sends, and encoding raises only
+`EncodeError`; both errors name the message, the version and the field. A decoder ignores bytes after
+the message. A caller that does not allow such bytes compares the end position that the decoder
+returns with the size of the frame.
 """
 
 from __future__ import annotations
@@ -39,22 +40,28 @@ class EncodeError(ValueError):
 
 
 def encode(message: Message, version: int) -> list[Buffer]:
-    """Return the message as buffers for `writelines`: small fields joined, large bytes and records by reference."""
+    """Return the encoded message as buffers for `writelines`.
+
+    Small fields are joined; large bytes fields and record batches are passed by reference.
+    """
     return encoder(type(message), version)(message)
 
 
 def encode_joined(message: Message, version: int) -> bytes:
-    """Return the message as one bytes object."""
+    """Return the encoded message as one bytes object. Raises EncodeError."""
     return b"".join(encoder(type(message), version)(message))
 
 
 def decode(message: type[MessageT], version: int, buffer: Buffer, offset: int = 0) -> MessageT:
-    """Return the message of this class that starts at `offset`. Raises DecodeError."""
+    """Return the instance of `message` that is encoded at `offset` of `buffer`. Raises DecodeError."""
     return decoder(message, version)(buffer, offset)[0]
 
 
 def encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer]]:
-    """Return the compiled function from a message to its buffers. Raises EncodeError for an unknown version."""
+    """Return the compiled function that encodes a message of this class into buffers.
+
+    Raises EncodeError if the version is not supported.
+    """
     compiled = _encoders.get((message, version))
     if compiled is None:
         compiled = _encoders[message, version] = _compile_encoder(message, version)
@@ -62,9 +69,9 @@ def encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer
 
 
 def decoder(message: type[MessageT], version: int) -> Callable[[Buffer, int], tuple[MessageT, int]]:
-    """Return the compiled function from (buffer, position) to (message, position after the message).
+    """Return the compiled function that maps (buffer, position) to (message, position after the message).
 
-    Raises DecodeError for an unknown version.
+    Raises DecodeError if the version is not supported.
     """
     compiled = _decoders.get((message, version))
     if compiled is None:
@@ -79,7 +86,7 @@ _decoders: dict[tuple[type[Message], int], Callable[[Buffer, int], tuple[Any, in
 def _compile_encoder(message: type[Message], version: int) -> Callable[[Any], list[Buffer]]:
     if not _has_version(message, version):
         raise EncodeError(message.__name__, version, "", f"the supported versions are {_versions(message)}")
-    from headrace_broker.protocol.encoding import EncoderSource  # imported on first use: some processes only decode
+    from headrace_broker.protocol.encoding import EncoderSource  # imported here because some processes only decode
 
     source = EncoderSource(message, version).build()
     source.names["ERRORS"] = (struct.error, AttributeError, TypeError, ValueError, OverflowError)

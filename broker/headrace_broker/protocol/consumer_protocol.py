@@ -1,4 +1,7 @@
-"""Subscriptions and assignments of members of `consumer` groups; each is encoded as an int16 version and a message."""
+"""The subscriptions and assignments of members of `consumer` groups.
+
+Each subscription or assignment is encoded as an int16 version and a message.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Control records: transaction markers, leader changes of the metadata log, snapshot headers and footers, voters.
 
-The key of a control record is its version (0) and its type, two int16; the value depends on the type.
+A control record's key is the key's version (0) and the record's type, both as int16. The record's
+value depends on the type.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PREFIX = Struct(">h")
 
 
 class EndTxnMarker(Message, versions="0"):
-    """The value of a commit or abort marker; encoded as an int16 version and the message."""
+    """The value of a commit or abort marker, which is encoded as an int16 version and this message."""
 
     coordinator_epoch: int = int32()
 
@@ -28,7 +29,7 @@ class Voter(Message):
 
 
 class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
-    """The first record that a leader of the metadata log appends in its epoch."""
+    """The first record that a leader of the metadata log appends in its leader epoch."""
 
     version: int = int16()
     leader_id: int = int32()
@@ -37,20 +38,20 @@ class LeaderChangeMessage(Message, versions="0-1", flexible="0+"):
 
 
 class SnapshotHeaderRecord(Message, versions="0", flexible="0+"):
-    """The first record of a snapshot."""
+    """The first record of a metadata snapshot."""
 
     version: int = int16()
     last_contained_log_timestamp: int = int64()
 
 
 class SnapshotFooterRecord(Message, versions="0", flexible="0+"):
-    """The last record of a snapshot."""
+    """The last record of a metadata snapshot."""
 
     version: int = int16()
 
 
 class KRaftVersionRecord(Message, versions="0", flexible="0+"):
-    """The finalized kraft.version (KIP-853)."""
+    """The finalized level of the feature kraft.version (KIP-853)."""
 
     version: int = int16()
     kraft_version: int = int16()
@@ -75,7 +76,7 @@ class VotersRecordVoter(Message):
 
 
 class VotersRecord(Message, versions="0", flexible="0+"):
-    """The set of voters (KIP-853)."""
+    """The voters of the metadata quorum (KIP-853)."""
 
     version: int = int16()
     voters: list[VotersRecordVoter] = array(VotersRecordVoter)
@@ -102,11 +103,11 @@ CONTROL_VALUES: dict[ControlType, type[Message]] = {
     ControlType.KRAFT_VERSION: KRaftVersionRecord,
     ControlType.KRAFT_VOTERS: VotersRecord,
 }
-"""The class of a control record's value, by the type in its key."""
+"""The classes of control record values by control type."""
 
 
 def encode_control_key(control_type: ControlType) -> bytes:
-    """Return the key of a control record."""
+    """Return the encoded key of a control record of this type."""
     return _KEY.pack(0, control_type)
 
 
@@ -121,12 +122,12 @@ def decode_control_type(key: Buffer) -> int:
 
 
 def encode_control_value(value: Message) -> bytes:
-    """Return the value of a control record. Raises EncodeError."""
+    """Return the encoded value of a control record. Raises EncodeError."""
     body = encode_joined(value, 0)
     return _PREFIX.pack(0) + body if isinstance(value, EndTxnMarker) else body
 
 
 def decode_control_value(control_type: ControlType, value: Buffer) -> Message:
-    """Return the value of a control record of this type. Raises DecodeError."""
+    """Return the decoded value of a control record of this type. Raises DecodeError."""
     message = CONTROL_VALUES[control_type]
     return decode(message, 0, value, _PREFIX.size if message is EndTxnMarker else 0)

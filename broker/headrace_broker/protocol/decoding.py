@@ -1,9 +1,10 @@
 """Generates the function that decodes one message class in one version.
 
-The function takes (buffer, position) and returns (message, position after the message). One call unpacks a *run*:
-consecutive fixed-size fields and the length that follows them. Nested messages are read inline. Memory is bounded
-whatever a peer sends: every length is checked against the rest of the buffer before memory is allocated, and the number
-of nested messages is limited. Record batches are memoryviews of the buffer; all other values are copied.
+The generated function takes (buffer, position) and returns (message, position after the message). It
+unpacks each *run* with one call; a run is a series of consecutive fixed-size fields and the length
+that follows them. Nested messages are read inline. Malformed input cannot exhaust the memory: every
+length is compared with the bytes left in the buffer before memory is allocated, and the number of
+nested messages is limited. Record batches are memoryviews of the buffer; all other values are copied.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4
 
 @cache
 def unpacker(letters: str) -> Callable[..., tuple[Any, ...]]:
-    """Return the big-endian unpacker of a run of fields with these struct letters."""
+    """Return the function that unpacks big-endian values with these `struct` format letters."""
     return struct.Struct(">" + letters).unpack_from
 
 
 class DecoderSource(Source):
-    """The source code of one decoder."""
+    """Generates the source code of one decoder."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<decode {message.__name__} v{version}>")
@@ -51,7 +52,7 @@ class DecoderSource(Source):
         )
 
     def build(self) -> Source:
-        """Generate the function, named `decode`."""
+        """Generate the source code of the function `decode`."""
         with self.block("def decode(buffer, position=0):"):
             with self.block("try:"):
                 kind = "memoryview" if self._keeps_views else "bytes"
@@ -89,7 +90,7 @@ class DecoderSource(Source):
         self.line(f"{targets} = {self.name('unpack', unpacker(letters))}(buffer, position); position += {size}", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Read a length in its wire format: the length of null is negative, or zero in flexible versions."""
+        """Generate code that reads a length; the length of null is negative, or zero in flexible versions."""
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -150,7 +151,7 @@ class DecoderSource(Source):
             self.line(f"{target} = {variable}")
 
     def _sized(self, letter: str, target: str, *, nullable: bool) -> str:
-        """Read a length, handle null, and return the name of the variable with the length."""
+        """Generate code that reads a length and handles null; return the name of the length variable."""
         size = self.fresh("n")
         self._length(size, letter)
         with self.block(f"if not {size}:" if self._flexible else f"if {size} < 0:"):
@@ -194,7 +195,11 @@ class DecoderSource(Source):
                 self._elements(element, target, count)
 
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
-        """Read a compact array of integers; the unpackers of short arrays raise if the buffer is too short."""
+        """Generate code that reads a compact array of integers.
+
+        The unpackers of short arrays raise if the buffer is too short, so only the length of a long
+        array is compared with the buffer.
+        """
         count, size = self.fresh("n"), _SIZES[kind]
         self.defer("B", count)
         self._flush()
@@ -227,7 +232,7 @@ class DecoderSource(Source):
             self.line(f"{items}.append({each})")
 
     def _min_size_bytes(self, field: Field) -> int:
-        """Return the minimum size of a value in bytes."""
+        """Return the minimum size in bytes that a value of `field` has on the wire."""
         if field.kind in _SIZES:
             return _SIZES[field.kind]
         if not isinstance(field, StructField):

@@ -1,8 +1,9 @@
 """Generates the function that encodes one message class in one version.
 
-The function takes a message and returns a list of buffers. One call packs a *run*: consecutive fixed-size fields and
-the length that follows them. Nested messages are written inline. Large bytes fields and records become buffers of their
-own, by reference.
+The generated function takes a message and returns a list of buffers. It packs each *run* with one
+call; a run is a series of consecutive fixed-size fields and the length that follows them. Nested
+messages are written inline. Large bytes fields and record batches become separate buffers, without a
+copy.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ LETTERS = {"bool": "?", "uuid": "16s", **primitives.INTEGER_LETTERS}
 
 @cache
 def packer(letters: str) -> Callable[..., bytes]:
-    """Return the big-endian packer of a run of fields with these struct letters."""
+    """Return the function that packs big-endian values with these `struct` format letters."""
     return struct.Struct(">" + letters).pack
 
 
 class EncoderSource(Source):
-    """The source code of one encoder."""
+    """Generates the source code of one encoder."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         super().__init__(f"<encode {message.__name__} v{version}>")
@@ -38,7 +39,7 @@ class EncoderSource(Source):
         )
 
     def build(self) -> Source:
-        """Generate the function, named `encode`."""
+        """Generate the source code of the function `encode`."""
         with self.block("def encode(message):"):
             self.line("parts = []; append = parts.append; buffers = []")
             with self.block("try:"):
@@ -56,9 +57,10 @@ class EncoderSource(Source):
     # -- fixed-size values -------------------------------------------------------------------------------------------
 
     def _flush(self, extra: tuple[str, str] | None = None) -> None:
-        """Pack and clear the run; with `extra`, pack the run and `extra` for one branch of the generated code.
+        """Generate code that packs the values in `run`, and clear `run`.
 
-        In the second case the run is not cleared, because the other branch packs it as well.
+        With `extra`, the code also packs `extra`, and `run` is not cleared: the caller generates one
+        branch with `extra` and another branch that packs `run` again.
         """
         run = [*self.run, (*extra, self.path)] if extra else list(self.run)
         if not extra:
@@ -74,7 +76,10 @@ class EncoderSource(Source):
             self.line(f"{self._append}({self.name('pack', packer(letters))}({values}))", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Write a length as `letter`, or in flexible versions as a varint; the caller has added 1 to the varint."""
+        """Generate code that writes a length as `letter`, or as a varint in flexible versions.
+
+        In flexible versions, `variable` contains the length plus 1.
+        """
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -112,7 +117,7 @@ class EncoderSource(Source):
             self.line(f"raise ValueError('version {self._version} has no such field, but it is set')")
 
     def _differs_from_default(self, field: Field, value: str) -> str:
-        """Return the expression that is true when a field differs from its default."""
+        """Return an expression that is true when the field's value differs from the default."""
         if field.default is None:
             return f"{value} is not None"
         if isinstance(field.default, type):
@@ -151,7 +156,10 @@ class EncoderSource(Source):
             self._flush()
 
     def _assign_with_length(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
-        """Assign a value and its length on the wire (also the length of null) to two variables; return their names."""
+        """Generate code that assigns a value and its length on the wire to two variables.
+
+        Return the names of the variables. A null value has the length that stands for null.
+        """
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")
         self.line(f"{variable} = {value}")

@@ -1,9 +1,9 @@
 """The error codes of the protocol, and the exceptions `ApiError` and `ProtocolError`.
 
-`ErrorCode` is Kafka's table as of 4.4: names, codes, a short message, and whether a client may retry. Code that raises
-`ApiError` requests a response with this error code. `ProtocolError` means that the peer violated the protocol, so its
-connection must be closed. `codec.EncodeError`, a subclass of neither, means that this process built a message that
-cannot be encoded.
+`ErrorCode` has the names and codes of Kafka 4.4, and states for each code whether a client may retry.
+An `ApiError` carries the error code that the client receives in the response. `ProtocolError` means
+that the peer violated the protocol, so its connection must be closed. `codec.EncodeError`, which is a
+subclass of neither, means that this process built a message that cannot be encoded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ RETRIABLE = True
 
 
 class ErrorCode(IntEnum):
-    """An error code of the protocol, under Kafka's name.
+    """An error code of the protocol, with Kafka's name for it.
 
-    `message` explains the error in one sentence (empty for NONE). `is_retriable` says whether the same request may
-    succeed later, perhaps after a refresh of the metadata or of the coordinator.
+    `message` explains the error in one sentence; it is empty for NONE. `is_retriable` states whether
+    the same request may succeed later, perhaps after the client has refreshed its metadata or looked
+    up the coordinator again.
     """
 
     _value_: int
@@ -33,7 +34,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def from_code(cls, code: int) -> ErrorCode:
-        """Return the member for a code from the wire; an unknown code becomes UNKNOWN_SERVER_ERROR."""
+        """Return the member for the number `code`, or UNKNOWN_SERVER_ERROR if `code` is unknown."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
     UNKNOWN_SERVER_ERROR = -1, "The server experienced an unexpected error."
@@ -68,12 +69,12 @@ class ErrorCode(IntEnum):
     )
     INVALID_REQUIRED_ACKS = 21, "acks must be -1, 0 or 1."
     ILLEGAL_GENERATION = 22, "The generation is not the group's current generation."
-    INCONSISTENT_GROUP_PROTOCOL = 23, "The member's protocol type or protocols do not match those of the group."
+    INCONSISTENT_GROUP_PROTOCOL = 23, "The member's protocol type or protocols do not match the group's."
     INVALID_GROUP_ID = 24, "The group id is not valid."
     UNKNOWN_MEMBER_ID = 25, "The group has no member with this id."
     INVALID_SESSION_TIMEOUT = (
         26,
-        "The session timeout is outside of group.min.session.timeout.ms to group.max.session.timeout.ms.",
+        "The session timeout is not between group.min.session.timeout.ms and group.max.session.timeout.ms.",
     )
     REBALANCE_IN_PROGRESS = 27, "The group is rebalancing; the member must join again."
     INVALID_COMMIT_OFFSET_SIZE = 28, "The committed offsets are too large to be stored."
@@ -93,21 +94,21 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42, "The request is inconsistent, or not valid for this broker."
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "The log's message format does not support this request."
     POLICY_VIOLATION = 44, "The request violates a policy of the broker."
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The batch's sequence number does not follow that of the producer's last batch."
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The batch does not continue the producer's sequence numbers."
     DUPLICATE_SEQUENCE_NUMBER = 46, "The batch was already written."
     INVALID_PRODUCER_EPOCH = 47, "The producer's epoch is older than its current epoch in the log."
     INVALID_TXN_STATE = 48, "The request is not valid in the transaction's current state."
     INVALID_PRODUCER_ID_MAPPING = 49, "The producer id does not belong to the transactional id."
     INVALID_TRANSACTION_TIMEOUT = 50, "The transaction timeout is above transaction.max.timeout.ms."
     CONCURRENT_TRANSACTIONS = 51, "Another operation on the same transaction is still running.", RETRIABLE
-    TRANSACTION_COORDINATOR_FENCED = 52, "The coordinator that sent the marker is no longer the current one."
+    TRANSACTION_COORDINATOR_FENCED = 52, "The marker was sent by a former transaction coordinator."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "Not authorized for the transactional id."
     SECURITY_DISABLED = 54, "Security features are disabled on this broker."
     OPERATION_NOT_ATTEMPTED = 55, "This operation was not attempted, because another part of the request failed."
     KAFKA_STORAGE_ERROR = 56, "Disk error while accessing the log.", RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, "SASL authentication failed."
-    UNKNOWN_PRODUCER_ID = 59, "The log has no state of this producer, or it has expired."
+    UNKNOWN_PRODUCER_ID = 59, "The log has no state of this producer, or the producer's state has expired."
     REASSIGNMENT_IN_PROGRESS = 60, "The partition is being reassigned."
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are disabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, "The delegation token does not exist."
@@ -120,12 +121,12 @@ class ErrorCode(IntEnum):
     GROUP_ID_NOT_FOUND = 69, "The group does not exist."
     FETCH_SESSION_ID_NOT_FOUND = 70, "The fetch session does not exist or was evicted.", RETRIABLE
     INVALID_FETCH_SESSION_EPOCH = 71, "The fetch session epoch is not the expected one.", RETRIABLE
-    LISTENER_NOT_FOUND = 72, "The leader has no listener with the name of the listener that got the request.", RETRIABLE
+    LISTENER_NOT_FOUND = 72, "The leader does not have the listener that received the request.", RETRIABLE
     TOPIC_DELETION_DISABLED = 73, "Topic deletion is disabled."
-    FENCED_LEADER_EPOCH = 74, "The leader epoch is older than the broker's.", RETRIABLE
-    UNKNOWN_LEADER_EPOCH = 75, "The leader epoch is newer than the broker's.", RETRIABLE
+    FENCED_LEADER_EPOCH = 74, "The request's leader epoch is older than the broker's.", RETRIABLE
+    UNKNOWN_LEADER_EPOCH = 75, "The request's leader epoch is newer than the broker's.", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = 76, "This version of the request does not support the compression type."
-    STALE_BROKER_EPOCH = 77, "The broker epoch is stale: the broker has registered again since."
+    STALE_BROKER_EPOCH = 77, "The broker epoch is stale: the broker has registered again."
     OFFSET_NOT_AVAILABLE = 78, "The new leader does not know yet which offset is committed.", RETRIABLE
     MEMBER_ID_REQUIRED = 79, "Join again with the member id in this response."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "The preferred leader is not available.", RETRIABLE
@@ -151,21 +152,21 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100, "This broker has no topic with this id.", RETRIABLE
     DUPLICATE_BROKER_REGISTRATION = 101, "The broker id is in use."
     BROKER_ID_NOT_REGISTERED = 102, "The broker id is not registered."
-    INCONSISTENT_TOPIC_ID = 103, "The topic id does not match the broker's id of the topic.", RETRIABLE
-    INCONSISTENT_CLUSTER_ID = 104, "The cluster id does not match that of this cluster."
+    INCONSISTENT_TOPIC_ID = 103, "The topic id does not match the topic's id on this broker.", RETRIABLE
+    INCONSISTENT_CLUSTER_ID = 104, "The cluster id does not match this cluster's id."
     TRANSACTIONAL_ID_NOT_FOUND = 105, "The transactional id does not exist."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "The fetch session mixes requests with and without topic ids.", RETRIABLE
     INELIGIBLE_REPLICA = 107, "The new ISR has a replica that is not eligible for it."
-    NEW_LEADER_ELECTED = 108, "The change of the partition elected a new leader."
+    NEW_LEADER_ELECTED = 108, "The partition change elected a new leader."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The offset is in tiered storage only."
     FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: it must abandon its partitions and rejoin."
     UNRELEASED_INSTANCE_ID = 111, "A member that has not left the group yet uses the instance id."
     UNSUPPORTED_ASSIGNOR = 112, "The group does not support this assignor."
-    STALE_MEMBER_EPOCH = 113, "The member's epoch is out of date: retry with the one of the next heartbeat."
+    STALE_MEMBER_EPOCH = 113, "The member epoch is out of date: retry with the epoch from the next heartbeat."
     MISMATCHED_ENDPOINT_TYPE = 114, "The request was sent to an endpoint of the wrong type."
     UNSUPPORTED_ENDPOINT_TYPE = 115, "This type of endpoint is not supported."
     UNKNOWN_CONTROLLER_ID = 116, "The controller id is not known."
-    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription is not the current one."
+    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription id is not current."
     TELEMETRY_TOO_LARGE = 118, "The telemetry is larger than the broker accepts."
     INVALID_REGISTRATION = 119, "The controller does not accept the broker's registration."
     TRANSACTION_ABORTABLE = 120, "The transaction must be aborted; its transactional id stays usable."
@@ -179,11 +180,11 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128, "The regular expression is not valid."
     REBOOTSTRAP_REQUIRED = 129, "The client's metadata is out of date: it must start over from its bootstrap servers."
     STREAMS_INVALID_TOPOLOGY = 130, "The topology is not valid."
-    STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The epoch of the topology is not valid."
-    STREAMS_TOPOLOGY_FENCED = 132, "The epoch of the topology is out of date."
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The topology epoch is not valid."
+    STREAMS_TOPOLOGY_FENCED = 132, "The topology epoch is out of date."
     SHARE_SESSION_LIMIT_REACHED = 133, "The limit of share sessions is reached.", RETRIABLE
     GROUP_DELETION_FAILED = 134, "The group could not be deleted; its error message gives the reason."
-    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, "The description of the topology could not be updated."
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, "The topology description could not be updated."
     CONTROLLER_ID_NOT_REGISTERED = 136, "The controller id is not registered."
 
 
@@ -195,7 +196,7 @@ class ProtocolError(Exception):
 
 
 class ApiError(Exception):
-    """An error code for the response to a request, or for one topic, partition or resource in the response."""
+    """An error code for a whole response, or for one topic, partition or resource in the response."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code

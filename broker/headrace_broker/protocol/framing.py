@@ -1,9 +1,10 @@
-"""Frames: a four-byte size, a header and a message. Reads and writes the headers, without any I/O.
+"""Encodes frames and parses their headers. A frame is a four-byte size, a header and a message.
 
-A request's header is (api_key int16, api_version int16, correlation_id int32, client_id nullable string) and, in
-flexible versions, tagged fields; the client id has a two-byte length in all versions. A response's header is the
-correlation id and, in flexible versions, tagged fields. Parsers take frames without the size prefix; the encoding
-functions return frames with it.
+A request header is (api_key int16, api_version int16, correlation_id int32, client_id nullable
+string) and, in flexible versions, tagged fields; the client id has a two-byte length in all versions.
+A response header is the correlation id and, in flexible versions, tagged fields. The parsers expect
+frames without the size prefix; the encoding functions return frames with the size prefix. This
+module does no I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FLEXIBLE_FROM = {key: _NEVER if api.flexible_version is None else api.flexible_
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request; the body starts at `body_offset` in the frame."""
+    """A request header; the request body starts at `body_offset` in the frame."""
 
     api_key: int
     api_version: int
@@ -39,7 +40,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """Read the header of a request. Raises ProtocolError if it is truncated or malformed or the API key is unknown."""
+    """Return the request header in `frame`.
+
+    Raises ProtocolError if the header is truncated or malformed, or if the API key is unknown.
+    """
     try:
         api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
         if api_key not in _FLEXIBLE_FROM:
@@ -59,7 +63,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 
 def encode_request(correlation_id: int, client_id: str | None, message: Message, version: int) -> list[Buffer]:
-    """Return the frame of a request, size prefix included, as buffers for `writelines`. Raises EncodeError."""
+    """Return the frame of a request, with the size prefix, as buffers for `writelines`. Raises EncodeError."""
     key = message.__api_key__
     buffers = encoder(type(message), version)(message)
     client = b"" if client_id is None else client_id.encode()
@@ -71,9 +75,10 @@ def encode_request(correlation_id: int, client_id: str | None, message: Message,
 
 
 def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
-    """Return (correlation id, position of the body) of the response to a request of this API and version.
+    """Return the correlation id in a response frame and the position of the response body.
 
-    Raises ProtocolError if the header is truncated or malformed.
+    `api_key` and `version` are those of the request. Raises ProtocolError if the header is truncated
+    or malformed.
     """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
@@ -85,7 +90,7 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 
 
 def encode_response(correlation_id: int, message: Message, version: int) -> list[Buffer]:
-    """Return the frame of a response, size prefix included, as buffers for `writelines`. Raises EncodeError."""
+    """Return the frame of a response, with the size prefix, as buffers for `writelines`. Raises EncodeError."""
     buffers = encoder(type(message), version)(message)
     key = message.__api_key__
     size = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))

@@ -1,8 +1,9 @@
 """The records of `__consumer_offsets`: committed offsets, classic groups, consumer groups (KIP-848).
 
-Key types 0 and 1 are committed offsets (Kafka now writes type 1 only), 2 is a classic group, the others belong to the
-consumer protocol. `versioned` encodes and decodes keys and values. Kafka writes committed offsets in version 4 (version
-1 if the commit has an expire timestamp) and classic groups in version 3.
+Key types 0 and 1 are committed offsets (Kafka now writes only type 1), type 2 is a classic group, and
+the other types belong to the consumer protocol. `versioned` encodes and decodes keys and values.
+Kafka writes committed offsets in version 4 (version 1 if the commit has an expire timestamp) and
+classic groups in version 3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages as JSON, in the format that Kafka's own tools print.
+"""Converts messages to JSON, in the format that Kafka's tools print.
 
-Field names are the schema's, in camel case. An int64 is a number, bytes are base64, a UUID is URL-safe base64. A tagged
-field is present only when its value is not the default.
+The keys are the schema's field names, in camel case. An int64 is a number, bytes are base64, a UUID
+is URL-safe base64. A tagged field is present only when its value is not the default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = {"kraft_version": "kRaftVersion", "kraft_version_feature": "kRaftVersio
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """Return the message's fields that exist in `version`, as values for `json`."""
+    """Return the message's fields that exist in `version`, with values that `json` can serialize."""
     fields: dict[str, Any] = {}
     for field in message.__fields__:
         value = getattr(message, field.name)

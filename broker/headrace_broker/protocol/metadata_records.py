@@ -1,7 +1,8 @@
-"""The records of the metadata log (`__cluster_metadata`): the cluster's state as a sequence of changes (KIP-631).
+"""The records of the metadata log (`__cluster_metadata`), each of which changes the cluster's state (KIP-631).
 
-The value of a record consists of a frame version (1), the record's type and version, all three as varints, and the
-record. All types of Kafka 4.4 are defined, so that logs and snapshots written by Kafka can be read.
+A record's value consists of the frame version (1), the record type, the record version and the
+record's fields; the first three are varints. All record types of Kafka 4.4 are defined, so that logs
+and snapshots written by Kafka can be read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FRAME_VERSION = 1
 
 
 class MetadataRecord(Message):
-    """Any record of the metadata log."""
+    """Base class of the metadata log's records."""
 
     __slots__ = ()
 
@@ -47,7 +48,10 @@ class BrokerFeature(Message):
 
 
 class RegisterBrokerRecord(MetadataRecord, api_key=0, versions="0-4", flexible="0+"):
-    """A broker has registered; it is fenced until it has caught up. The broker epoch is the record's offset."""
+    """A broker has registered and is fenced until it has read the metadata log up to this record.
+
+    The broker epoch is the record's offset.
+    """
 
     broker_id: int = int32()
     is_migrating_zk_broker: bool = boolean("2+")
@@ -63,21 +67,21 @@ class RegisterBrokerRecord(MetadataRecord, api_key=0, versions="0-4", flexible="
 
 
 class UnregisterBrokerRecord(MetadataRecord, api_key=1, versions="0", flexible="0+"):
-    """The registration of a broker is removed."""
+    """A broker's registration is removed."""
 
     broker_id: int = int32()
     broker_epoch: int = int64()
 
 
 class TopicRecord(MetadataRecord, api_key=2, versions="0", flexible="0+"):
-    """A topic is created; its partitions follow."""
+    """A topic is created; a PartitionRecord for each of its partitions follows."""
 
     name: str = string()
     topic_id: bytes = uuid()
 
 
 class PartitionRecord(MetadataRecord, api_key=3, versions="0-2", flexible="0+"):
-    """The whole state of a new partition."""
+    """A partition is created; the record contains the partition's whole state."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -104,7 +108,7 @@ class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
 
 
 class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible="0+"):
-    """A partition is changed; an absent field (null, or -2 for the leader) keeps its value."""
+    """A partition is changed; a field that is absent (null, or -2 for `leader`) keeps its value."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -120,14 +124,14 @@ class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible=
 
 
 class FenceBrokerRecord(MetadataRecord, api_key=7, versions="0", flexible="0+"):
-    """A broker is fenced (superseded by BrokerRegistrationChangeRecord)."""
+    """A broker is fenced. BrokerRegistrationChangeRecord has replaced this record type."""
 
     id: int = int32()
     epoch: int = int64()
 
 
 class UnfenceBrokerRecord(MetadataRecord, api_key=8, versions="0", flexible="0+"):
-    """A broker is unfenced (superseded by BrokerRegistrationChangeRecord)."""
+    """A broker is unfenced. BrokerRegistrationChangeRecord has replaced this record type."""
 
     id: int = int32()
     epoch: int = int64()
@@ -175,7 +179,7 @@ class EntityData(Message):
 
 
 class ClientQuotaRecord(MetadataRecord, api_key=14, versions="0", flexible="0+"):
-    """A quota of an entity is set or removed."""
+    """An entity's quota is set or removed."""
 
     entity: list[EntityData] = array(EntityData)
     key: str = string()
@@ -192,7 +196,7 @@ class ProducerIdsRecord(MetadataRecord, api_key=15, versions="0", flexible="0+")
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, api_key=17, versions="0-3", flexible="0+"):
-    """A broker is fenced (1) or unfenced (-1), started its controlled shutdown (1), or changed its directories."""
+    """A broker is fenced (1) or unfenced (-1), starts a controlled shutdown (1), or changes its log directories."""
 
     broker_id: int = int32()
     broker_epoch: int = int64()
@@ -226,7 +230,7 @@ class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
-    """The state of the migration from ZooKeeper; 0 in a cluster that was never migrated."""
+    """The state of the migration from ZooKeeper is set; 0 in a cluster that was never migrated."""
 
     zk_migration_state: int = int8()
 
@@ -290,7 +294,7 @@ class ClearElrRecord(MetadataRecord, api_key=28, versions="0", flexible="0+"):
 
 
 class UnregisterControllerRecord(MetadataRecord, api_key=29, versions="0", flexible="0+"):
-    """The registration of a controller is removed."""
+    """A controller's registration is removed."""
 
     controller_id: int = int32()
 
@@ -302,7 +306,7 @@ RECORD_TYPES: dict[int, type[MetadataRecord]] = {
 
 
 def encode_metadata_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Return the record encoded in `version`, by default the newest. Raises EncodeError."""
+    """Return `record` encoded in `version`, or in its newest version if None. Raises EncodeError."""
     if version is None:
         version = record.__versions__[1]
     head = unsigned_varint(_FRAME_VERSION) + unsigned_varint(record.__api_key__) + unsigned_varint(version)
@@ -310,7 +314,7 @@ def encode_metadata_record(record: MetadataRecord, version: int | None = None) -
 
 
 def decode_metadata_record(value: Buffer) -> MetadataRecord:
-    """Return the decoded record. Raises DecodeError, also for an unknown type or version."""
+    """Return the record that is encoded in `value`. Raises DecodeError, also for an unknown type or version."""
     try:
         frame_version, position = read_unsigned_varint(value, 0)
         record_type, position = read_unsigned_varint(value, position)

@@ -1,4 +1,4 @@
-"""The notation in which message classes are declared, and the message objects.
+"""Defines the notation in which message classes are declared, and the base classes of messages.
 
 The attributes of a message class declare its fields, their versions and their order on the wire::
 
@@ -11,8 +11,8 @@ outside its range: decoding returns its default, and encoding another value is a
 ``tag=n`` declares a tagged field (KIP-482) in the versions of ``tagged`` (default: all versions of the field).
 
 Message objects are slotted, mutable, compared by value and constructed by keyword. Every field has Kafka's default (0,
-"", an empty list, …). A default struct is shared and therefore read-only: assign a new one instead of changing it.
-Nothing is compiled here; ``codec`` compiles the functions from ``__fields__`` at first use.
+"", an empty list, …). A default struct is shared and therefore read-only: assign a new struct instead of changing the
+default. ``codec`` compiles encoders and decoders from ``__fields__`` at first use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Buffer = bytes | bytearray | memoryview
 """Any bytes-like object. Memoryviews must be one-dimensional views of bytes, so that ``len`` is their size."""
 
 Records = Buffer | list[Buffer]
-"""Record batches: one buffer, or several consecutive ones. Decoded as a memoryview of the frame; never copied."""
+"""Record batches in one buffer or in several consecutive buffers. They are decoded as a memoryview of
+the frame, and never copied."""
 
 
 def parse_versions(text: str) -> tuple[int, int]:
@@ -46,7 +47,7 @@ def parse_versions(text: str) -> tuple[int, int]:
 
 
 class FieldOptions(TypedDict, total=False):
-    """The options of every kind of field, besides its versions and its default."""
+    """The options that every kind of field accepts, in addition to its versions and its default."""
 
     nullable: str
     ignorable: bool
@@ -55,7 +56,7 @@ class FieldOptions(TypedDict, total=False):
 
 
 class Field:
-    """One field of a message: its kind ("int32", "struct", "array", …), its versions, its default."""
+    """One field of a message, with its kind ("int32", "struct", "array", …), versions and default."""
 
     __slots__ = ("default", "element", "ignorable", "kind", "name", "nullable", "tag", "tagged", "versions")
 
@@ -158,12 +159,12 @@ def string(versions: str = "", *, default: str | None = "", **options: Unpack[Fi
 
 
 def binary(versions: str = "", *, default: bytes | None = b"", **options: Unpack[FieldOptions]) -> Any:
-    """Declare bytes. Decoded as a copy, which outlives the frame."""
+    """Declare a bytes field. Its decoded value is a copy, which outlives the frame."""
     return Field("bytes", versions, default, **options)
 
 
 def record_batches(versions: str = "", *, default: bytes | None = None, **options: Unpack[FieldOptions]) -> Any:
-    """Declare record batches (see `Records`). Decoded as a memoryview of the frame, encoded by reference."""
+    """Declare a field of record batches, which are encoded and decoded without a copy (see `Records`)."""
     return Field("records", versions, default, **options)
 
 
@@ -173,7 +174,7 @@ def struct(message: type[Message], versions: str = "", **options: Unpack[FieldOp
 
 
 def nullable_struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
-    """Declare a nested message that is None by default, and may be None in the versions where it exists."""
+    """Declare a nested message that is None by default and nullable in every version of the field."""
     return StructField(message, versions, None, **{"nullable": versions or "0+", **options})  # type: ignore[arg-type]
 
 
@@ -181,7 +182,7 @@ def array(
     element: type[Message] | Callable[[], Any],
     versions: str = "",
     *,
-    default: list[Any] | None = [],  # noqa: B006 (a marker: each message gets a list of its own)
+    default: list[Any] | None = [],  # noqa: B006 (the list is only a marker: each message gets a new list)
     **options: Unpack[FieldOptions],
 ) -> Any:
     """Declare an array of nested messages (`array(Topic)`) or of plain values (`array(int32)`)."""
@@ -190,14 +191,14 @@ def array(
 
 
 def _compile_and_construct(self: Message, **values: object) -> None:
-    """Initial constructor of a class: compile the real constructor, install it in the class, and call it."""
+    """Initial constructor of a message class: compile the real constructor, install it, and call it."""
     cls: Any = type(self)
     cls.__init__ = compile_constructor(cls)
     cls.__init__(self, **values)
 
 
 class _MessageType(type):
-    """Metaclass that replaces field declarations by slots: a slot must not also be a class attribute."""
+    """Metaclass that replaces field declarations with slots, because a slot must not be a class attribute."""
 
     def __new__(
         mcs,
@@ -263,7 +264,7 @@ class Request(Message, Generic[ResponseT_co]):
 
 
 def default_of(message: type[Message]) -> Message:
-    """Return the shared, read-only message of this class in which all fields have their defaults."""
+    """Return the shared, read-only instance of `message` in which all fields have their defaults."""
     default = _defaults.get(message)
     if default is None:
         frozen = _MessageType(
@@ -277,7 +278,7 @@ def default_of(message: type[Message]) -> Message:
 
 
 def compile_constructor(message: type[Message]) -> Callable[..., None]:
-    """Return an `__init__` with keyword arguments for this class."""
+    """Return an `__init__` for the class `message`, with a keyword argument for each field."""
     parameters, body = ["self", "*"] if message.__fields__ else ["self"], ["pass"]
     namespace: dict[str, Any] = {"new_list": []}
     for number, field in enumerate(message.__fields__):
@@ -306,7 +307,7 @@ class _ReadOnly:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"this default {type(self).__name__} is shared: assign a new one instead of setting {name}"
+            f"this default {type(self).__name__} is shared: assign a new object instead of setting '{name}'"
         )
 
 

@@ -1,6 +1,6 @@
-"""Functions that compiled codecs call: packers for arrays of integers, varints, and the errors for malformed input.
+"""Functions that compiled codecs call to pack integer arrays, to read varints and to reject malformed input.
 
-All caches are bounded: a peer that sends many different array lengths cannot make them grow.
+All caches are bounded: a peer that sends many different array lengths cannot make the caches grow.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import Any
 from headrace_broker.protocol.notation import Buffer
 
 ARRAY_LENGTH_CACHED = 34
-"""Packers for integer arrays shorter than this are cached; packers for longer arrays are created for each use."""
+"""Packers for integer arrays below this length are cached; packers for longer arrays are created for each use."""
 
 BY_REFERENCE_SIZE = 1024
-"""Bytes fields larger than this become buffers of their own in an encoded message; smaller fields are copied."""
+"""Bytes fields above this size become separate buffers of an encoded message; smaller fields are copied."""
 
 ELEMENTS_MAX = 1_000_000
-"""The limit of nested messages in one message. An empty nested message takes 3 bytes on the wire, 100 in memory."""
+"""The maximum number of nested messages in one message. An empty nested message takes 3 bytes on the
+wire and 100 bytes in memory."""
 
 
 class MalformedError(Exception):
-    """The bytes are malformed. Internal to the codecs, which add the position and raise DecodeError."""
+    """The bytes are malformed. The codecs catch this error, add the position and raise DecodeError."""
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Return the base-128 form of an unsigned integer, low bits first."""
+    """Return `value` encoded as an unsigned varint: base 128, low bits first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -37,7 +38,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Return the base-128 form of an unsigned integer; fast below 256."""
+    """Return `value` encoded as an unsigned varint; values below 256 come from a table."""
     return _SMALL_VARINTS[value] if value < 256 else encode_unsigned_varint(value)
 
 
@@ -59,7 +60,10 @@ def rest_of_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return the unsigned varint at `position` and the position after it. Raises IndexError, MalformedError."""
+    """Return the unsigned varint at `position` and the position after the varint.
+
+    Raises IndexError if the varint is truncated and MalformedError if it has more than 32 bits.
+    """
     first = buffer[position]
     return (first, position + 1) if first < 128 else rest_of_varint(buffer, position + 1, first)
 
@@ -83,7 +87,7 @@ def skip_tagged_section(buffer: Buffer, position: int) -> int:
 
 
 def raise_short(size: int, left: int) -> None:
-    """Reject a length beyond the end of the message."""
+    """Reject a value whose length exceeds the bytes left in the message."""
     raise MalformedError(f"Error reading value of length {size}, only {max(left, 0)} bytes available")
 
 
@@ -93,7 +97,7 @@ def raise_null() -> None:
 
 
 def raise_count(count: int, left: int) -> None:
-    """Reject an array whose elements cannot fit into the rest of the message."""
+    """Reject an array whose elements need more bytes than are left in the message."""
     raise MalformedError(f"Error reading array of size {count}, only {left} bytes available")
 
 

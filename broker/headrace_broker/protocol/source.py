@@ -1,7 +1,8 @@
-"""Builds Python source: indented lines, each with the message field that it reads or writes.
+"""Builds the Python source code of encoders and decoders.
 
-The generators of encoders and decoders write into a `Source`. When a line of the compiled function raises, `where` maps
-its line number to the field, so that errors name the field and valid messages cost no extra time.
+A `Source` stores each generated line with the message field that the line reads or writes. When a
+line of the compiled function raises, `where` maps the line number to the field. Errors can therefore
+name the field, and valid messages take no extra time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 class Source:
     """The lines of a generated function, the names that it uses, and the path of the current field.
 
-    `run` contains the fixed-size values (struct letter, expression, path) that the next call packs or unpacks.
+    `run` contains the fixed-size values (struct letter, expression, path) that the next generated call
+    packs or unpacks.
     """
 
     def __init__(self, filename: str) -> None:
@@ -34,12 +36,15 @@ class Source:
         return ".".join(self._path)
 
     def line(self, text: str, about: str | None = None) -> None:
-        """Add one line at the current depth; an error in the line names `about`, by default the current field."""
+        """Add one line at the current depth.
+
+        If the line raises, the error names `about`, or the current field if `about` is None.
+        """
         self._lines.append("    " * self._depth + text)
         self._paths.append(self.path if about is None else about)
 
     def defer(self, letter: str, expression: str) -> None:
-        """Add a fixed-size value to the run."""
+        """Add a fixed-size value to `run`."""
         self.run.append((letter, expression, self.path))
 
     @contextmanager
@@ -63,7 +68,7 @@ class Source:
         return f"{prefix}{self._counter}"
 
     def name(self, prefix: str, value: object) -> str:
-        """Return a name that refers to `value` in the function."""
+        """Return a name that refers to `value` in the generated function."""
         for known, present in self.names.items():
             if present is value:
                 return known
@@ -78,7 +83,7 @@ class Source:
         return self._paths[trace.tb_lineno - 1]
 
     def compile(self, function: str) -> Callable[..., Any]:
-        """Compile the lines and return the function of this name."""
+        """Compile the lines and return the function that has the name `function`."""
         exec(compile("\n".join(self._lines), self._filename, "exec"), self.names)
         compiled: Callable[..., Any] = self.names[function]
         return compiled

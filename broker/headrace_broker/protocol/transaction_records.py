@@ -1,7 +1,7 @@
 """The records of `__transaction_state`: the latest record of a transactional id contains its transaction's state.
 
-States: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead. Version 1 is for
-transaction.version 2 (KIP-890), where every transaction bumps the producer epoch.
+`transaction_states` lists the numbers of the states. Version 1 is for transaction.version 2
+(KIP-890), with which every transaction bumps the producer epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headrace_broker.protocol.versioned import RecordKey, RecordValue
 
 
 class TransactionLogKey(RecordKey, api_key=0, versions="0"):
-    """A transactional id."""
+    """The key of a record of `__transaction_state`."""
 
     transactional_id: str = string()
 

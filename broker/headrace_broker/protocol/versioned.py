@@ -1,6 +1,7 @@
-"""Encodes and decodes the coordinators' records: a key starts with its type, a value with its version, both int16.
+"""Encodes and decodes the coordinators' records, which are stored in `__consumer_offsets` and `__transaction_state`.
 
-`__consumer_offsets` and `__transaction_state` consist of such records; a record without a value deletes its key.
+A key starts with its type and a value with its version, both as int16. A record without a value is a
+tombstone for the record's key.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _PREFIX = struct.Struct(">h")
 
 
 class RecordKey(Message):
-    """The key of a coordinator's record; its `__api_key__` is its type."""
+    """Base class of the keys of coordinator records; `__api_key__` is the key type."""
 
     __slots__ = ()
 
 
 class RecordValue(Message):
-    """The value of a coordinator's record; its `__api_key__` is the type of its key."""
+    """Base class of the values of coordinator records; `__api_key__` is the type of the record's key."""
 
     __slots__ = ()
 
@@ -36,12 +37,15 @@ def encode_key(key: RecordKey) -> bytes:
 
 
 def key_type(key: Buffer) -> int:
-    """Return the type of an encoded key. Raises DecodeError."""
+    """Return the type of the encoded key. Raises DecodeError."""
     return _prefix(key, "record key")
 
 
 def decode_key(classes: Mapping[int, type[RecordKey]], key: Buffer) -> RecordKey:
-    """Decode a key as the class in `classes` of the key's type. Raises DecodeError, also for an unknown type."""
+    """Return the decoded key, an instance of the class that `classes` contains for the key's type.
+
+    Raises DecodeError if the key is malformed or `classes` does not contain its type.
+    """
     number = key_type(key)
     if number not in classes:
         raise DecodeError("record key", number, "", 0, f"unknown type {number}")
@@ -49,16 +53,19 @@ def decode_key(classes: Mapping[int, type[RecordKey]], key: Buffer) -> RecordKey
 
 
 def encode_value(value: RecordValue, version: int) -> bytes:
-    """Return the value encoded in this version. Raises EncodeError."""
+    """Return the value encoded in `version`. Raises EncodeError."""
     return _PREFIX.pack(version) + encode_joined(value, version)
 
 
 def decode_value(message: type[ValueT], value: Buffer) -> ValueT:
-    """Return the decoded value of this class. Raises DecodeError, also for an unknown version."""
+    """Return the decoded value, an instance of `message`.
+
+    Raises DecodeError if the value is malformed or its version is unknown.
+    """
     return decode(message, _prefix(value, message.__name__), value, _PREFIX.size)
 
 
-def _prefix(buffer: Buffer, what: str) -> int:
+def _prefix(buffer: Buffer, message: str) -> int:
     if len(buffer) < _PREFIX.size:
-        raise DecodeError(what, 0, "", 0, f"expected at least {_PREFIX.size} bytes, only {len(buffer)} available")
+        raise DecodeError(message, 0, "", 0, f"expected at least {_PREFIX.size} bytes, only {len(buffer)} available")
     return int(_PREFIX.unpack_from(buffer)[0])

@@ -1,6 +1,6 @@
-"""Deterministic simulation: a whole cluster in one process, with time, network and disks controlled by a seed.
+"""Simulates a whole cluster in one process; a seed determines time, network and disks.
 
-The broker's code runs here unchanged, including its I/O: `loop` is an event loop with a simulated clock, `network`
-carries bytes between nodes, `disk` loses unsynced data in a power failure.  The same seed always gives the same run,
-so a failed run is reproduced by its seed.
+The broker's code runs unchanged, including its I/O.  The module `loop` is an event loop with a
+simulated clock, `network` carries bytes between nodes, and `disk` loses unsynced data in a power
+failure.  The same seed always gives the same run, so the seed reproduces a failed run.
 """

@@ -10,14 +10,14 @@ import time
 
 
 def main() -> int:
-    """Run the seeds.  Return 1 as the exit status if any of them failed."""
+    """Run the seeds and return the exit status: 1 if a seed failed, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m headrace_broker.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=[0], nargs="+", help="the seeds to run")
-    parser.add_argument("--count", type=int, default=1, help="how many consecutive seeds to run from each --seed on")
+    parser.add_argument("--count", type=int, default=1, help="the number of seeds to run, from each --seed on")
     parser.add_argument("--faults", default="", help="inject only these kinds of fault, separated by commas")
     parser.add_argument("--topics", default="", help="create only these topics in addition to topic t: c,r,u")
     parser.add_argument("--property", action="append", default=[], metavar="KEY=VALUE", help="override a node config")
-    parser.add_argument("--events", type=int, default=30, help="how many events before a failure to print")
+    parser.add_argument("--events", type=int, default=30, help="the number of events to print for a failure")
     parser.add_argument("--verbose", action="store_true", help="print all events and the nodes' logs")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the iteration order of sets must be the same in every run
@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from headrace_broker.simulation.run import run_seed
 
     gc.collect()
-    gc.freeze()  # each run ends with a garbage collection, which need not scan the imported modules
+    gc.freeze()  # the garbage collection at the end of each run need not scan the imported modules
     failed = 0
     faults = tuple(arguments.faults.split(",")) if arguments.faults else ()
     topics = tuple(arguments.topics.split(",")) if arguments.topics else ()
@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 verbose=arguments.verbose,
                 prepare=lambda world: world.properties.update(properties),
             )
-        except Exception as error:  # noqa: BLE001 - any failure can be reproduced by its seed
+        except Exception as error:  # noqa: BLE001 - the failure is printed, and the next seed runs
             failed += 1
             notes = "".join(f"\n    {line}" for line in getattr(error, "__notes__", ())[-arguments.events :])
             print(f"seed {seed}: {type(error).__name__}: {error}{notes}")

@@ -1,9 +1,10 @@
 """Checks that a compacted log keeps the latest record of each key, and tombstones until their delete horizon.
 
-Each replica cleans its own log.  The first cleaning that finds a tombstone sets its delete horizon (KIP-534); a later
-cleaning may remove it when the horizon has passed on the node's clock.  A replica that was down until after the horizon
-may never receive the tombstone and may keep an older record.  A replica that is catching up from a cleaned log may lack
-the latest record of a key below its own end offset: a newer record of the key follows at a higher offset.
+Each replica cleans its log separately.  The first cleaning that finds a tombstone sets the
+tombstone's delete horizon (KIP-534); a later cleaning may remove the tombstone when the horizon has
+passed on the node's clock.  A replica that was down until after the horizon may never receive the
+tombstone and may keep an older record.  A replica that is catching up from a cleaned log may lack the
+latest record of a key below its log end offset: a newer record of the key follows at a higher offset.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class CompactedLog:
     def check(
         self, log: PartitionLog, tombstones: dict[int, int | None], now_ms: int, log_name: str
     ) -> dict[int, int | None]:
-        """Check a replica's log after its segments changed.
+        """Check a replica's log after its segments changed, and return the tombstones in the log.
 
-        `tombstones` {offset: delete horizon in ms, or None} are the tombstones that the last check of this log found.
-        Return the tombstones that this check finds.
+        Tombstones are given as {offset: delete horizon in ms, or None}.  `tombstones` is the result of
+        the previous check of this log.  Raises Violation if a record was removed that must be kept.
         """
         offsets, found_tombstones = _read_committed(log)
         for key, latest in self._latest.items():
@@ -59,11 +60,15 @@ class CompactedLog:
 
 
 def _read_committed(log: PartitionLog) -> tuple[set[int], dict[int, int | None]]:
-    """Return the offsets of the records below the log's high watermark, and {offset: delete horizon} of tombstones."""
+    """Read the records below the log's high watermark.
+
+    Return the offsets of the records, and the delete horizons of the tombstones by offset.
+    """
     found_offsets: set[int] = set()
     tombstones: dict[int, int | None] = {}
     position, end = log.log_start_offset, log.high_watermark
-    while buffers := log.read(position, _READ_BYTES, upper_bound_offset=end).buffers:  # one segment at a time
+    # Each call of `log.read` reads from one segment.
+    while buffers := log.read(position, _READ_BYTES, upper_bound_offset=end).buffers:
         data = memoryview(b"".join(buffers))
         for start, header in iter_batches(data):
             columns = read_batch(data, start, header)

@@ -1,8 +1,9 @@
-"""A simulated disk: a power failure keeps synced data, and any part of the data that was not synced.
+"""A simulated disk: a power failure keeps synced data, and a random part of the unsynced data.
 
-Killing a process loses nothing, because the operating system's page cache survives.  A `SimulatedDisk` outlives the
-processes of its node; each process gets its own `SimulatedStorage`, which rejects all calls once the process is dead.
-As on ext4, syncing a file also makes its name durable; a rename or removal is durable only after `sync_directory`.
+A killed process loses no written data, because the operating system's page cache survives.  A
+`SimulatedDisk` outlives the processes of its node; each process gets a new `SimulatedStorage`, which
+rejects all calls once the process is dead.  As on ext4, a sync of a new file also makes its directory
+entry durable; a rename or removal is durable only after `sync_directory`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ALLOCATED_BYTES_MAX = 8 * 1024
 
 
 class ProcessIsDeadError(Exception):
-    """Code of a killed process tried to access its disk."""
+    """The code of a killed process tried to access the disk."""
 
 
 class SimulatedDisk:
@@ -34,16 +35,17 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.write_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
-        """Called once, in the middle of the next append, when only a prefix of the data is written."""
+        """Called once in the middle of the next append, when only a prefix of the data is written."""
         self.may_tear: Callable[[], bool] = lambda: True
-        """Whether the current append may be torn, so that `on_append` is called."""
+        """Returns whether the current append may be torn; if not, `on_append` is not called."""
         self.on_appended: Callable[[str], None] | None = None
         """Called after each append."""
         self.on_write: Callable[[str], None] | None = None
         """Called after a whole file was written or replaced."""
-        self._overwritten: dict[str, None] = {}  # files written below their end since their last sync
-        self._truncated_to: dict[str, int] = {}  # the smallest size of files truncated since their last sync
-        self._unsynced_names: dict[str, bytes | None] = {}  # {changed name: its contents if the change is lost}
+        self._overwritten: dict[str, None] = {}  # files in which bytes were overwritten after the last sync
+        self._truncated_to: dict[str, int] = {}  # the smallest size of files that were truncated after the last sync
+        # Maps a directory entry that was changed to the contents that it has if the change is lost.
+        self._unsynced_names: dict[str, bytes | None] = {}
 
     def mount(self) -> SimulatedStorage:
         """Return the disk's storage for a new process."""
@@ -51,7 +53,7 @@ class SimulatedDisk:
         return SimulatedStorage(self)
 
     def lose_power(self) -> None:
-        """Lose unsynced data: each file keeps its synced bytes, and any part of later appends, possibly torn."""
+        """Lose unsynced data: each file keeps its synced bytes and a random part of later appends."""
         for path, before in self._unsynced_names.items():
             if self.rng.random() < 0.5:
                 continue
@@ -72,13 +74,19 @@ class SimulatedDisk:
         self.synced = {path: bytes(data) for path, data in self.files._files.items()}
 
     def _lose_unsynced_files(self) -> None:
-        """Lose the newest of the files that were never synced: the journal keeps the order of their creation."""
+        """Remove a random number of never-synced files, the newest first.
+
+        The file system's journal preserves the order in which files were created.
+        """
         unsynced = [path for path in self.files._files if path not in self.synced]
         for path in unsynced[self.rng.randint(0, len(unsynced)) :]:
             del self.files._files[path]
 
     def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
-        """Return a preallocated file's contents: each sector is old or new; a truncation is lost or kept as a whole."""
+        """Return an overwritten file's contents after a power failure.
+
+        Each sector has its old or its new bytes.  A truncation is lost or kept as a whole.
+        """
         if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:
                 return synced
@@ -91,25 +99,26 @@ class SimulatedDisk:
         return bytes(kept) + self._surviving_bytes(data[: len(synced)], data)[len(synced) :]
 
     def _surviving_bytes(self, synced: bytes, data: bytes, truncated_to: int | None = None) -> bytes:
-        if data[: len(synced)] != synced:  # rewritten or truncated since the sync: old or new contents
+        if data[: len(synced)] != synced:  # a file that was rewritten after its sync has its old or its new contents
             return data if self.rng.random() < 0.5 else synced
         size = self.rng.randint(len(synced), len(data))
-        if size > len(synced) and self.rng.random() < 0.25:  # the new size was written, the last pages were not
+        # In one of four cases, the power fails after the new size and before the last pages are written.
+        if size > len(synced) and self.rng.random() < 0.25:
             written = self.rng.randint(len(synced), size)
             return data[:written] + bytes(size - written)
         return data[:size]
 
     def note_written(self, path: str, position: int, size_before: int) -> None:
-        """Track a write, which may overwrite earlier bytes."""
+        """Track a write to a file, which may overwrite earlier bytes."""
         if position < size_before:
             self._overwritten[path] = None
 
     def note_truncated(self, path: str, size: int) -> None:
-        """Track a truncation."""
+        """Track a truncation of a file."""
         self._truncated_to[path] = min(size, self._truncated_to.get(path, size))
 
     def note_synced(self, path: str) -> None:
-        """Track a sync of the file: its contents are durable, and so is its name if the file is new."""
+        """Track a sync of a file: its contents are now durable, and so is the directory entry of a new file."""
         self._overwritten.pop(path, None)
         self._truncated_to.pop(path, None)
         data = self.files._files.get(path)
@@ -117,11 +126,14 @@ class SimulatedDisk:
             self.synced[path] = bytes(data)
 
     def note_renamed(self, path: str, before: bytes | None) -> None:
-        """Track a rename: the name now refers to another file, which is not durable until the directory is synced."""
+        """Track a changed directory entry, which is not durable until the directory is synced.
+
+        `before` is the entry's content if the change is lost.
+        """
         self._unsynced_names.setdefault(path, before)
 
     def note_directory_synced(self, directory: str) -> None:
-        """Track a sync of the directory: the names in it are durable."""
+        """Track a sync of a directory: its entries are now durable."""
         for path in [path for path in self._unsynced_names if path.rpartition("/")[0] == directory]:
             del self._unsynced_names[path]
 
@@ -211,7 +223,7 @@ class SimulatedStorage:
         return self._files().listdir(path)
 
     def list_directories(self, path: str) -> list[str]:
-        # Sort the names, which are stored in a set: two runs of one seed must see them in the same order.
+        # The names are stored in a set; sort them, because two runs of one seed must see the same order.
         return sorted(self._files().list_directories(path))
 
     def makedirs(self, path: str) -> None:
@@ -239,7 +251,7 @@ class SimulatedStorage:
 
 
 class _SimulatedFile:
-    """An open file; it shares its bytes with the renamed file, as a file descriptor does."""
+    """An open file, which keeps access to its bytes after a rename, as a file descriptor does."""
 
     __slots__ = ("_file", "_path", "_storage")
 
@@ -279,7 +291,7 @@ class _SimulatedFile:
         self._file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        """Allocate at most 8 KiB, so that files outgrow their allocation.  Uses no disk space: the bytes are zeros."""
+        """Allocate at most 8 KiB, so that files outgrow their allocation.  The zeros use no disk space."""
         self._storage._files()
         self._file.truncate(max(self._file.size(), min(size, self._file.size() + _ALLOCATED_BYTES_MAX)))
 
@@ -290,4 +302,4 @@ class _SimulatedFile:
         self._storage._sync(self._path)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: an open file holds no resources."""

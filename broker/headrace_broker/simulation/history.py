@@ -1,4 +1,4 @@
-"""The history of a run: the clients' writes, reads and commits, which are checked against the logs at its end."""
+"""Stores the clients' writes, reads and offset commits, and checks them against the logs at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from headrace_broker.simulation.world import Violation
 
 @dataclass(slots=True)
 class SentRecord:
-    """One record passed to a producer.  `offset` is None until it is acknowledged; `value` None is a tombstone."""
+    """One record passed to a producer.  `offset` is None until the record is acknowledged.
+
+    A record whose `value` is None is a tombstone.
+    """
 
     value: bytes | None
     key: bytes | None = None
@@ -24,34 +27,35 @@ class GroupCommits:
     """The consumer group's offset commits for one partition."""
 
     acknowledged: int = 0
+    """The offset of the last acknowledged commit."""
     attempted: set[int] = field(default_factory=set)
-    """The offset of the last acknowledged commit, and the offsets of later commits whose outcome is unknown."""
+    """The offsets of later commits whose outcome is unknown."""
     ever_attempted: set[int] = field(default_factory=set)
-    """All offsets of commits: a member may have fetched its position before other members committed."""
+    """The offsets of all commits: a member may have fetched its position before other members committed."""
 
 
 @dataclass(slots=True)
 class FinalLog:
-    """A partition's log at the end of the run: {offset: (key, value)}, and the log end offset."""
+    """A partition's log at the end of the run; `records` maps each offset to the record's key and value."""
 
     end_offset: int
     records: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
 
     def value(self, offset: int) -> bytes | None:
-        """Return the value at the offset, or None if there is no record."""
+        """Return the value of the record at `offset`, or None if the log has no record at `offset`."""
         return self.records.get(offset, (None, None))[1]
 
 
 class History:
-    """The clients' operations in one run and their results."""
+    """The operations of the clients in one run, with their results."""
 
     def __init__(self, log_start: Callable[[TopicPartition], int]) -> None:
-        """`log_start(partition)` is the offset below which records may have been deleted."""
+        """`log_start(partition)` returns the offset below which records may have been deleted."""
         self.sent: dict[tuple[str, TopicPartition], list[SentRecord]] = {}
         self.read: dict[TopicPartition, dict[int, bytes | None]] = {}
         self.commits: dict[TopicPartition, GroupCommits] = {}
         self.topics: dict[str, bool | None] = {}
-        """Whether a topic must exist at the end; None after a request whose outcome is unknown."""
+        """Maps each topic to whether it exists, or to None after a request whose outcome is unknown."""
         self._log_start = log_start
 
     @property
@@ -59,15 +63,22 @@ class History:
         return sum(len(items) for items in self.sent.values())
 
     def record_read(self, client: str, partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        """Store the value that a client read.  Raises Violation if an earlier read at the offset returned another."""
+        """Store the value that a client read.
+
+        Raises Violation if an earlier read at the same offset returned a different value.
+        """
         known = self.read.setdefault(partition, {}).setdefault(offset, value)
         if known != value:
             raise Violation(
-                f"{client} read {value!r} at {format_offset(partition, offset)}, where {known!r} was read before"
+                f"{client} read {value!r} at {format_offset(partition, offset)}, "
+                f"where an earlier read returned {known!r}"
             )
 
     def check_next(self, client: str, partition: TopicPartition, offset: int, position: int) -> None:
-        """Check that the record at `offset` may follow `position`: every record between them must be removed."""
+        """Check that a client at `position` may read `offset` next.
+
+        All records between `position` and `offset` must have been removed.
+        """
         may_skip = partition[0] == COMPACTED or offset <= self._log_start(partition)
         if offset != position and not (offset > position and may_skip):
             raise Violation(f"{client} read {format_offset(partition, offset)}, expected offset {position}")
@@ -76,7 +87,10 @@ class History:
         return partition[0] == COMPACTED or offset < self._log_start(partition)
 
     def check(self, final: dict[TopicPartition, FinalLog]) -> None:
-        """Compare the history with each partition's log at the end of the run.  Raises Violation."""
+        """Compare the history with each partition's log at the end of the run.
+
+        Raises Violation if the history and a log do not match.
+        """
         for partition, read in self.read.items():
             for offset, value in read.items():
                 actual = final[partition].value(offset)
@@ -129,7 +143,7 @@ def _check_latest(items: list[SentRecord], final: FinalLog) -> None:
 
 
 def format_offset(partition: TopicPartition, offset: int) -> str:
-    """Format an offset of a partition as topic-partition@offset."""
+    """Format a partition's offset as topic-partition@offset."""
     return f"{partition[0]}-{partition[1]}@{offset}"
 
 

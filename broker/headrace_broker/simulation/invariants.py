@@ -1,20 +1,27 @@
 """Checks the invariants of the quorum and of all partitions after each callback of a node.
 
-The quorum: each epoch has at most one leader; epochs and high watermarks never decrease; all nodes commit the same
-records.
+The invariants of the metadata quorum are:
 
-Each partition: each epoch has at most one leader; epochs never decrease; within a process the high watermark and the
-log start offset never decrease, the log is never truncated below its high watermark, and it never starts above the
-committed end offset; all replicas have the same batches below the high watermark; every ISR member and every new leader
-has all committed records; every acknowledged record is committed.
+- Each leader epoch has at most one leader.
+- Leader epochs and high watermarks never decrease.
+- All nodes commit the same records.
 
-A compacted log keeps the latest record of each key below the high watermark, and tombstones until their delete horizon
-(`compaction`).
+The invariants of each partition are:
 
-With unclean leader election (the topic `UNCLEAN`) committed records may be lost; each epoch must still have one leader,
-and all replicas must agree at the end of the run.
+- Each leader epoch has at most one leader, and leader epochs never decrease.
+- While a process runs, the high watermark and the log start offset never decrease, the log is never
+  truncated below its high watermark, and the log never starts above the committed end offset.
+- All replicas have the same batches below the high watermark.
+- Every ISR member and every new leader has all committed records.
+- Every acknowledged record is committed.
+- A compacted log keeps the latest record of each key below the high watermark, and tombstones until
+  their delete horizon (see `compaction`).
 
-The checks are cheap: each check reads only the changes since the previous check.
+The topic `UNCLEAN` has unclean leader election, so its committed records may be lost.  Each of its
+leader epochs must still have at most one leader, and all its replicas must agree at the end of the
+run.
+
+The checks are cheap, because each check reads only the changes since the previous check.
 """
 
 from __future__ import annotations
@@ -40,29 +47,36 @@ from headrace_broker.simulation.world import Machine, Violation, World
 _READ_BYTES = 1 << 20
 
 CommittedBatch = tuple[int, int, int]
-"""(next offset, leader epoch, CRC)."""
+"""A batch's next offset, leader epoch and CRC."""
 
 
 @dataclass(slots=True)
 class CommittedBatches:
-    """The committed batches {base offset: batch} of one partition, seen below the high watermark of any replica."""
+    """The committed batches of one partition, collected below the high watermarks of its replicas.
+
+    `batches` maps a base offset to a batch, and `leaders` maps a leader epoch to the leader's node id.
+    """
 
     batches: dict[int, CommittedBatch] = field(default_factory=dict)
     end_offset: int = 0
     leaders: dict[int, int] = field(default_factory=dict)
     log_start: int = 0
-    """The highest log start offset of any replica; records below it may have been deleted."""
+    """The highest log start offset of any replica; records at lower offsets may have been deleted."""
     compaction: CompactedLog | None = None
-    """Set for a compacted topic: a replica that has compacted its log may lack records or whole batches."""
+    """Set for a compacted topic, because a replica that has compacted its log may lack records or batches."""
 
     def record_leader(self, epoch: int, leader: int, log_name: str) -> None:
-        """Store the leader of an epoch.  Raises Violation if the epoch already has another leader."""
+        """Store the leader of a leader epoch.  Raises Violation if `epoch` already has another leader."""
         known = self.leaders.setdefault(epoch, leader)
         if known != leader:
-            raise Violation(f"{log_name}: nodes {known} and {leader} both lead epoch {epoch}")
+            raise Violation(f"{log_name}: nodes {known} and {leader} are both leaders of epoch {epoch}")
 
     def check_log(self, log: PartitionLog, start: int, end: int, log_name: str) -> int:
-        """Check the log's batches from `start` to the high watermark `end`; return the last batch's end offset."""
+        """Check the log's batches from `start` to the high watermark `end`.
+
+        Return the next offset of the last batch.  Raises Violation if another replica committed a
+        different batch.
+        """
         while start < end:
             found = log.read(start, _READ_BYTES, upper_bound_offset=end)
             data = b"".join(found.buffers)
@@ -87,20 +101,20 @@ class CommittedBatches:
             return
         if known is None and base < self.end_offset:
             raise Violation(
-                f"{log_name}: has a batch of epoch {epoch} at {base} to {end - 1}, where none was committed"
+                f"{log_name}: has a batch of epoch {epoch} at offsets {base} to {end - 1}, where no batch was committed"
             )
         if known is None:
             self.batches[base] = (end, epoch, crc)
         elif known != (end, epoch, crc):
             raise Violation(
                 f"{log_name}: the batch at offset {base} ends at {end} and has epoch {epoch}, "
-                f"the committed one ends at {known[0]} and has epoch {known[1]}"
+                f"the committed batch ends at {known[0]} and has epoch {known[1]}"
             )
 
 
 @dataclass(slots=True)
 class _ReplicaState:
-    """The state of one replica at the last check."""
+    """The state that one replica had at the last check."""
 
     high_watermark: int = -1
     checked_to: int = 0
@@ -112,7 +126,7 @@ class _ReplicaState:
 
 
 class _WatchedProcess:
-    """One process of a node, with its state at the last check."""
+    """One process of a node, with the state that the process had at the last check."""
 
     def __init__(self, machine: Machine, process: SimulatedNode, node: Node) -> None:
         self.machine = machine
@@ -134,10 +148,10 @@ class Invariants:
         self._quorum = CommittedBatches()
         self._image: MetadataImage = world.image
         self._topics: dict[bytes, TopicImage] = {}
-        """{topic id: last image} of all topics, including deleted ones."""
+        """Maps a topic id to the topic's last image; includes deleted topics."""
         self._partitions: dict[tuple[bytes, int], CommittedBatches] = {}
         self._by_name: defaultdict[TopicPartition, dict[bytes, CommittedBatches]] = defaultdict(dict)
-        """{topic id: committed batches} of all topics that ever had the name."""
+        """Maps a topic-partition to the committed batches of every topic id that ever had this topic name."""
         self._watched: dict[SimulatedNode, _WatchedProcess] = {}
         self._votes: dict[int, QuorumState] = {}  # each node's quorum state on disk at the last check
         world.loop.on_callback = self._check_process
@@ -153,7 +167,7 @@ class Invariants:
         return committed
 
     def log_start(self, partition: TopicPartition) -> int:
-        """Return the offset below which records may have been deleted."""
+        """Return the offset below which the partition's records may have been deleted."""
         return max((committed.log_start for committed in self._by_name[partition].values()), default=0)
 
     def check_acknowledged(self, partition: TopicPartition, offset: int) -> None:
@@ -215,7 +229,7 @@ class Invariants:
                 known, log = seen.get(partition), partition.log
                 if (
                     known is None
-                    or log._high_watermark != known.high_watermark  # runs after each callback: avoid property calls
+                    or log._high_watermark != known.high_watermark  # attributes are faster than property calls
                     or log._log_end_offset < known.high_watermark
                     or log._log_start_offset != known.log_start
                     or partition.leader_epoch != known.leader_epoch
@@ -224,7 +238,7 @@ class Invariants:
                     self._check_partition(watched, partition)
 
     def _check_image(self) -> None:
-        """Check the newest committed image: epochs never decrease and have one leader each."""
+        """Check the newest committed image: leader epochs never decrease and have one leader each."""
         before, self._image = self._image, self._world.image
         if self._image.topics is before.topics:
             return
@@ -243,7 +257,7 @@ class Invariants:
         ):
             log_name = f"{topic.name}-{index}"
             if partition.leader_epoch < old.leader_epoch or partition.partition_epoch < old.partition_epoch:
-                raise Violation(f"{log_name}: its epochs decreased, from {old} to {partition}")
+                raise Violation(f"{log_name}: the leader epoch or partition epoch decreased from {old} to {partition}")
             committed = self._partitions.get((topic.topic_id, index))
             if committed is not None and partition is not old:
                 if partition.leader >= 0:
@@ -292,7 +306,7 @@ class Invariants:
         watched.raft_high_watermark = raft.high_watermark
 
     def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
-        """Check that the epoch and the vote survive every crash."""
+        """Check that a node's leader epoch and vote survive every crash."""
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:

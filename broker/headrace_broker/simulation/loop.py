@@ -1,9 +1,10 @@
 """A deterministic asyncio event loop that many simulated nodes share, with a seed as its only source of randomness.
 
-Each callback belongs to the node in whose context it was scheduled.  The callbacks of one node run in asyncio's order;
-the seed chooses which node runs next.  The callbacks of a crashed node never run; those of a paused node run when it
-is resumed (as with SIGSTOP).  Each node has its own clock, which may run fast or slow.  The loop never sleeps: when no
-callback is ready, simulated time advances to the next timer.
+Each callback belongs to the node in whose context it was scheduled.  The callbacks of one node run in
+asyncio's order; the seed determines which node runs next.  The callbacks of a crashed node never run.
+The callbacks of a paused node run when the node is resumed, as with SIGSTOP and SIGCONT.  Each node
+has a separate clock, which may run fast or slow.  The event loop never sleeps: when no callback is
+ready, simulated time advances to the next timer.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALLBACK_US = 2
-"""The simulated duration of a callback, so that time also advances for a node that never waits."""
+"""The simulated duration of a callback.  Time therefore advances even for a node that never waits."""
 _FILE_WORK_US = (50, 5_000)
-"""The shortest and the longest duration of a call in a thread: a call without I/O, and an fsync on a busy disk."""
+"""The minimum and maximum duration of a call in `run_in_executor`.  The minimum is the duration of a
+call without I/O, and the maximum that of an fsync on a busy disk."""
 _CALLBACKS_MAX = 5_000_000
 
 
 class Clock:
-    """A node's clocks: a monotonic clock that runs at `rate`, and a wall clock that is `wall_ahead_us` ahead."""
+    """A node's monotonic clock, which runs at `rate`, and wall clock, which is `wall_ahead_us` fast."""
 
     __slots__ = ("rate", "wall_ahead_us")
 
@@ -42,7 +44,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One run of a process; a restart creates a new instance with the same name."""
+    """One run of a node's process; a restart creates a new instance with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 
@@ -70,7 +72,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class CallbackLimitError(Exception):
-    """The simulation ran more callbacks than any correct run needs: some code loops without waiting."""
+    """The simulation ran more callbacks than any correct run needs, so some code loops without waiting."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -103,10 +105,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             task = self.create_task(work)
             while not task.done():
                 if self.callbacks > _CALLBACKS_MAX:
-                    raise CallbackLimitError(f"{self.callbacks} callbacks within {self.now_us / 1e6:.1f} s")
+                    raise CallbackLimitError(
+                        f"{self.callbacks} callbacks ran in {self.now_us / 1e6:.1f} s of simulated time"
+                    )
                 if not self._step():
                     raise RuntimeError(
-                        "the simulation is deadlocked: no callback or timer is left, but the work is not done"
+                        "the simulation is deadlocked: no callback or timer is left, but the coroutine is not done"
                     )
             result: T = task.result()
             return result
@@ -114,7 +118,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             _set_running_loop(None)
 
     def _step(self) -> bool:
-        """Run one callback, or advance time to the next timer.  Return False if no callback and no timer is left."""
+        """Run one callback, or advance simulated time to the next timer.
+
+        Return False if no callback and no timer is left.
+        """
         timers = self._timers
         while timers and timers[0][0] <= self.now_us:
             _, _, node, handle = heapq.heappop(timers)
@@ -169,7 +176,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         node.ready.clear()
         for task in node.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        # Keep its coroutines: collecting them would run their `finally` blocks, which a killed process does not run.
+        # Keep the node's coroutines: their garbage collection would run their `finally` blocks, which a
+        # killed process does not run.
         self._crashed_nodes.append(node)
         for listener in node.on_crash:
             listener()
@@ -220,7 +228,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_after_us(self, delay_us: int, node: SimulatedNode, callback: Any, *args: Any) -> None:
-        """Call in a node after a delay in simulation time, not the node's time, unless the node is dead by then."""
+        """Call `callback` in `node` after `delay_us` of simulated time, unless the node is dead by then.
+
+        The rate of the node's clock does not change the delay.
+        """
         context = copy_context()
         context.run(_current.set, node)
         self._schedule(self.now_us + delay_us, node, asyncio.Handle(callback, args, self, context))
@@ -230,7 +241,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         heapq.heappush(self._timers, (at_us, self._sequence, node, handle))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing to do: `_step` skips the cancelled handle when it is due."""
+        """Do nothing: `_step` skips the cancelled handle when its time is reached."""
 
     # -- futures, tasks, threads -------------------------------------------------------------------------------------
 
@@ -249,7 +260,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        """Run the work as a single step after a random delay."""
+        """Run `func` as a single callback after a random delay."""
         future = self.create_future()
 
         def work() -> None:
@@ -257,7 +268,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 return
             try:
                 result = func(*args)
-            except BaseException as error:  # noqa: BLE001 - passed on through the future
+            except BaseException as error:  # noqa: BLE001 - the future raises the error in the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -278,7 +289,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Nothing to do: there is no debug mode."""
+        """Do nothing: the simulation has no debug mode."""
 
     def is_running(self) -> bool:
         return True
@@ -287,10 +298,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """End the simulation; callbacks that are scheduled afterwards are dropped."""
+        """End the simulation; callbacks that are scheduled after this call are dropped."""
         self._is_closed = True
         with catch_warnings():
-            simplefilter("ignore", RuntimeWarning)  # about coroutines that were never awaited
+            simplefilter("ignore", RuntimeWarning)  # coroutines that were never awaited cause warnings
             for node in [self.world, *self._crashed_nodes]:
                 for task in node.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -302,7 +313,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Store an exception raised by a callback, unless the callback killed its own process."""
+        """Store an exception that a callback raised, unless the callback killed its own process."""
         if not (self._running.is_dead or self._is_closed):
             self.failures.append({**context, "node": self._running.name})
 
@@ -310,7 +321,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.call_exception_handler(context)
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the simulation does not track asynchronous generators."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Nothing to do."""
+        """Do nothing: the simulation has no executor."""

@@ -1,9 +1,10 @@
-"""Injects faults chosen by the seed, one at a time or several at once, and repairs all of them at the end.
+"""Injects faults that the seed determines, one or several at a time, and repairs all of them at the end.
 
-The seed first chooses which kinds of fault its run uses (a few kinds often find bugs that all kinds together hide),
-then when and where each fault occurs.  Some faults wait for a vulnerable moment: a crash in the middle of an append, a
-power failure right after a vote was written.  No fault exceeds what a cluster must tolerate (`World.may_kill`,
-`may_lose_power`).
+The seed first chooses the kinds of fault for the run, and then when and where each fault occurs.  A
+run with a few kinds of fault often finds bugs that a run with all kinds hides.  Some faults wait for
+a vulnerable moment, such as a crash in the middle of an append or a power failure right after a vote
+was written.  `World.may_kill` and `World.may_lose_power` exclude faults that a cluster need not
+tolerate.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FREE_BYTES_MAX = 3000
 
 
 class Nemesis:
-    """Injects the faults of one run."""
+    """Injects the faults of one simulation run."""
 
     def __init__(self, world: World, *, only: tuple[str, ...] = ()) -> None:
         self.world = world
@@ -41,7 +42,7 @@ class Nemesis:
         world.log_event(f"faults: {', '.join(names)}; {self.concurrency} at once, about every {self.pause_s} s")
 
     async def inject_faults(self, duration_s: float) -> None:
-        """Inject faults for `duration_s`, then repair everything."""
+        """Inject faults for `duration_s`, then repair all faults."""
         end_s = self.world.now_s + duration_s
         await asyncio.gather(*(self._inject_faults_serially(end_s) for _ in range(self.concurrency)))
         self._is_over = True
@@ -71,7 +72,7 @@ class Nemesis:
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def choose_machine(self) -> Machine:
-        """Return a random machine; half of the time a machine that is a leader."""
+        """Return a random machine; half of the time, choose only among the machines that are leaders."""
         machines = list(self.world.machines.values())
         leading = [machine for machine in machines if self._leads(machine)]
         return self.rng.choice(leading if leading and self.rng.random() < 0.5 else machines)
@@ -93,7 +94,7 @@ class Nemesis:
         await asyncio.sleep(self.rng.random() ** 2 * longest_s)
 
     async def boot_later(self, machine: Machine) -> None:
-        """Start the machine after a random delay, unless it is running after the delay."""
+        """Start the machine after a random delay, unless it is already running by then."""
         await self.sleep_up_to(2.0)
         if not machine.is_up:
             self.world.log_event(f"{machine.name} is started")
@@ -104,7 +105,7 @@ class Nemesis:
 
 
 async def kill(nemesis: Nemesis) -> None:
-    """The process of one machine, or sometimes of every machine, is killed with SIGKILL and restarted."""
+    """The process of one machine, or sometimes of all machines, is killed with SIGKILL and restarted."""
     world, rng = nemesis.world, nemesis.rng
     victims = [nemesis.choose_machine()]
     if rng.random() < 0.2:
@@ -117,7 +118,7 @@ async def kill(nemesis: Nemesis) -> None:
 
 
 async def power_loss(nemesis: Nemesis) -> None:
-    """A machine loses power, and with it the data that was not synced."""
+    """A machine loses power and its unsynced data, and restarts later."""
     machine = nemesis.choose_machine()
     if nemesis.world.may_lose_power(machine):
         nemesis.world.cut_power(machine)
@@ -125,9 +126,9 @@ async def power_loss(nemesis: Nemesis) -> None:
 
 
 async def power_loss_after_vote(nemesis: Nemesis) -> None:
-    """A machine loses power right after it has written a vote or an epoch, and restarts at once."""
+    """A machine loses power right after it has written its quorum state, and restarts at once."""
     machine = nemesis.choose_machine()
-    fail = _power_loss_after_touching(nemesis, machine, FILE_NAME)
+    fail = _power_loss_after_write(nemesis, machine, FILE_NAME)
     machine.disk.on_write = fail
     await nemesis.sleep_up_to(1.5)
     if machine.disk.on_write is fail:
@@ -138,19 +139,19 @@ async def power_loss_after_append(nemesis: Nemesis) -> None:
     """A machine loses power right after it has appended to a log, and restarts at once."""
     machine = nemesis.choose_machine()
     log = nemesis.rng.choice((CLUSTER_METADATA_TOPIC, "/t-", GROUP_METADATA_TOPIC))
-    fail = _power_loss_after_touching(nemesis, machine, log)
+    fail = _power_loss_after_write(nemesis, machine, log)
     machine.disk.on_appended = fail
     await nemesis.sleep_up_to(1.5)
     if machine.disk.on_appended is fail:
         machine.disk.on_appended = None
 
 
-def _power_loss_after_touching(nemesis: Nemesis, machine: Machine, path_part: str) -> Callable[[str], None]:
-    """Return a disk callback that cuts the power shortly after a file is written whose path contains `path_part`."""
+def _power_loss_after_write(nemesis: Nemesis, machine: Machine, path_part: str) -> Callable[[str], None]:
+    """Return a disk callback that cuts the power shortly after a write to a path that contains `path_part`."""
     world, disk = nemesis.world, machine.disk
     delay_us = nemesis.rng.choice((0, 300, 1_000, 3_000, 10_000))
 
-    def touched(path: str) -> None:
+    def written(path: str) -> None:
         if path_part in path:
             disk.on_write = disk.on_appended = None
             world.loop.call_after_us(delay_us, world.loop.world, fail)
@@ -160,11 +161,11 @@ def _power_loss_after_touching(nemesis: Nemesis, machine: Machine, path_part: st
             world.cut_power(machine)
             world.boot(machine)
 
-    return touched
+    return written
 
 
 async def torn_append(nemesis: Nemesis) -> None:
-    """A process is killed in the middle of an append to a log."""
+    """A process is killed in the middle of an append to a log, and restarted."""
     world, machine = nemesis.world, nemesis.choose_machine()
 
     def torn(path: str) -> None:
@@ -188,7 +189,7 @@ async def stop(nemesis: Nemesis) -> None:
 
 
 async def pause(nemesis: Nemesis) -> None:
-    """A process is paused with SIGSTOP, for less or more than broker.session.timeout.ms."""
+    """A process is paused with SIGSTOP for a time below or above broker.session.timeout.ms, and resumed."""
     machine = nemesis.choose_machine()
     nemesis.world.pause(machine)
     await nemesis.sleep_up_to(3.0)
@@ -222,21 +223,21 @@ async def move_controller(nemesis: Nemesis) -> None:
 
 
 async def partition(nemesis: Nemesis) -> None:
-    """One machine, perhaps with some clients, is partitioned from the others, in both directions or in one."""
+    """A machine and up to three clients are isolated from all other nodes, in one or both directions."""
     world, rng = nemesis.world, nemesis.rng
     clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2", "admin", "visitor"]
-    side = {nemesis.choose_machine().name, *rng.sample(clients, rng.randint(0, 3))}
-    others = {*nemesis.machine_names(), *clients} - side
+    isolated = {nemesis.choose_machine().name, *rng.sample(clients, rng.randint(0, 3))}
+    others = {*nemesis.machine_names(), *clients} - isolated
     if rng.random() < 0.3:
-        side, others = others, side
+        isolated, others = others, isolated
     one_way = rng.random() < 0.4
-    world.log_event(f"isolate {sorted(side)} from {sorted(others)}{', one way' if one_way else ''}")
-    world.network.isolate(side, others, one_way=one_way)
+    world.log_event(f"isolate {sorted(isolated)} from {sorted(others)}{', one way' if one_way else ''}")
+    world.network.isolate(isolated, others, one_way=one_way)
     await _heal_later(nemesis)
 
 
 async def isolate_from_brokers(nemesis: Nemesis) -> None:
-    """One machine cannot reach another; clients reach both."""
+    """The link between two machines is blocked in one or both directions; clients reach both machines."""
     names = nemesis.machine_names()
     first, second = nemesis.rng.sample(names, 2)
     nemesis.world.log_event(f"isolate {first} from {second}")
@@ -245,7 +246,7 @@ async def isolate_from_brokers(nemesis: Nemesis) -> None:
 
 
 async def isolate_from_controller(nemesis: Nemesis) -> None:
-    """A broker loses its connection to the active controller only."""
+    """The link between a broker and the active controller is blocked; other machines reach the broker."""
     world = nemesis.world
     active = [machine.name for machine, node in world.nodes() if machine.is_serving and node.quorum.is_active_leader]
     others = [name for name in nemesis.machine_names() if name not in active]
@@ -271,7 +272,7 @@ async def reset(nemesis: Nemesis) -> None:
 
 
 async def late_delivery(nemesis: Nemesis) -> None:
-    """In-flight data between two nodes is delayed, and arrives long after they have reconnected."""
+    """In-flight data between two nodes is delayed, and arrives long after the nodes have reconnected."""
     clients = ["producer-1", "producer-2", "member-1", "member-2", "admin", "visitor"]
     first, second = nemesis.choose_machine().name, nemesis.rng.choice(nemesis.machine_names() + clients)
     nemesis.world.log_event(f"delay in-flight data from {second} to {first}")
@@ -279,7 +280,7 @@ async def late_delivery(nemesis: Nemesis) -> None:
 
 
 async def slow_network(nemesis: Nemesis) -> None:
-    """The network latency of one node, or of every node, is high."""
+    """The network latency of one node, or of all nodes, is high for a while."""
     network, name = nemesis.world.network, nemesis.choose_machine().name
     if nemesis.rng.random() < 0.5:
         network.extra_latency_us[name] = nemesis.rng.choice((5_000, 50_000, 200_000))
@@ -294,7 +295,7 @@ async def slow_network(nemesis: Nemesis) -> None:
 
 
 async def slow_disk(nemesis: Nemesis) -> None:
-    """A disk is slow."""
+    """A machine's disk is slow for a while."""
     process = nemesis.choose_machine().process
     if process is not None:
         process.file_work_us = nemesis.rng.choice(((5_000, 50_000), (50_000, 400_000)))
@@ -303,7 +304,7 @@ async def slow_disk(nemesis: Nemesis) -> None:
 
 
 async def full_disk(nemesis: Nemesis) -> None:
-    """A disk becomes full; the machine is restarted with free space."""
+    """A machine's disk becomes full; the machine is later restarted with free disk space."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
         return
@@ -314,7 +315,7 @@ async def full_disk(nemesis: Nemesis) -> None:
 
 
 async def restart_on_full_disk(nemesis: Nemesis) -> None:
-    """A machine with a full disk is killed and restarted repeatedly until it has free space."""
+    """A machine with a full disk is killed and restarted repeatedly, until it has free disk space."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if machine.is_up and world.may_kill(machine):
         machine.disk.free_bytes = nemesis.rng.choice((0, 100, 1000))
@@ -326,7 +327,10 @@ async def restart_on_full_disk(nemesis: Nemesis) -> None:
 
 
 async def failing_write(nemesis: Nemesis) -> None:
-    """A disk fails in the middle of an append, once or permanently; the machine is restarted with a working disk."""
+    """A disk fails in the middle of an append, once or permanently.
+
+    The machine is later restarted with a working disk.
+    """
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
         return
@@ -343,7 +347,7 @@ async def failing_write(nemesis: Nemesis) -> None:
 
 
 async def failing_sync(nemesis: Nemesis) -> None:
-    """A disk's syncs fail; the machine is restarted with a working disk."""
+    """Every sync of a machine's disk fails; the machine is later restarted with a working disk."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
         return

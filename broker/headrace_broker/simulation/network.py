@@ -1,10 +1,11 @@
 """The network between simulated nodes: TCP connections as processes see them, over slow, blocked or failed links.
 
-A connection delivers its bytes in order and in chunks.  A blocked link delays them, and connecting over it hangs.
-After the link heals, a new connection works at once; an old connection resumes later, because TCP backs off its
-retransmissions.  In-flight data then arrives even if both sides have closed the connection in the meantime: the kernel
-keeps sending the data that a process wrote before it closed the connection or was killed.  Without in-flight data, the
-connections of a killed process are reset; the connections of a machine that lost power stay silent.
+A connection delivers bytes in order and in chunks.  A blocked link delays the bytes, and a connection
+attempt over the link hangs.  After the link heals, a new connection works at once; an old connection
+resumes later, because TCP backs off its retransmissions.  In-flight data then arrives even if both
+sides have closed the connection in the meantime: the kernel keeps sending the data that a process
+wrote before it closed the connection or was killed.  Without in-flight data, the connections of a
+killed process are reset; the connections of a machine that lost power stay silent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RETRANSMIT_BACKOFF_US_MAX = 3_000_000
 
 
 class SimulatedNetwork:
-    """The listeners, the blocked links, and all connections."""
+    """The listeners, blocked links and connections of the simulated network."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
@@ -35,12 +36,12 @@ class SimulatedNetwork:
         self._listeners: dict[tuple[str, int], tuple[SimulatedNode, Callable[[], Any]]] = {}
         self._connections: dict[_SimulatedTransport, None] = {}
         self.powered_off: set[str] = set()
-        """Names of machines without power: connecting to them hangs."""
+        """The names of machines without power; a connection attempt to such a machine hangs."""
         self.extra_latency_us: dict[str, int] = {}
-        """Additional latency by node name."""
+        """The additional latency of a node, by node name."""
         self.chunks = 0
         self.digest = 0
-        """A checksum over all chunks that arrived and their times; equal for identical runs."""
+        """A checksum over all chunks that arrived and their arrival times; identical runs have equal digests."""
         self._next_port = 20_000
         loop.network = self
 
@@ -53,7 +54,7 @@ class SimulatedNetwork:
         return delay
 
     def record_arrival(self, end: _SimulatedTransport, chunk: bytes | None) -> None:
-        """Add a chunk that arrived to the digest."""
+        """Count a chunk that has arrived and add it to the digest."""
         self.chunks += 1
         self.digest = crc32(chunk or b"", self.digest ^ (self.loop.now_us & 0xFFFFFFFF))
 
@@ -61,7 +62,7 @@ class SimulatedNetwork:
         return (source, target) in self._blocked_links
 
     def isolate(self, names: set[str], others: set[str], *, one_way: bool = False) -> None:
-        """Block the links from `names` to `others`, and the links back unless `one_way`."""
+        """Block the links from `names` to `others` and, unless `one_way`, in the opposite direction."""
         for name in names:
             for other in others - names:
                 self._blocked_links.add((name, other))
@@ -77,19 +78,19 @@ class SimulatedNetwork:
                 self._reset_later(end)
 
     def stall(self, name: str, other: str, for_us: int) -> None:
-        """Delay data from `name` to `other` on all existing connections; new connections are not affected."""
+        """Delay data from `name` to `other` by `for_us` on all existing connections, but not on new connections."""
         for end in list(self._connections):
             if end.node.name == name and end.peer.node.name == other:
                 end.stall(for_us)
 
     def reset_connections(self, name: str, other: str) -> None:
-        """Reset all connections between two nodes, dropping their in-flight data."""
+        """Reset all connections between two nodes and drop the in-flight data."""
         for end in list(self._connections):
             if end.node.name == name and end.peer.node.name == other:
                 end.reset()
 
     def on_machine_started(self, name: str) -> None:
-        """Reset the peers of connections from before a machine's restart, which its kernel has lost."""
+        """Reset the remote ends of connections that were open before the machine restarted."""
         for end in list(self._connections):
             is_open = not end.peer.is_closed or end.peer.has_unsent_data
             if end.peer.node.name == name and not is_open and not self.is_blocked(name, end.node.name):
@@ -101,7 +102,7 @@ class SimulatedNetwork:
     # -- listening ---------------------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, factory: Callable[[], Any]) -> int:
-        """Accept connections for the current node."""
+        """Accept connections to `host` and `port` for the current node, and return the port."""
         if port == 0:
             self._next_port += 1
             port = self._next_port
@@ -113,7 +114,10 @@ class SimulatedNetwork:
         self._listeners.pop((host, port), None)
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """Open a connection from the current node.  Raises ConnectionRefusedError."""
+        """Open a connection from the current node.
+
+        Raises ConnectionRefusedError if no process listens on `host` and `port`.
+        """
         loop, client = self.loop, self.loop.current_node()
         while True:
             await asyncio.sleep(self.delay_us() / 1e6)
@@ -147,11 +151,15 @@ class SimulatedNetwork:
         return client_end, protocol
 
     def on_process_exit(self, node: SimulatedNode, *, silently: bool = False) -> None:
-        """Close a dead process's listeners and connections; `silently` (power failure) does not notify the peers."""
+        """Close a dead process's listeners and connections.
+
+        With `silently`, as in a power failure, the peers are not notified.
+        """
         for key in [key for key, found in self._listeners.items() if found[0] is node]:
             del self._listeners[key]
+        # `_connections` also contains closed connections with unsent data.
         for end in [end for end in self._connections if end.node is node]:
-            end.on_process_exit(silently=silently)  # includes closed connections with unsent data
+            end.on_process_exit(silently=silently)
 
     def remove_connection(self, end: _SimulatedTransport) -> None:
         self._connections.pop(end, None)
@@ -197,7 +205,7 @@ class _SimulatedTransport(asyncio.Transport):
         return self._outgoing_bytes
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Ignored: the simulation uses fixed limits."""
+        """Do nothing: the simulation uses fixed limits."""
 
     def close(self) -> None:
         if not self._is_closing and not self.is_closed:
@@ -258,21 +266,24 @@ class _SimulatedTransport(asyncio.Transport):
             network.remove_connection(self)
 
     def resume_after_heal(self) -> None:
-        """Resume sending after the link healed; like TCP's backoff, the delay grows with the length of the outage."""
+        """Resume sending after the link healed and after a random delay.
+
+        Like TCP's backoff, the delay grows with the length of the outage.
+        """
         since_us, self._blocked_since_us = self._blocked_since_us, None
         if since_us is not None:
             loop = self.network.loop
             self.stall(int(loop.rng.random() * min(loop.now_us - since_us, _RETRANSMIT_BACKOFF_US_MAX)))
 
     def stall(self, for_us: int) -> None:
-        """Send nothing for `for_us`."""
+        """Send no data for `for_us` microseconds."""
         loop = self.network.loop
         self._stalled_until_us = loop.now_us + for_us
         loop.call_after_us(for_us, loop.world, self.send_pending)
 
     @property
     def has_unsent_data(self) -> bool:
-        """Whether data is still queued; the kernel keeps sending it after the process closed the connection."""
+        """Whether data is queued, which the kernel sends even after the process closed the connection."""
         return bool(self._outgoing)
 
     def receive(self, chunk: bytes | None) -> None:
@@ -287,7 +298,7 @@ class _SimulatedTransport(asyncio.Transport):
         self.deliver_received()
 
     def on_delivered(self, size: int) -> None:
-        """Subtract delivered bytes from the write buffer, and resume writing when it is small enough."""
+        """Subtract delivered bytes from the write buffer, and resume writing when the buffer is small enough."""
         self._outgoing_bytes -= size
         if self._is_write_paused and self._outgoing_bytes <= _WRITE_HIGH_BYTES // 4 and not self.node.is_dead:
             self._is_write_paused = False
@@ -326,7 +337,10 @@ class _SimulatedTransport(asyncio.Transport):
     # -- closing -----------------------------------------------------------------------------------------------------
 
     def on_process_exit(self, *, silently: bool) -> None:
-        """Close this end after its process exited; `silently` drops queued data and does not notify the peer."""
+        """Close this end of the connection after its process exited.
+
+        With `silently`, queued data is dropped and the peer is not notified.
+        """
         if silently:
             self._outgoing.clear()
         elif not self.is_closed:
@@ -340,7 +354,7 @@ class _SimulatedTransport(asyncio.Transport):
             self.network._reset_later(end)
 
     def _end_stream(self) -> None:
-        """End the stream after the queued data, or reset the peer at once if nothing is queued."""
+        """End the stream after the queued data, or reset the peer at once if no data is queued."""
         network, peer = self.network, self.peer
         if self._outgoing:
             if not self._is_closing:
@@ -381,7 +395,7 @@ class SimulatedSocketServer:
         return bound
 
     async def serve(self, new_connection: Callable[[str], Any], listeners: Sequence[Listener]) -> None:
-        """Start accepting connections on these bound listeners."""
+        """Start accepting connections on the bound `listeners`."""
         names = {item.name for item in listeners}
         for item in self.listeners:
             if item.name not in names:

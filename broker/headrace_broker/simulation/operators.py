@@ -1,4 +1,4 @@
-"""Administrative changes during a run: partition reassignments and config changes.
+"""Makes administrative changes during a run: partition reassignments and config changes.
 
 `Nemesis` chooses and runs these changes in the same way as faults.  The admin client of `workload` sends the other
 administrative requests.
@@ -27,7 +27,7 @@ _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 async def reassign(nemesis: Nemesis) -> None:
-    """Reassign a partition of any topic to other brokers, or cancel its reassignment."""
+    """Reassign a random partition to random brokers, or cancel the partition's reassignment."""
     world, rng = nemesis.world, nemesis.rng
     if not world.image.topics:
         return
@@ -43,7 +43,7 @@ async def reassign(nemesis: Nemesis) -> None:
 
 
 async def change_min_insync(nemesis: Nemesis) -> None:
-    """Set min.insync.replicas of the topic that the producers write to 1 or 2."""
+    """Set the config min.insync.replicas to 1 or 2 for the topic that keeps all records."""
     value = nemesis.rng.choice(("1", "2"))
     resources = [(TOPIC_RESOURCE, _TOPIC, {_MIN_INSYNC_REPLICAS: value})]
     _request_change(
@@ -53,8 +53,8 @@ async def change_min_insync(nemesis: Nemesis) -> None:
     )
 
 
-def _request_change(world: World, what: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
-    """Request the change from the active controller, if one is running."""
+def _request_change(world: World, description: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
+    """Request the change from the active controller, if the cluster has an active controller."""
 
     async def attempt(active: ControllerService) -> None:
         try:
@@ -64,7 +64,7 @@ def _request_change(world: World, what: str, change: Callable[[ControllerService
 
     for machine, node in list(world.nodes()):
         if machine.process is not None and node.controller is not None and node.controller.is_active:
-            world.log_event(what)
+            world.log_event(description)
             world.run_on_machine(machine, attempt(node.controller))
 
 

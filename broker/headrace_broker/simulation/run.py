@@ -1,4 +1,4 @@
-"""Runs one seed: starts a cluster and clients, injects faults, and checks the cluster's guarantees."""
+"""Runs the simulation of one seed: starts a cluster and clients, injects faults, and checks the guarantees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECOVERY_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a run; equal for two runs of the same seed."""
+    """The result of a run; two runs of the same seed have equal results."""
 
     seed: int
     records: int
@@ -36,9 +36,10 @@ def run_seed(
     verbose: bool = False,
     prepare: Callable[[World], None] = lambda world: None,
 ) -> Summary:
-    """Run one seed; `faults` and `topics`, if not empty, restrict the kinds of fault and the extra topics.
+    """Run the simulation of one seed.
 
-    Raises Violation, with the events of the run as its notes.
+    If not empty, `faults` restricts the kinds of fault and `topics` restricts the additional topics.
+    Raises Violation if a guarantee is violated; the notes of the exception are the events of the run.
     """
     world = World(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     world.verbose = verbose
@@ -55,7 +56,9 @@ def run_seed(
         await workload.start_clients()
         await Nemesis(world, only=faults).inject_faults(torment_s)
         await world.wait_until(
-            lambda: _is_fully_replicated(world), RECOVERY_S, lambda: f"the cluster is whole: {_describe_state(world)}"
+            lambda: _is_fully_replicated(world),
+            RECOVERY_S,
+            lambda: f"all partitions are fully replicated: {_describe_state(world)}",
         )
         await workload.stop_and_check(RECOVERY_S)
         invariants.check_replicas_agree(UNCLEAN)
@@ -66,7 +69,7 @@ def run_seed(
         for line in world.events:
             violation.add_note(line)
         if not verbose:
-            violation.__traceback__ = None  # it references the nodes, which would not be collected
+            violation.__traceback__ = None  # the traceback would prevent the garbage collection of the nodes
             world.collect_garbage()
         raise
     return Summary(
@@ -79,7 +82,7 @@ def run_seed(
 
 
 def _is_fully_replicated(world: World) -> bool:
-    """Whether all machines serve, all nodes have the same image, and all replicas are in sync in it."""
+    """Whether all nodes serve and have the same metadata image, in which all replicas are in sync."""
     machines = world.machines.values()
     if not all(machine.is_serving for machine in machines):
         return False

@@ -1,10 +1,17 @@
 """Runs clients against the simulated cluster and stores their operations in a `History`.
 
-The producers are idempotent producers with acks=all that retry until the end of the run: every record must then be
-acknowledged, and be in the log once, in order, at the acknowledged offset.  A consumer reads all committed records; two
-members of a consumer group read and commit offsets; an admin creates, deletes and recreates topics, deletes records and
-requests leader elections; the client `visitor` writes to topics that the admin deletes, and to the topic with unclean
-leader election.  At the end `History.check` compares the history with the logs.
+The clients of a run are:
+
+- Idempotent producers with acks=all that retry until the end of the run.  Every record must then be
+  acknowledged, and be in the log once, in order, at the acknowledged offset.
+- A consumer that reads all committed records.
+- Two members of a consumer group that read records and commit offsets.
+- An admin client that creates, deletes and recreates topics, deletes records and requests leader
+  elections.
+- The client `visitor`, which writes to topics that the admin client deletes, and to the topic with
+  unclean leader election.
+
+At the end of the run, `History.check` compares the history with the logs.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ _CLIENT_PROPERTIES = {
 
 
 class Workload:
-    """The clients of one run."""
+    """Runs the clients of one simulation run."""
 
     def __init__(
         self, world: World, invariants: Invariants, *, producers: int = 2, only_topics: tuple[str, ...] = ()
@@ -55,7 +62,7 @@ class Workload:
         self._invariants = invariants
         self._topics = topics.choose_topics(Random(f"{world.seed} topics"), only_topics)
         self.partitions = PARTITIONS + [(name, 0) for name in (COMPACTED, RETAINED) if name in self._topics]
-        """The partitions that the producers write and the consumer reads."""
+        """The partitions to which the producers write and from which the consumer reads."""
         self._is_stopping = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._producers = [f"producer-{number}" for number in range(1, producers + 1)]
@@ -67,7 +74,7 @@ class Workload:
         return ClientConfig.from_properties({**properties, **{k.replace("_", "."): v for k, v in more.items()}}, kind)
 
     def start_client(self, name: str, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        """Start a client on a simulated node of its own."""
+        """Start a client on a new simulated node."""
         node = SimulatedNode(name)
         self._tasks[name] = self.world.loop.run_in_node(node, lambda: self.world.loop.create_task(work(name)))
 
@@ -84,7 +91,7 @@ class Workload:
         self.start_client("visitor", self._write_unreliably)
 
     async def stop_and_check(self, timeout_s: float) -> None:
-        """Stop writing; wait until all records are acknowledged, read and committed by the group; check the history."""
+        """Stop the producers, wait until the consumer and the group have read all records, and check the history."""
         self._is_stopping = True
         await self.wait_for_clients([*self._producers, "admin", "visitor"], timeout_s)
         self.start_client("auditor", self._audit)
@@ -94,13 +101,15 @@ class Workload:
         self.history.check(self.final)
 
     async def wait_for_clients(self, names: list[str], timeout_s: float) -> None:
-        """Wait for these clients.  Raises Violation if one fails or times out."""
+        """Wait until the clients `names` finish.  Raises Violation if a client fails or times out."""
 
         def unfinished() -> list[str]:
             return [name for name in names if not self._tasks[name].done()]
 
         await self.world.wait_until(
-            lambda: self._raise_client_errors() and not unfinished(), timeout_s, lambda: f"{unfinished()} finish"
+            lambda: self._raise_client_errors() and not unfinished(),
+            timeout_s,
+            lambda: f"the clients {unfinished()} finish",
         )
 
     def _raise_client_errors(self) -> bool:
@@ -167,7 +176,7 @@ class Workload:
                 await asyncio.sleep(0.1)
 
     async def _read(self, name: str) -> None:
-        """Read every partition from its beginning; check that no record is missing or has changed."""
+        """Read every partition from offset 0; check that no record is missing or has changed."""
         consumer = await self._open(Consumer, self._consumer_config(name))
         consumer.assign(self.partitions)
         positions = dict.fromkeys(self.partitions, 0)
@@ -182,7 +191,10 @@ class Workload:
         await consumer.close()
 
     def _consumer_config(self, name: str, **more: str) -> ClientConfig:
-        """Return a consumer's config; some set client.rack and fetch from the in-sync replica in that rack."""
+        """Return a consumer's config.
+
+        Some consumers set client.rack and fetch from the in-sync replica in their rack.
+        """
         rack = Random(f"{self.world.seed} rack of {name}").choice(("", "rack-1", "rack-2", "rack-3"))
         settings = {
             "auto_offset_reset": "earliest",
@@ -203,13 +215,13 @@ class Workload:
             return []
 
     def _has_read_all(self, positions: dict[TopicPartition, int]) -> bool:
-        """Whether all partitions are read to the end, except those that retention may have shortened."""
+        """Whether all partitions are read to the log end offset, except for the topic with retention."""
         return bool(self.final) and all(
             positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
         )
 
     async def _consume(self, name: str) -> None:
-        """Read and commit as a member of the group; leave and rejoin periodically."""
+        """Read records and commit offsets as a group member that leaves and rejoins periodically."""
         rng = Random(f"{self.world.seed} {name}")
         while not self._is_all_committed():
             end_s = self.world.now_s + rng.uniform(2.0, 8.0)
@@ -267,7 +279,7 @@ class Workload:
         for partition, offset in positions.items():
             commits = self._commits(partition)
             commits.acknowledged = max(commits.acknowledged, offset)
-            # Commits below the acknowledged offset that were attempted earlier must not take effect any more.
+            # Earlier attempts to commit a lower offset must not take effect after the acknowledged commit.
             commits.attempted = {item for item in commits.attempted if item >= commits.acknowledged}
 
     def _is_all_committed(self) -> bool:
@@ -299,7 +311,7 @@ class Workload:
         await admin.close()
 
     async def _change_records_or_leaders(self, admin: Admin, rng: Random) -> None:
-        """Delete records that were read, or request a leader election; the request may fail."""
+        """Delete records that were read, or request a leader election; ignore errors."""
         requests: list[Callable[[], Coroutine[Any, Any, Any]]] = [lambda: admin.elect_leaders(PREFERRED, None)]
         if topics.UNCLEAN in self._topics:
             requests.append(lambda: admin.elect_leaders(UNCLEAN, [(topics.UNCLEAN, 0)]))
@@ -336,7 +348,7 @@ class Workload:
             raise error
 
     async def _attempt(self, call: Coroutine[Any, Any, Any], topic: str, *, exists: bool) -> bool | None:
-        """Make the request; return whether the topic exists afterwards, or None if the request failed."""
+        """Await the request; return whether the topic exists after the request, or None if the request failed."""
         try:
             error = (await call)[topic]
         except ClientError as failure:
@@ -348,7 +360,7 @@ class Workload:
     # -- the end of the run ------------------------------------------------------------------------------------------
 
     async def _audit(self, name: str) -> None:
-        """Read every partition from start to end with a new client."""
+        """Read every partition from offset 0 to the log end offset with a new client."""
         consumer = await self._open(Consumer, self._consumer_config(name, client_rack=""))
         consumer.assign(self.partitions)
         ends = await self._log_end_offsets(consumer)
@@ -358,7 +370,8 @@ class Workload:
         while self.world.now_s < idle_s and any(positions[item] < ends[item] for item in self.partitions):
             if self._collect(name, await self._poll(consumer), positions, found):
                 idle_s = self.world.now_s + 2.0
-        self._collect(name, await self._poll(consumer), positions, found)  # also find records beyond the end offset
+        # Poll once more, to find records beyond the log end offset.
+        self._collect(name, await self._poll(consumer), positions, found)
         await consumer.close()
         self.final = found
 
@@ -375,7 +388,7 @@ class Workload:
     def _collect(
         self, name: str, batches: list[Any], positions: dict[TopicPartition, int], found: dict[TopicPartition, FinalLog]
     ) -> bool:
-        """Add the batches to `found`.  Return False if there were no batches."""
+        """Add the batches to `found`.  Return False if `batches` is empty."""
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns
             self.history.check_next(name, partition, columns.offsets[0], positions[partition])

@@ -1,9 +1,9 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
-A machine outlives its processes.  A killed process is restarted with the current contents of its disk; a failed start
-is retried, as by a process supervisor.  `World` also determines which faults a Kafka cluster must tolerate: `may_kill`
-and `may_lose_power` return whether it must tolerate one more fault (KIP-966: one in-sync replica must have no unclean
-shutdown).
+A machine outlives its processes.  A killed process is restarted with the current contents of its
+disk; a failed start is retried, as by a process supervisor.  `World` also determines which faults a
+Kafka cluster must tolerate: `may_kill` and `may_lose_power` return whether the cluster must tolerate
+one more fault.  According to KIP-966, one in-sync replica must have no unclean shutdown.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NODE_PROPERTIES = {
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """An invariant of the cluster does not hold."""
 
 
 class Machine:
@@ -78,11 +78,11 @@ class Machine:
         self.process: SimulatedNode | None = None
         self.storage: SimulatedStorage | None = None
         self.node: Node | None = None
-        """The node, from its creation until its process ends."""
+        """The running node, from its creation until its process ends; otherwise None."""
         self.should_run = True
         self.is_serving = False
         self.is_stopping = False
-        """Whether a controlled shutdown is in progress, which removes its replicas from the ISR."""
+        """Whether a controlled shutdown is in progress, which removes the machine's replicas from the ISR."""
         self.starts = 0
         self.unclean_shutdown_epoch: int | None = None
         """The broker epoch of an unclean shutdown, until the broker is registered again; otherwise None."""
@@ -94,7 +94,10 @@ class Machine:
 
 
 class World:
-    """The cluster of one run: `nodes` machines with broker and controller, `observers` machines with a broker only."""
+    """The simulated cluster of one run.
+
+    `nodes` machines run a broker and a controller; `observers` machines run only a broker.
+    """
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:
         self.seed = seed
@@ -107,12 +110,13 @@ class World:
             for node_id in range(1, nodes + observers + 1)
         }
         self.image = MetadataImage()
-        """The newest committed image of any node."""
+        """The newest committed metadata image that any node has."""
         self.uncommitted_images: list[MetadataImage] = []
-        """Newer images of controllers: their records may be committed even after the controller has died."""
+        """Newer metadata images of controllers.  The records of these images may be committed even after the
+        controller has died."""
         self.properties = dict(NODE_PROPERTIES)
-        """The configuration of every node."""
-        if seed % 4 == 3:  # small responses, so that a lagging follower pipelines its fetches
+        """The configuration that all nodes share."""
+        if seed % 4 == 3:  # small fetch responses make a lagging follower pipeline its fetches
             self.properties["replica.fetch.max.bytes"] = "500"
         self.events: list[str] = []
         self.verbose = False
@@ -125,10 +129,13 @@ class World:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the simulation until `work` is done.  The `random` module is also seeded.  Raises Violation."""
+        """Run the simulation until `work` is done and return its result.
+
+        The `random` module is seeded during the run.  Raises Violation if an invariant does not hold.
+        """
         state, was_collecting = random.getstate(), gc.isenabled()
         random.seed(self.seed)
-        gc.disable()  # the time of a collection must not depend on earlier runs
+        gc.disable()  # the times of garbage collections would depend on earlier runs
         logged_errors = _LoggedErrors(self)
         try:
             result = self.loop.run(work)
@@ -147,7 +154,10 @@ class World:
 
     @staticmethod
     def collect_garbage() -> None:
-        """Collect the dead nodes silently: their `finally` blocks raise errors, because disk and loop are closed."""
+        """Collect the dead nodes without logging errors.
+
+        Their `finally` blocks raise errors, because their disks and the event loop are closed.
+        """
         hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         logging.disable()
         try:
@@ -161,7 +171,7 @@ class World:
             raise Violation(f"{failure['node']}: {failure.get('message')}: {failure.get('exception')!r}")
 
     def log_event(self, text: str) -> None:
-        """Store an event; the events are printed when a run fails."""
+        """Store an event of the run; the events are printed if the run fails."""
         line = f"{self.loop.now_us / 1e6:9.4f} {text}"
         self.events.append(line)
         if self.verbose:
@@ -172,12 +182,15 @@ class World:
         return self.loop.now_us / 1e6
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float, describe: Callable[[], str]) -> None:
-        """Wait for a condition, which `describe` describes.  Raises Violation on a timeout."""
+        """Wait until `condition` is true; `describe` returns a description of the condition.
+
+        Raises Violation after `timeout_s`, or if a callback has failed.
+        """
         end_s = self.now_s + timeout_s
         while not condition():
             self._check_failures()
             if self.now_s > end_s:
-                raise Violation(f"timed out after {timeout_s:g} s waiting for: {describe()}")
+                raise Violation(f"timed out after {timeout_s:g} s, waiting until {describe()}")
             await asyncio.sleep(0.02)
 
     # -- machines ----------------------------------------------------------------------------------------------------
@@ -189,7 +202,7 @@ class World:
                 yield machine, machine.node
 
     def boot(self, machine: Machine) -> None:
-        """Start the machine's process; restart it when it exits, until the machine is stopped or killed."""
+        """Start a process on the machine; restart it when it exits, until the machine is stopped or killed."""
         machine.should_run = True
         if machine.process is not None:
             return
@@ -257,7 +270,7 @@ class World:
             storage.sync_directory(_DIRECTORY)
 
     def _on_process_exit(self, machine: Machine, process: SimulatedNode) -> None:
-        """Restart a process that exited by itself, unless its machine was stopped."""
+        """Restart a machine's process that has exited, unless the machine was stopped."""
         if machine.process is process:
             if machine.is_serving:
                 self._mark_unclean(machine)
@@ -276,7 +289,7 @@ class World:
             self.network.on_process_exit(process, silently=silently)
 
     def run_on_machine(self, machine: Machine, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task in the machine's process; its result is ignored."""
+        """Start a task in the machine's process; the task's result is ignored."""
         assert machine.process is not None
         self.loop.run_in_node(machine.process, lambda: self.loop.create_task(work))
 
@@ -287,7 +300,10 @@ class World:
         return -1 if broker is None else broker.epoch
 
     def record_committed_image(self, image: MetadataImage) -> None:
-        """Store a node's committed image if it is newer, and clear the unclean shutdowns of re-registered brokers."""
+        """Store a node's committed image if it is newer than the stored image.
+
+        If a broker has registered again in the image, also clear the machine's unclean shutdown.
+        """
         if image.offset <= self.image.offset:
             return
         before, self.image = self.image, image
@@ -302,7 +318,7 @@ class World:
                 machine.unclean_shutdown_epoch, machine.lost_power = None, False
 
     def record_uncommitted_image(self, image: MetadataImage) -> None:
-        """Store the image of a controller that has started to append its changes to the log."""
+        """Store a controller's image whose changes the controller has started to append to the log."""
         if image.offset > self.image.offset:
             self.uncommitted_images.append(image)
 
@@ -318,17 +334,19 @@ class World:
                     )
 
     def _count_members(self, partition: PartitionImage) -> tuple[int, int]:
-        """Count ISR and ELR members: (those without an unclean shutdown, those that lost power)."""
+        """Return how many ISR and ELR members had no unclean shutdown, and how many lost power."""
         members = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
         machines = [self.machines[replica] for replica in members]
         clean = sum(machine.unclean_shutdown_epoch is None and not machine.is_stopping for machine in machines)
         return clean, sum(machine.lost_power for machine in machines)
 
     def _is_tolerable(self) -> bool:
-        """Whether each partition has an ISR or ELR member without an unclean shutdown, or no member that lost power.
+        """Whether the cluster tolerates the current faults.
 
-        This must hold in the committed image and in the uncommitted images, because any of them may become current.
-        The topic with unclean leader election is exempt: its records may be lost.
+        Each partition must have an ISR or ELR member without an unclean shutdown, or no member that lost
+        power.  This must hold in the committed image and in the uncommitted images, because any of these
+        images may become the current image.  The topic with unclean leader election is exempt: its
+        records may be lost.
         """
         for image in (self.image, *self.uncommitted_images):
             for topic in image.topics.values():
@@ -356,7 +374,7 @@ class World:
         return self._must_tolerate(machine, power=True)
 
     def kill(self, machine: Machine) -> None:
-        """Kill the process with SIGKILL: no cleanup runs, and the page cache keeps what was written."""
+        """Kill the process with SIGKILL: no cleanup runs, and the page cache keeps the written data."""
         self.log_event(f"{machine.name} is killed")
         machine.should_run = False
         self._mark_unclean(machine)
@@ -377,19 +395,19 @@ class World:
             machine.unclean_shutdown_epoch = self._broker_epoch(machine)
 
     def pause(self, machine: Machine) -> None:
-        """Pause the process (SIGSTOP)."""
+        """Pause the machine's process with SIGSTOP."""
         if machine.process is not None:
             self.log_event(f"{machine.name} is paused (SIGSTOP)")
             self.loop.pause(machine.process)
 
     def resume(self, machine: Machine) -> None:
-        """Resume the process (SIGCONT)."""
+        """Resume the machine's process with SIGCONT."""
         if machine.process is not None and machine.process.is_paused:
             self.log_event(f"{machine.name} is resumed (SIGCONT)")
             self.loop.resume(machine.process)
 
     async def stop(self, machine: Machine) -> None:
-        """Stop the process with SIGTERM, or with SIGKILL after a timeout."""
+        """Stop the machine's process with SIGTERM, or with SIGKILL after a timeout."""
         node, process = machine.node, machine.process
         if node is None or process is None or not machine.is_serving:
             return
@@ -439,7 +457,7 @@ class _LoggedErrors(logging.Handler):
                 print(logging.Formatter().formatException(record.exc_info), file=sys.stderr)
 
     def check(self) -> None:
-        """Raises Violation for the first exception."""
+        """Raise Violation for the first exception that a node logged, if any."""
         if self._found:
             raise Violation(self._found[0])
 

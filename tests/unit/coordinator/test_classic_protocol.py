@@ -33,7 +33,7 @@ def test_join_without_member_id_returns_member_id_required_and_a_member_id() -> 
     assert [member.member_id for member in joined.members] == [rejected.member_id]
 
 
-def test_join_group_before_version_4_requires_no_member_id() -> None:
+def test_join_before_version_4_requires_no_member_id() -> None:
     driver = GroupDriver()
     token = driver.join(version=3)
     driver.run_due_timers()
@@ -67,7 +67,7 @@ def test_initial_rebalance_delay_is_extended_when_another_member_joins() -> None
     driver.advance(2_000)
     _, second = driver.join_new_member(rebalance_ms=10_000)
     driver.advance(1_000)
-    assert first not in driver.responses, "a member joined during the delay, so it is extended once"
+    assert first not in driver.responses, "a member joined during the delay, so the delay is extended once"
     driver.advance(3_000)
     assert first in driver.responses
     assert second in driver.responses
@@ -119,7 +119,7 @@ def test_invalid_join_does_not_create_a_group() -> None:
     assert not driver.log
 
 
-def test_members_vote_among_the_protocols_that_all_of_them_support() -> None:
+def test_members_elect_a_protocol_that_all_members_support() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     offered = [{"a": b"a0", "b": b"b0", "x": b""}, {"b": b"b1", "a": b"a1"}, {"b": b"b2", "a": b"a2", "y": b""}]
     joins = [driver.join_new_member(protocols=offer) for offer in offered]
@@ -150,7 +150,7 @@ def test_join_error_has_empty_protocol_name_before_version_7_and_null_from_versi
 # -- rebalancing
 
 
-def test_g1_second_member_joins_a_stable_group_and_both_members_receive_assignments() -> None:
+def test_second_member_joins_a_stable_group_and_both_members_receive_assignments() -> None:
     """Both members receive their assignments within the first member's session timeout."""
     driver = GroupDriver()
     (first,) = driver.create_stable_group()
@@ -222,8 +222,8 @@ def test_join_of_a_new_member_during_completing_rebalance_starts_another_rebalan
     assert third in driver.group.members
 
 
-def test_repeated_join_completes_the_previous_join_of_the_member() -> None:
-    """Responses on a connection are sent in order, so an abandoned JoinGroup must not block the requests after it."""
+def test_repeated_join_completes_the_pending_join_of_the_member() -> None:
+    """Responses on a connection are sent in order, so an abandoned JoinGroup must not block later requests."""
     driver = GroupDriver()
     first, _ = driver.create_stable_group(2)
     superseded = driver.join(first)
@@ -241,7 +241,7 @@ def test_join_of_a_full_group_returns_group_max_size_reached() -> None:
     assert list(driver.group.members) == members
 
 
-def test_loaded_group_above_the_maximum_size_rebalances_and_shrinks() -> None:
+def test_group_above_its_maximum_size_rebalances_and_shrinks_after_it_is_loaded() -> None:
     driver = GroupDriver()
     members = driver.create_stable_group(3)
     driver.config = GroupConfig(initial_rebalance_delay_ms=0, max_size=2)
@@ -255,7 +255,7 @@ def test_loaded_group_above_the_maximum_size_rebalances_and_shrinks() -> None:
 # -- assignments
 
 
-def test_failed_append_of_an_assignment_fails_the_sync_and_rebalances() -> None:
+def test_sync_whose_assignments_cannot_be_appended_fails_and_rebalances() -> None:
     driver = GroupDriver()
     member, token = driver.join_new_member()
     driver.run_due_timers()
@@ -313,7 +313,7 @@ def test_members_that_do_not_sync_within_the_rebalance_timeout_are_removed() -> 
     assert driver.heartbeat(follower, generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_g7_metadata_and_assignments_of_any_protocol_type_are_returned_unchanged() -> None:
+def test_metadata_and_assignments_of_any_protocol_type_are_returned_unchanged() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     metadata = [os.urandom(300) for _ in range(3)]
     joins = [
@@ -333,7 +333,7 @@ def test_g7_metadata_and_assignments_of_any_protocol_type_are_returned_unchanged
 # -- sessions
 
 
-def test_g3_member_without_heartbeats_is_removed_exactly_at_its_session_timeout() -> None:
+def test_member_without_heartbeats_is_removed_exactly_at_its_session_timeout() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2, session_ms=10_000)
     driver.advance(5_000)
@@ -347,7 +347,7 @@ def test_g3_member_without_heartbeats_is_removed_exactly_at_its_session_timeout(
     assert driver.responses[driver.join(first)].generation_id == 2
 
 
-def test_g3_member_with_a_pending_join_needs_no_heartbeat() -> None:
+def test_member_with_a_pending_join_needs_no_heartbeat() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2, session_ms=10_000, rebalance_ms=60_000)
     token = driver.join(first, rebalance_ms=60_000)
@@ -454,7 +454,7 @@ def test_leave_removes_a_pending_member() -> None:
 # -- static members
 
 
-def test_g6_rejoin_of_a_static_member_does_not_rebalance() -> None:
+def test_rejoin_of_a_static_member_does_not_rebalance() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     joins = [driver.join(instance=name) for name in ("a", "b")]
     driver.advance(10)
@@ -502,7 +502,7 @@ def test_static_member_with_changed_metadata_rebalances_only_if_the_protocol_cha
     driver.sync(member, 1, {member: b"A"}, instance="a")
     assert driver.responses[driver.join(instance="a", protocols=CHANGED)].generation_id == 1
     changed = driver.join(instance="a", protocols={"other": b"", "range": b""})
-    assert driver.responses[changed].generation_id == 2, "the elected protocol changes: rebalance"
+    assert driver.responses[changed].generation_id == 2, "the elected protocol changes, so the group rebalances"
 
 
 def test_static_member_that_misses_a_rebalance_stays_until_its_session_timeout() -> None:
@@ -577,7 +577,7 @@ def test_list_groups_filters_by_state_and_type() -> None:
     assert len(listed(types={"classic"})) == 2
 
 
-def test_g10_group_with_members_cannot_be_deleted() -> None:
+def test_group_with_members_cannot_be_deleted() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group()
     driver.commit({("t", 0): 1}, member, 1)
@@ -593,7 +593,7 @@ def test_g10_group_with_members_cannot_be_deleted() -> None:
 # -- failover
 
 
-def test_g4_stable_group_survives_a_coordinator_restart() -> None:
+def test_stable_group_survives_a_coordinator_restart() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2, session_ms=10_000)
     driver.restart()
@@ -606,7 +606,7 @@ def test_g4_stable_group_survives_a_coordinator_restart() -> None:
 
 
 @pytest.mark.parametrize("state", ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"])
-def test_g4_members_rejoin_after_a_failover_in_any_group_state(state: str) -> None:
+def test_members_rejoin_after_a_coordinator_failover_in_any_group_state(state: str) -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     driver.commit({("t", 0): 5}, first, 1)

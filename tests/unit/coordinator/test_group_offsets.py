@@ -1,4 +1,4 @@
-"""Tests of committing, fetching, deleting and expiring offsets."""
+"""Tests of the requests that commit, fetch and delete group offsets, and of the expiration of offsets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_commit_of_a_non_member_to_a_group_with_members_is_rejected() -> None:
     assert driver.commit({("t", 0): 5}) == OK
 
 
-def test_g5_commit_with_wrong_generation_is_rejected() -> None:
+def test_commit_with_wrong_generation_is_rejected() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group()
     for generation in (0, 2, -1):
@@ -51,7 +51,7 @@ def test_g5_commit_with_wrong_generation_is_rejected() -> None:
     assert driver.commit({("t", 0): 5}, member, 1) == OK
 
 
-def test_g5_commit_with_current_generation_is_accepted_while_preparing_rebalance() -> None:
+def test_commit_with_current_generation_is_accepted_in_preparing_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     join = driver.join(second, protocols={"range": b"new"})
@@ -83,7 +83,7 @@ def test_commit_whose_append_fails_does_not_change_the_offset() -> None:
 # -- stored values
 
 
-def test_g8_fetch_returns_committed_metadata_and_leader_epoch() -> None:
+def test_fetch_returns_committed_metadata_and_leader_epoch() -> None:
     driver = GroupDriver()
     driver.commit({("t", 3): 5}, metadata="a note, ☃", leader_epoch=11)
     assert fetch_one(driver, "t", 3) == (5, 11, "a note, ☃")
@@ -93,7 +93,7 @@ def test_g8_fetch_returns_committed_metadata_and_leader_epoch() -> None:
     assert fetch_one(driver, "t", 3) == (6, -1, "")
 
 
-def test_fetch_of_a_partition_without_commit_returns_minus_one() -> None:
+def test_fetch_of_a_partition_without_committed_offset_returns_minus_one() -> None:
     driver = GroupDriver()
     assert fetch_one(driver, "t", 0) == (-1, -1, "")
     driver.commit({("t", 1): 5})
@@ -110,7 +110,7 @@ def test_commit_with_too_large_metadata_is_rejected() -> None:
 # -- deleting
 
 
-def test_g10_offsets_of_subscribed_topic_cannot_be_deleted() -> None:
+def test_offsets_of_a_subscribed_topic_cannot_be_deleted() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group(protocols={"range": consumer_subscription("t")})
     driver.commit({("t", 0): 5, ("u", 0): 6}, member, 1)

@@ -15,17 +15,17 @@ from headrace_broker.coordinator.groups.records import (
 from headrace_broker.protocol.errors import ProtocolError
 from support.groups import GroupDriver
 
-# group "g", topic "t", partition 7
+# The key contains group "g", topic "t" and partition 7.
 OFFSET_KEY = bytes.fromhex("0001 0001 67 0001 74 00000007")
 
 
-def test_offset_is_encoded_as_version_3() -> None:
+def test_committed_offset_is_encoded_in_version_3() -> None:
     key, value = encode_record(offset_record("g", "t", 7, CommittedOffset(5, 2, "m", 1000)))
     assert key == OFFSET_KEY
     assert value == bytes.fromhex("0003 0000000000000005 00000002 0001 6d 00000000000003e8")
 
 
-def test_offset_with_expire_timestamp_is_encoded_as_version_1() -> None:
+def test_committed_offset_with_expire_timestamp_is_encoded_in_version_1() -> None:
     _, value = encode_record(offset_record("g", "t", 7, CommittedOffset(5, 2, "m", 1000, 2000)))
     assert value == bytes.fromhex("0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0")
 
@@ -41,7 +41,7 @@ def test_tombstone_is_encoded_with_a_null_value() -> None:
         ("0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0", CommittedOffset(5, -1, "m", 1000, 2000)),
         ("0002 0000000000000005 0001 6d 00000000000003e8", CommittedOffset(5, -1, "m", 1000)),
         ("0003 0000000000000005 00000002 0001 6d 00000000000003e8", CommittedOffset(5, 2, "m", 1000)),
-        # version 4 is a flexible version and contains a topic id
+        # Version 4 is a flexible version and contains a topic id.
         (
             "0004 0000000000000005 00000002 02 6d 00000000000003e8 01 00 10" + "ab" * 16,
             CommittedOffset(5, 2, "m", 1000),
@@ -49,13 +49,13 @@ def test_tombstone_is_encoded_with_a_null_value() -> None:
     ],
 )
 @pytest.mark.parametrize("key_type", ["0000", "0001"])
-def test_all_versions_of_an_offset_are_decoded(value: str, expected: CommittedOffset, key_type: str) -> None:
+def test_committed_offset_is_decoded_from_every_version(value: str, expected: CommittedOffset, key_type: str) -> None:
     record = decode_record(bytes.fromhex(key_type) + OFFSET_KEY[2:], bytes.fromhex(value))
     assert record is not None
     assert committed_offset(record.value) == expected  # type: ignore[arg-type]
 
 
-def test_group_metadata_is_encoded_as_version_3() -> None:
+def test_group_metadata_is_encoded_in_version_3() -> None:
     driver = GroupDriver()
     driver.now_ms = 1000
     (member,) = driver.create_stable_group(

@@ -1,4 +1,8 @@
-"""Tests of GroupCoordinator on an event loop: commits, pending requests, loading, unloading, disconnected clients."""
+"""Tests of GroupCoordinator on an event loop with virtual time.
+
+They cover offset commits, pending requests, loading and unloading of partitions, and disconnected
+clients.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,8 @@ def run_scenario(
 
 
 def commit(offset: int, group: str = "g") -> OffsetCommitRequest:
-    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m")
-    return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[part])])
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m")
+    return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])])
 
 
 async def fetch(coordinator: GroupCoordinator, group: str = "g") -> int:
@@ -88,7 +92,7 @@ async def join_new_member(coordinator: GroupCoordinator, **options: Any) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  a timer of the coordinator changes it, there is no event to wait for
+    while not condition():  # noqa: ASYNC110  the coordinator's timers change the condition and set no event
         await asyncio.sleep(0.005)
 
 
@@ -119,7 +123,7 @@ def test_member_can_join_sync_heartbeat_commit_and_fetch() -> None:
 async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """Start an offset commit whose record is appended but not committed, and an offset fetch."""
+    """Start an OffsetCommit whose record is appended but not committed, and an OffsetFetch."""
     topic.advances_high_watermark = False
     stored_commit = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
     await asyncio.sleep(0.01)
@@ -144,7 +148,7 @@ def test_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset() ->
 
 
 def test_pending_reads_do_not_return_offsets_appended_after_the_request() -> None:
-    """A pending read returns the state at the time of the request; later offsets are uncommitted and may be lost."""
+    """A pending read returns the offsets at the time of the request; later offsets may be lost in a failover."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
@@ -166,7 +170,7 @@ def test_pending_reads_do_not_return_offsets_appended_after_the_request() -> Non
     run_scenario(scenario)
 
 
-def test_commit_not_replicated_within_the_timeout_returns_coordinator_not_available() -> None:
+def test_commit_not_replicated_within_the_commit_timeout_returns_coordinator_not_available() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
         assert error_of(await coordinator.commit_offsets(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -185,10 +189,10 @@ def test_commits_of_one_event_loop_iteration_share_a_batch() -> None:
     run_scenario(scenario)
 
 
-def test_large_commit_is_split_into_batches() -> None:
+def test_large_offset_commit_is_split_into_batches() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
-        parts = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(1000)]
-        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=parts)])
+        partitions = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(1000)]
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)])
         await coordinator.commit_offsets(request, 9)
         batches = topic.batches[coordinator_partition("g", PARTITIONS)]
         assert len(batches) > 10
@@ -298,7 +302,7 @@ def test_unload_completes_pending_requests_with_not_coordinator() -> None:
 
 @pytest.mark.parametrize("loses_leadership", [True, False])
 def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
-    """The broker loses leadership while reads are pending, or the high watermark does not advance in time."""
+    """The broker loses leadership while reads are pending, or the commit timeout expires."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
@@ -319,7 +323,7 @@ def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: b
 
 
 def test_requests_between_leader_change_and_unload_return_not_coordinator() -> None:
-    """The metadata image already has another leader, but the coordinator partition is not unloaded yet."""
+    """The metadata image already has a new leader, but the coordinator has not unloaded the partition yet."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic_without_partitions = OffsetsTopic(1, MetadataImage, PartitionTable(1, not_called, not_called), not_called)
@@ -347,7 +351,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_of_an_unreadable_partition_does_not_raise_and_logs_corruption(
+def test_load_of_an_unreadable_partition_does_not_raise_and_logs_only_corruption(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
@@ -430,7 +434,7 @@ def test_load_removes_offsets_of_topics_deleted_before_a_crash() -> None:
     run_scenario(scenario)
 
 
-def test_names_too_long_for_a_record_are_rejected() -> None:
+def test_requests_with_names_too_long_for_a_record_are_rejected() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         long_name = "x" * 40_000
         assert error_of(await coordinator.commit_offsets(commit(1, long_name), 9)) is ErrorCode.INVALID_GROUP_ID
@@ -447,7 +451,7 @@ def test_names_too_long_for_a_record_are_rejected() -> None:
     run_scenario(scenario)
 
 
-def test_commit_that_cannot_be_encoded_does_not_fail_later_commits(caplog: pytest.LogCaptureFixture) -> None:
+def test_offset_commit_that_cannot_be_encoded_does_not_fail_later_commits(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         invalid = commit(1)
         invalid.topics[0].name = "x" * 40_000

@@ -16,7 +16,7 @@ from headrace_broker.coordinator.placement import coordinator_partition, java_ha
         ("\U0001f600", 0xD83D * 31 + 0xDE00),
     ],
 )
-def test_java_hash_equals_string_hash_code_of_java(text: str, code: int) -> None:
+def test_java_hash_equals_the_hash_code_of_a_java_string(text: str, code: int) -> None:
     assert java_hash(text) == code
 
 

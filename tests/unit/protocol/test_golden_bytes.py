@@ -1,4 +1,4 @@
-"""Checks the exact bytes of a few messages, derived by hand from the protocol's specification."""
+"""Compares encoded messages with bytes that were derived by hand from the protocol's specification."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ GOLDEN: list[tuple[Message, int, str]] = [
         0,
         "01 00000001 01 02 74 00000002 00 00",
     ),
-    # This version is new in Kafka 4.4, which neither oracle of the property tests supports.
+    # The property tests do not check this version: it is new in Kafka 4.4, and the implementations that
+    # the property tests compare with do not support it.
     (
         DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=134, error_message="no")]),
         3,

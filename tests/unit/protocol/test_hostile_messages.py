@@ -1,4 +1,4 @@
-"""Tests of malformed input: truncated, oversized and random bytes raise only DecodeError and use bounded memory."""
+"""Tests of malformed input: truncated, oversized and random bytes raise only DecodeError and use little memory."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_random_and_corrupted_bytes_raise_only_decode_error(message: type[Messag
         read = decoder(message, version)
         data = encode_joined(random_message(message, version, rng), version)[:2000]
         for _ in range(10):
-            damaged = bytearray(data or b"\0")
+            corrupted = bytearray(data or b"\0")
             for _ in range(rng.randint(1, 4)):
-                damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
-            for attempt in (bytes(damaged), rng.randbytes(rng.randint(0, 60))):
+                corrupted[rng.randrange(len(corrupted))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+            for attempt in (bytes(corrupted), rng.randbytes(rng.randint(0, 60))):
                 try:
                     read(attempt, 0)
                 except DecodeError:
@@ -60,7 +60,7 @@ def test_random_and_corrupted_bytes_raise_only_decode_error(message: type[Messag
 @pytest.mark.parametrize(
     "fill", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x00\x7f\xff\xff\xff", b"\xfe\xff\xff\xff\x0f"]
 )
-def test_huge_lengths_allocate_no_memory(message: type[Message], fill: bytes) -> None:
+def test_message_with_huge_length_allocates_little_memory(message: type[Message], fill: bytes) -> None:
     tracemalloc.start()
     try:
         for version in range(message.__versions__[0], message.__versions__[1] + 1):
@@ -99,22 +99,22 @@ def test_decode_error_names_message_version_field_and_position() -> None:
     assert "Error reading value of length 100, only 24 bytes available" in str(error)
 
 
-def test_null_in_non_nullable_field_raises() -> None:
+def test_null_in_non_nullable_field_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="field topics, at byte 4: non-nullable field was serialized as null"):
         decode(MetadataRequest, 0, b"\xff\xff\xff\xff")
 
 
-def test_invalid_utf8_raises() -> None:
+def test_invalid_utf8_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match=r"field topics\.name.*utf-8"):
         decode(MetadataRequest, 0, b"\x00\x00\x00\x01\x00\x01\xff")
 
 
-def test_array_longer_than_the_message_raises() -> None:
+def test_array_longer_than_the_message_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="Error reading array of size 3, only 5 bytes available"):
         decode(MetadataRequest, 0, b"\x00\x00\x00\x03\x00\x01a\x00\x00")
 
 
-def test_tagged_field_with_wrong_size_raises() -> None:
+def test_tagged_field_with_wrong_size_raises_decode_error() -> None:
     good = encode_joined(FetchRequest(cluster_id="abc"), 12)
     assert good.endswith(b"\x01\x00\x04\x04abc")
     with pytest.raises(
@@ -123,7 +123,7 @@ def test_tagged_field_with_wrong_size_raises() -> None:
         decode(FetchRequest, 12, good[:-5] + b"\x05\x04abc\x00")
 
 
-def test_unterminated_varint_raises() -> None:
+def test_unterminated_varint_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="a varint of more than 32 bits"):
         decode(MetadataRequest, 9, b"\xff" * 20)
 
@@ -139,7 +139,7 @@ def test_decoder_ignores_bytes_after_the_message() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 2, 14, 1000])
-def test_unknown_version_raises(version: int) -> None:
+def test_unknown_version_raises_decode_error_or_encode_error(version: int) -> None:
     with pytest.raises(DecodeError, match=f"ProduceRequest version {version}.*3 to 13"):
         decode(ProduceRequest, version, b"")
     with pytest.raises(EncodeError, match="the supported versions are 3 to 13"):

@@ -1,4 +1,4 @@
-"""Tests of message objects, version ranges, and the table of APIs."""
+"""Tests of message classes, version ranges, and the table of APIs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_version_range_is_parsed(text: str, expected: tuple[int, int]) -> None:
     assert parse_versions(text) == expected
 
 
-def test_messages_have_defaults_equality_and_repr() -> None:
+def test_messages_have_default_values_equality_and_repr() -> None:
     assert MetadataRequest() == MetadataRequest(topics=[], allow_auto_topic_creation=True)
     assert MetadataRequest() != MetadataRequest(topics=None)
     assert MetadataRequest() != FetchRequest()
@@ -62,7 +62,7 @@ def test_decoded_default_struct_is_read_only() -> None:
         request.replica_state.replica_id = 1
 
 
-def test_unknown_field_name_raises() -> None:
+def test_unknown_field_name_raises_type_error_or_attribute_error() -> None:
     with pytest.raises(TypeError, match="topicz"):
         MetadataRequest(topicz=[])  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
@@ -96,7 +96,7 @@ def test_every_message_module_is_imported_for_type_checkers() -> None:
     assert {messages.module_name(api.name) for api in API.values()} == {path.stem for path in package.glob("[a-z]*.py")}
 
 
-def test_importing_the_package_loads_no_messages() -> None:
+def test_import_of_the_package_loads_no_message_modules() -> None:
     program = (
         "import sys\n"
         "from headrace_broker.protocol import apis, codec, errors, framing, messages\n"

@@ -1,4 +1,4 @@
-"""Tests of framing: sizes, header versions, and errors for malformed headers."""
+"""Tests of frames: size prefixes, header versions, and errors for malformed headers."""
 
 from __future__ import annotations
 
@@ -107,24 +107,24 @@ def test_records_are_decoded_as_views_of_the_frame() -> None:
 
 
 @pytest.mark.parametrize("length", range(13))
-def test_truncated_request_header_raises(length: int) -> None:
+def test_truncated_request_header_raises_protocol_error(length: int) -> None:
     frame = unframed(encode_request(1, "me", HeartbeatRequest(), 4))
     with pytest.raises(ProtocolError, match=r"header|client id"):
         parse_request_header(frame[:length])
 
 
 @pytest.mark.parametrize("length", range(5))
-def test_truncated_response_header_raises(length: int) -> None:
+def test_truncated_response_header_raises_protocol_error(length: int) -> None:
     frame = unframed(encode_response(1, HeartbeatResponse(), 4))
     with pytest.raises(ProtocolError, match="header"):
         parse_response_header(frame[:length], ApiKey.HEARTBEAT, 4)
 
 
-def test_unknown_api_key_raises() -> None:
+def test_unknown_api_key_raises_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="Unknown API key 999"):
         parse_request_header(struct.pack(">hhih", 999, 0, 1, -1))
 
 
-def test_client_id_with_invalid_utf8_raises() -> None:
+def test_client_id_with_invalid_utf8_raises_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="Error parsing request header"):
         parse_request_header(struct.pack(">hhih2s", 12, 0, 1, 2, b"\xff\xfe"))

@@ -1,4 +1,4 @@
-"""Tests of the on-disk format of metadata, group, transaction and control records."""
+"""Tests of the format in which metadata, group, transaction and control records are stored."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_metadata_records_are_encoded_in_newest_version_by_default() -> None:
         ("01 02 00 02", "TopicRecord version 0, field name"),
     ],
 )
-def test_malformed_metadata_records_raise(value: str, expected_error: str) -> None:
+def test_malformed_metadata_record_raises_decode_error(value: str, expected_error: str) -> None:
     with pytest.raises(DecodeError, match=expected_error):
         decode_metadata_record(bytes.fromhex(value.replace(" ", "")))
 
@@ -111,7 +111,7 @@ def test_offset_key_of_version_0_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x63abc"])
-def test_unknown_record_key_raises(key: bytes) -> None:
+def test_truncated_or_unknown_record_key_raises_decode_error(key: bytes) -> None:
     with pytest.raises(DecodeError, match=r"expected at least 2 bytes|unknown type 99"):
         decode_key(GROUP_KEYS, key)
 
@@ -158,7 +158,7 @@ def test_leader_change_message_round_trips() -> None:
     assert decode_control_value(ControlType.LEADER_CHANGE, data) == message
 
 
-def test_unknown_control_record_type_is_returned_and_malformed_key_raises() -> None:
+def test_unknown_control_record_type_is_returned_and_malformed_key_raises_protocol_error() -> None:
     assert decode_control_type(b"\x00\x00\x00\x63") == 99
     for key in (b"", b"\x00\x00\x00", b"\xff\xff\x00\x01"):
         with pytest.raises(ProtocolError, match="control record"):

@@ -1,4 +1,4 @@
-"""Tests of the text format of UUIDs."""
+"""Tests of the string format of UUIDs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Consumer groups and their offsets: the state of the groups in one partition of `__consumer_offsets`."""
+"""Implements the group coordinator's shard: the classic groups and committed offsets of one partition."""

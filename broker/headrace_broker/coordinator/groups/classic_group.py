@@ -1,11 +1,12 @@
-"""A group of the classic protocol: its state and its members.
+"""Defines ClassicGroup, a group of the classic protocol with its state and members.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
                ^  a join, leave or session expiry rebalances      |
 
-PreparingRebalance collects JoinGroup requests until the join phase ends and the next generation starts.
-CompletingRebalance waits for the leader's assignments.  In Stable the assignments are in the log.  This module holds
-the data and its invariants; `rebalance` performs the state transitions.  Metadata and assignments are opaque bytes.
+In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the
+next generation starts.  In CompletingRebalance, it waits for the leader's assignments.  In Stable,
+the assignments are in the log.  This module holds the group's data and invariants; `rebalance`
+performs the state transitions.  The members' metadata and assignments are opaque bytes.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ class PendingRequest:
 
 
 class Member:
-    """A member of a classic group.  A member is new until its first JoinGroup completes.  Afterwards, its session does
-    not expire while one of its JoinGroup or SyncGroup requests is pending."""
+    """A member of a classic group.
+
+    A member is new until its first JoinGroup request completes.  Afterwards, its session does not
+    expire while one of its JoinGroup or SyncGroup requests is pending.
+    """
 
     __slots__ = (
         "assignment",
@@ -81,7 +85,7 @@ class Member:
         self.client_host = client_host
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols  # name -> metadata, in the member's order of preference
+        self.protocols = protocols  # maps protocol names to metadata, in the member's order of preference
         self.assignment = assignment
         self.awaiting_join: PendingRequest | None = None
         self.awaiting_sync: PendingRequest | None = None
@@ -89,8 +93,10 @@ class Member:
 
     @property
     def is_alive_without_heartbeat(self) -> bool:
-        """Whether a pending request prevents the session from expiring; false for a new member, whose first join has a
-        timeout of its own."""
+        """Whether a pending request prevents the member's session from expiring.
+
+        False for a new member, because its first JoinGroup request has a separate timeout.
+        """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
@@ -99,7 +105,7 @@ class Member:
 
 
 class ClassicGroup:
-    """The state and the members of one group, used by one shard.  `members` is in the order in which they joined."""
+    """The state and the members of one group.  `members` is in the order in which the members joined."""
 
     __slots__ = (
         "_protocol_counts",
@@ -131,12 +137,12 @@ class ClassicGroup:
         self.generation_id = 0
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}  # group instance id -> member id
+        self.static_members: dict[str, str] = {}  # maps group instance ids to member ids
         self.pending_joins: set[str] = set()  # member ids returned with MEMBER_ID_REQUIRED and not used yet
-        self.pending_syncs: set[str] = set()  # members of this generation that have not sent SyncGroup
-        self.subscribed_topics: frozenset[str] | None = None  # None: unknown
+        self.pending_syncs: set[str] = set()  # ids of the members that have not sent SyncGroup in this generation
+        self.subscribed_topics: frozenset[str] | None = None  # None if the subscriptions are unknown
         self.new_member_added = False
-        self.initial_delay_left_ms: int | None = None  # None: not in an initial rebalance
+        self.initial_delay_left_ms: int | None = None  # None if the group is not in its initial rebalance
         self.awaiting_join_count = 0
         self._protocol_counts: Counter[str] = Counter()
 
@@ -180,7 +186,8 @@ class ClassicGroup:
         """Return the member with this member id and instance id.
 
         Raises:
-            ApiError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance id belongs to another member.
+            ApiError: UNKNOWN_MEMBER_ID, if the group has no such member; FENCED_INSTANCE_ID, if the
+                instance id belongs to another member.
         """
         if group_instance_id is not None:
             current_id = self.static_members.get(group_instance_id)
@@ -196,7 +203,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member; the caller has checked `supports`."""
+        """Add a member whose protocols `supports` has accepted."""
         if not self.members:
             self.protocol_type = protocol_type
         if member.group_instance_id is not None:
@@ -208,7 +215,10 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending member id; if it was the leader, the oldest member becomes the leader."""
+        """Remove a member or a pending member id.
+
+        If the removed member was the leader, the member that joined first becomes the leader.
+        """
         member = self.members.pop(member_id, None)
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
@@ -231,14 +241,14 @@ class ClassicGroup:
         member.session_timeout_ms = session_timeout_ms
 
     def set_pending_join(self, member: Member, pending: PendingRequest) -> PendingRequest | None:
-        """Store the member's pending JoinGroup; return the pending JoinGroup that it replaces, if any."""
+        """Store the member's pending JoinGroup request and return the request that it replaces, if any."""
         superseded = self.pop_pending_join(member)
         member.awaiting_join = pending
         self.awaiting_join_count += 1
         return superseded
 
     def pop_pending_join(self, member: Member) -> PendingRequest | None:
-        """Remove and return the member's pending JoinGroup."""
+        """Remove and return the member's pending JoinGroup request."""
         pending = member.awaiting_join
         if pending is not None:
             member.awaiting_join = None
@@ -246,8 +256,10 @@ class ClassicGroup:
         return pending
 
     def replace_static_member(self, member: Member, new_member_id: str) -> None:
-        """Change a static member's id; the member keeps its place in the join order, its assignment and its leadership
-        (KIP-345)."""
+        """Change a static member's id to `new_member_id` (KIP-345).
+
+        The member keeps its place in the join order, its assignment and its leadership.
+        """
         old_member_id = member.member_id
         member.member_id = new_member_id
         self.members = {m.member_id: m for m in self.members.values()}
@@ -268,7 +280,7 @@ class ClassicGroup:
         self.state_timestamp_ms = now_ms
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it has joined, otherwise elect the first member that has joined.
+        """Keep the group leader if it has joined, otherwise elect the first member that has joined.
 
         Return False if no member has joined.
         """
@@ -302,7 +314,11 @@ class ClassicGroup:
         self.update_subscribed_topics()
 
     def update_subscribed_topics(self) -> None:
-        """Read the subscribed topics from the members' metadata; None unless the protocol type is `consumer`."""
+        """Set `subscribed_topics` from the members' metadata.
+
+        If the protocol type is not `consumer`, or the metadata cannot be parsed, the topics are
+        unknown.
+        """
         if not self.uses_consumer_protocol or (self.members and self.protocol_name is None):
             self.subscribed_topics = None
         else:

@@ -1,7 +1,8 @@
-"""JoinGroup of the classic protocol (KIP-62, KIP-345 static members, KIP-394 member ids, KIP-814 skip_assignment).
+"""Handles the JoinGroup requests of the classic protocol.
 
-A new member, or a member with changed metadata, triggers a rebalance.  The member's JoinGroup request is pending until
-the join phase ends.
+A new member, or a member with changed metadata, triggers a rebalance (KIP-62).  The member's
+JoinGroup request is pending until the join phase ends.  Static members (KIP-345), the error
+MEMBER_ID_REQUIRED (KIP-394) and `skip_assignment` (KIP-814) are supported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ total may exceed one batch because only the metadata of the selected protocol is
 
 @dataclass(slots=True, frozen=True)
 class ClientIdentity:
-    """The client id and host of a request, as shown by DescribeGroups."""
+    """The client id and the host that sent a request; DescribeGroups shows both."""
 
     client_id: str
     client_host: str
@@ -37,7 +38,7 @@ _ERRORS_WITHOUT_MEMBER_ID = {ErrorCode.GROUP_MAX_SIZE_REACHED}
 
 @dataclass(slots=True, frozen=True)
 class _JoinRequest:
-    """A JoinGroup request with defaults filled in and its buffers copied."""
+    """A JoinGroup request whose defaults are filled in and whose buffers are copied."""
 
     group_id: str
     member_id: str
@@ -55,14 +56,14 @@ class _JoinRequest:
         cls, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token
     ) -> _JoinRequest:
         rebalance_timeout_ms = request.rebalance_timeout_ms
+        if rebalance_timeout_ms < 0:  # v0 has no rebalance timeout and uses the session timeout instead
+            rebalance_timeout_ms = request.session_timeout_ms
         return cls(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.session_timeout_ms,
-            request.session_timeout_ms
-            if rebalance_timeout_ms < 0
-            else rebalance_timeout_ms,  # v0 has no rebalance timeout
+            rebalance_timeout_ms,
             request.protocol_type,
             {protocol.name: bytes(protocol.metadata) for protocol in request.protocols},
             version,
@@ -71,7 +72,7 @@ class _JoinRequest:
         )
 
     def stored_strings(self) -> list[str]:
-        """Return the values of the request that the group record stores as strings."""
+        """Return the request's values that the group record stores as strings."""
         return [self.client.client_id, self.group_instance_id or "", self.protocol_type, *self.protocols]
 
 
@@ -93,7 +94,7 @@ class JoinRequests:
     def join(
         self, request: JoinGroupRequest, version: int, client: ClientIdentity, token: Token, now_ms: int
     ) -> CoordinatorResult:
-        """Handle JoinGroup; if the request must wait, a later result contains its response."""
+        """Handle JoinGroup; if the request must wait, a later result contains the response."""
         out = CoordinatorResult()
         try:
             self._join(_JoinRequest.from_request(request, version, client, token), now_ms, out)
@@ -138,10 +139,10 @@ class JoinRequests:
         return group
 
     def _check_group_size(self, group: ClassicGroup, member_id: str, now_ms: int, out: CoordinatorResult) -> None:
-        """Raise ApiError GROUP_MAX_SIZE_REACHED if the group is full.
+        """Reject the member with GROUP_MAX_SIZE_REACHED if the group is full.
 
-        If a group has more members than group.max.size when it rebalances, the members that rejoin first stay and the
-        others are removed.
+        If a group has more members than group.max.size when it rebalances, the members that rejoin
+        first stay and the remaining members are removed.
         """
         if group.is_empty:
             return
@@ -191,10 +192,10 @@ class JoinRequests:
     def _rejoin(
         self, group: ClassicGroup, member: Member, join: _JoinRequest, now_ms: int, out: CoordinatorResult
     ) -> None:
-        """Handle JoinGroup of a current member.
+        """Handle a current member's JoinGroup request.
 
-        In Stable or CompletingRebalance, respond at once if the member's metadata is unchanged.  If the metadata
-        changed, or if the leader of a Stable group rejoins, rebalance the group.
+        In Stable or CompletingRebalance, respond at once if the member's metadata is unchanged.  If
+        the metadata changed, or if the leader of a Stable group rejoins, rebalance the group.
         """
         is_leader = group.leader_id == member.member_id
         is_unchanged = member.matches(join.protocols)
@@ -215,7 +216,7 @@ class JoinRequests:
     ) -> None:
         group.update(member, join.protocols, join.rebalance_timeout_ms, join.session_timeout_ms)
         superseded = group.set_pending_join(member, join.pending)
-        if superseded is not None:  # complete the earlier request, otherwise it blocks its connection forever
+        if superseded is not None:  # without a response, the earlier request would block its connection forever
             error = ErrorCode.REBALANCE_IN_PROGRESS
             out.respond(superseded.token, join_error(error, member.member_id, superseded.version))
 
@@ -240,7 +241,10 @@ class JoinRequests:
         now_ms: int,
         out: CoordinatorResult,
     ) -> None:
-        """Handle a static member that rejoins without a member id: assign a new member id and fence the old one."""
+        """Handle a static member that rejoins without a member id.
+
+        The member gets a new member id, and its old member id is fenced.
+        """
         former_leader = group.leader_id or ""
         self._rebalancer.fence_pending_requests(group, member, out)
         self._rebalancer.cancel_session(group, member.member_id)
@@ -259,9 +263,9 @@ class JoinRequests:
     ) -> None:
         """Respond to a restarted static member without a rebalance.
 
-        A restarted leader must not compute the assignments again.  From v9 on, its response sets `skip_assignment` and
-        lists the members.  Before v9, its response contains the leader's former member id, so that the client does not
-        consider itself the leader.
+        A restarted leader must not compute the assignments again.  From v9 on, the response sets
+        `skip_assignment` and lists the members.  Before v9, the response contains the leader's former
+        member id, so that the client does not consider itself the leader.
         """
         group.update_subscribed_topics()
         out.records.append(group_record(group))

@@ -1,4 +1,4 @@
-"""Converts between the two formats of OffsetFetch: one group (up to v7) and several groups (from v8 on)."""
+"""Converts between the two formats of OffsetFetch: one group up to v7, several groups from v8 on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def requested_groups(request: OffsetFetchRequest, version: int) -> list[OffsetFe
 
 
 def group_error(group: OffsetFetchRequestGroup, error: ErrorCode, version: int) -> OffsetFetchResponseGroup:
-    """Return an error for a whole group; v1 has no group error field, so the error is set for each partition."""
+    """Build the response for a group whose offsets cannot be fetched.
+
+    v1 has no error field for the group, so the error is set for each partition.
+    """
     topics = []
     if version < _TOP_LEVEL_ERROR_VERSION:
         topics = [topic_error(topic, error) for topic in group.topics or []]
@@ -56,17 +59,19 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], version: int) -> Offs
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
     topics = [
-        OffsetFetchResponseTopic(name=topic.name, partitions=[_single(part) for part in topic.partitions])
+        OffsetFetchResponseTopic(
+            name=topic.name, partitions=[_to_single_group_format(partition) for partition in topic.partitions]
+        )
         for topic in group.topics
     ]
     return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
 
-def _single(part: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+def _to_single_group_format(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
     return OffsetFetchResponsePartition(
-        partition_index=part.partition_index,
-        committed_offset=part.committed_offset,
-        committed_leader_epoch=part.committed_leader_epoch,
-        metadata=part.metadata,
-        error_code=part.error_code,
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
     )

@@ -1,8 +1,8 @@
-"""OffsetCommit, OffsetDelete and OffsetFetch of classic groups.
+"""Handles the OffsetCommit, OffsetDelete and OffsetFetch requests of classic groups.
 
-A member may commit with the group's current generation, also in PreparingRebalance, but not in CompletingRebalance.  A
-request without a generation may commit while the group is empty: consumers with manual assignment and admin clients
-send such requests.
+A member may commit offsets with the group's current generation, even in PreparingRebalance, but not
+in CompletingRebalance.  A request without a generation may commit offsets while the group is empty:
+consumers with manual assignment and admin clients send such requests.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class OffsetRequests:
     # -- OffsetFetch
 
     def fetch(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        """Return the committed offsets of the requested partitions, or of all partitions if `group.topics` is None.
+        """Build the OffsetFetch response for one group; `group.topics` None requests all topics.
 
-        The offset of a partition without a committed offset is -1.
+        The response contains -1 for a requested partition without a committed offset.
         """
         stored = self._offsets.group_offsets(group.group_id)
         if group.topics is None:
@@ -162,11 +162,11 @@ def _fetched_topic(topic: OffsetFetchRequestTopics, stored: PartitionOffsets) ->
     return OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=[_fetched(index, stored.get(index, _NOTHING)) for index in topic.partition_indexes],
+        partitions=[_fetched(index, stored.get(index, _NO_COMMITTED_OFFSET)) for index in topic.partition_indexes],
     )
 
 
-_NOTHING = CommittedOffset(-1)
+_NO_COMMITTED_OFFSET = CommittedOffset(-1)
 
 
 def _fetched(partition: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:

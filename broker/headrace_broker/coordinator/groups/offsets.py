@@ -1,10 +1,16 @@
 """The committed offsets of one shard's groups.
 
-The store changes only in `replay`, with records that are in the log; requests return records and do not change the
-store.  Expiration (KIP-211): the offsets of an empty group expire when the group has been empty for the retention time.
-In a group without a protocol type (manual assignment), an offset expires when the retention time has passed since its
-commit.  In a Stable `consumer` group, the same applies to offsets of topics to which no member is subscribed; its other
-offsets do not expire.  In any other group offsets do not expire.
+Only `replay` changes the store, with records that are in the log.  Request handlers return records to
+append and do not change the store.
+
+Offsets expire by these rules (KIP-211):
+
+- In an empty group, all offsets expire when the group has been empty for the retention time.
+- In a group without a protocol type (manual assignment), an offset expires when the retention time
+  has passed since the offset was committed.
+- In a Stable `consumer` group, the same applies to offsets of topics to which no member is
+  subscribed.
+- All other offsets do not expire.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ _NO_OFFSETS: dict[str, PartitionOffsets] = {}
 
 
 class OffsetStore:
-    """Maps group -> topic -> partition -> committed offset.  Empty inner dictionaries are removed."""
+    """Maps each group, topic and partition to the committed offset.  Empty inner dictionaries are removed."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, PartitionOffsets]] = {}
@@ -44,7 +50,7 @@ class OffsetStore:
             del self._offsets[group_id]
 
     def group_offsets(self, group_id: str) -> dict[str, PartitionOffsets]:
-        """Return the group's committed offsets by topic; the caller must not modify them."""
+        """Return the group's committed offsets by topic; the caller must not modify the result."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:

@@ -1,9 +1,10 @@
-"""Rebalances of classic groups.
+"""Rebalances classic groups.
 
-The join phase ends when every known member has joined and no member id is pending, or after the longest rebalance
-timeout of the members.  The join phase of a group that was empty instead lasts `group.initial.rebalance.delay.ms`; it
-is extended while members keep joining, up to the rebalance timeout.  Dynamic members that did not join in time are
-removed; static members stay until their session expires.
+The join phase ends when every known member has joined and no member id is pending, or after the
+longest rebalance timeout of the members.  If the group was empty, the join phase instead lasts
+`group.initial.rebalance.delay.ms`, and it is extended up to the rebalance timeout while members keep
+joining.  Dynamic members that did not join in time are removed.  Static members stay until their
+session expires.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Rebalancer:
         self._timers.schedule((_SESSION, group.group_id, member.member_id), now_ms + member.session_timeout_ms)
 
     def schedule_first_join_timeout(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
-        """Start the timeout of a new member's first join, during which the member sends no heartbeats."""
+        """Start the timeout of a new member's first JoinGroup request.
+
+        The member sends no heartbeats until the request completes.
+        """
         deadline_ms = now_ms + self._config.new_member_join_timeout_ms
         self._timers.schedule((_SESSION, group.group_id, member.member_id), deadline_ms)
 
@@ -111,7 +115,7 @@ class Rebalancer:
     # -- join phase
 
     def prepare_rebalance_or_complete_join(self, group: ClassicGroup, now_ms: int, out: CoordinatorResult) -> None:
-        """Start a rebalance, or complete the join phase of the current one if every member has joined."""
+        """Start a rebalance, or complete the current join phase if every member has joined."""
         if group.is_rebalancing:
             self.maybe_complete_join(group, now_ms, out)
         else:
@@ -138,7 +142,8 @@ class Rebalancer:
     ) -> None:
         """Complete the join phase if every member has joined.
 
-        During the initial rebalance delay of a group that was empty, complete it only if `initial` is set.
+        During the initial rebalance delay of a group that was empty, complete the join phase only if
+        `initial` is set.
         """
         if not group.is_rebalancing or not group.all_members_joined:
             return
@@ -209,7 +214,10 @@ class Rebalancer:
     def propagate_assignments(
         self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: CoordinatorResult
     ) -> None:
-        """Respond to the pending SyncGroups and become Stable; called when the leader's assignments are in the log."""
+        """Respond to the pending SyncGroup requests and change the group's state to Stable.
+
+        Called when the leader's assignments are in the log.
+        """
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             sync, member.awaiting_sync = member.awaiting_sync, None
@@ -221,7 +229,7 @@ class Rebalancer:
     def reset_assignments_with_error(
         self, group: ClassicGroup, error: ErrorCode, now_ms: int, out: CoordinatorResult
     ) -> None:
-        """Discard the assignments and fail the pending SyncGroups."""
+        """Discard the members' assignments and fail the pending SyncGroup requests."""
         for member in group.members.values():
             member.assignment = b""
             sync, member.awaiting_sync = member.awaiting_sync, None

@@ -1,10 +1,12 @@
 """Encodes and decodes the records of `__consumer_offsets`, in Kafka's format.
 
-A key is an int16 type and the key's fields: types 0 and 1 are offsets, type 2 is a classic group, other types belong to
-newer kinds of groups.  A value is an int16 version and the value's fields; a null value is a tombstone.
+A key is an int16 type and the key's fields.  Types 0 and 1 are committed offsets, type 2 is a classic
+group, and other types belong to newer kinds of groups.  A value is an int16 version and the value's
+fields; a null value is a tombstone.
 
-Offsets are written as version 3 (as version 1 if they have an expire timestamp), groups as version 3: Kafka 2.1 and
-newer, and the lag monitors that parse this topic, can read these versions.  All versions up to 4 can be decoded.
+Groups are written in version 3.  Offsets are written in version 3, or in version 1 if they have an
+expire timestamp.  Kafka 2.1 and newer can read these versions, as can the lag monitors that parse
+this topic.  All versions up to 4 can be decoded.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from headrace_broker.protocol.versioned import (
 )
 
 NAME_LENGTH_MAX = 8_000
-"""Limit on the characters of a name.  A string in a record can hold 32767 bytes, a character takes up to 4 bytes in
-UTF-8, and the coordinator appends a suffix to client ids and instance ids to create member ids."""
+"""The maximum number of characters in a group id or another stored name.  A string in a record can hold
+32767 bytes, a character takes up to 4 bytes in UTF-8, and the coordinator appends a suffix to client
+ids and instance ids to create member ids."""
 
 _OFFSET_VALUE_VERSION = 3
 _EXPIRING_OFFSET_VALUE_VERSION = 1
@@ -41,13 +44,13 @@ _GROUP_VALUE_VERSION = 3
 
 @dataclass(slots=True, frozen=True)
 class CommittedOffset:
-    """The committed offset of a group for one partition."""
+    """A group's committed offset for one partition."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
-    expire_timestamp_ms: int = -1  # -1: the retention time applies
+    expire_timestamp_ms: int = -1  # -1 if offsets.retention.minutes applies
 
 
 # -- building records
@@ -71,7 +74,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRe
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> CoordinatorRecord:
-    """Build the group's record with `assignments`, or with the members' current assignments if None."""
+    """Build the group's record; if `assignments` is None, use the members' current assignments."""
     name = group.protocol_name or ""
     members = [
         MemberMetadata(
@@ -117,7 +120,7 @@ def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """Restore a group from its record: Stable if the record lists members, otherwise Empty."""
+    """Restore a group from its record; the group is Stable if the record has members, otherwise Empty."""
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation_id = value.generation
     protocol_name = value.protocol or ""
@@ -146,7 +149,7 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Encode a record's key and value."""
+    """Return a record's encoded key and value; the value of a tombstone is None."""
     key = encode_key(record.key)
     return key, None if record.value is None else encode_value(record.value, record.value_version)
 
@@ -154,8 +157,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     """Decode a record; return None for a record type that the classic protocol does not use.
 
-    Raises:
-        ProtocolError: the bytes are not a valid record of their type and version.
+    Raises ProtocolError if `key` or `value` is not valid for its type and version.
     """
     value_class = _VALUE_CLASSES.get(key_type(key))
     if value_class is None:

@@ -1,9 +1,10 @@
-"""GroupShard: all groups and offsets of one partition of `__consumer_offsets`.  Does no I/O.
+"""Defines GroupShard, which holds the groups and committed offsets of one `__consumer_offsets` partition.
 
-Offsets are written to the log with every commit.  Membership is written when a generation receives its assignments,
-when a group becomes empty, and when a static member is replaced.  A shard rebuilt from the log therefore has the same
-offsets and the same Empty and Stable groups.  A group that was rebalancing is restored in its last stored generation;
-its members receive an error for their next request and join again.
+Offsets are written to the log with every commit.  Membership is written when a generation receives
+its assignments, when a group becomes empty, and when a static member is replaced.  A shard rebuilt
+from the log therefore has the same offsets and the same Empty and Stable groups.  A group that was
+rebalancing is restored in its last stored generation; its members receive an error for their next
+request and join again.  This module does no I/O.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from headrace_broker.protocol.messages.describe_groups import DescribedGroup, De
 from headrace_broker.protocol.messages.list_groups import ListedGroup
 from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 
-_GROUP_NOT_FOUND_ERROR_VERSION = 6  # of DescribeGroups; earlier versions return Dead without an error
+_GROUP_NOT_FOUND_ERROR_VERSION = 6  # earlier DescribeGroups versions return the state Dead without an error
 _GROUP_TYPE = "classic"
 
 
@@ -86,11 +87,11 @@ class GroupShard:
         return self._offset_requests.fetch(group)
 
     def on_topics_deleted(self, topics: frozenset[str]) -> CoordinatorResult:
-        """Remove every group's offsets of the deleted topics."""
+        """Remove the offsets that any group has committed for the deleted topics."""
         return CoordinatorResult(records=list(self.offsets.topic_tombstones(topics)))
 
     def expire(self, group_ids: Iterable[str], now_ms: int) -> CoordinatorResult:
-        """Remove expired offsets of these groups, and the groups that then have neither members nor offsets."""
+        """Remove the expired offsets of `group_ids`, and each group left without members and offsets."""
         out = CoordinatorResult()
         for group in filter(None, map(self.groups.get, group_ids)):
             expired = list(self.offsets.expired_offset_tombstones(group, self._config.offsets_retention_ms, now_ms))
@@ -117,7 +118,10 @@ class GroupShard:
         )
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """List the groups in these states (lower case; empty means all) and of these types."""
+        """Return the groups whose state is in `states` (in lower case) and whose type is in `types`.
+
+        An empty set matches every state or type.
+        """
         if types and _GROUP_TYPE not in types:
             return []
         return [
@@ -132,7 +136,7 @@ class GroupShard:
         ]
 
     def delete_groups(self, group_ids: list[str], token: Token) -> CoordinatorResult:
-        """Delete empty groups with their offsets; the response is a list with one result per group."""
+        """Delete empty groups and their offsets; the response is a list with one result per group."""
         out = CoordinatorResult()
         results = [self._delete_group(group_id, out) for group_id in group_ids]
         out.respond(token, results)

@@ -1,8 +1,9 @@
-"""Reads the topics of a consumer's subscription.
+"""Reads the topic names in a consumer's subscription.
 
-Format of the embedded consumer protocol, any version: int16 version, int32 count, topic names (int16 length, UTF-8),
-then fields that only clients read.  The offsets of a subscribed topic do not expire, and OffsetDelete rejects them.  If
-a subscription cannot be parsed, its member still joins the group and the subscribed topics are unknown.
+In every version of the embedded consumer protocol, a subscription is an int16 version, an int32
+count, the topic names (int16 length, UTF-8), and fields that only clients read.  The offsets of a
+subscribed topic do not expire, and OffsetDelete rejects them.  If a subscription cannot be parsed,
+its member still joins the group, and the group's subscribed topics are unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Return the union of the subscriptions' topics, None if one of them cannot be parsed."""
+    """Return the topics of all subscriptions, or None if a subscription cannot be parsed."""
     topics: set[str] = set()
     try:
         for subscription in subscriptions:

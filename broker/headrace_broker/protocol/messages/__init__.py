@@ -1,13 +1,15 @@
-"""The requests and responses of the protocol: one module per API, loaded when one of its messages is first used.
+"""The requests and responses of the protocol, in one module per API.
 
-Classes and fields have Kafka's names (fields in snake case). `messages.MetadataRequest` is the request itself; the
-messages nested in it are in the API's module, because many APIs have a `TopicData` of their own::
+A module is imported when one of its messages is first used. Classes and fields have Kafka's names
+(fields in snake case). `messages.MetadataRequest` is the request itself. The messages that are nested
+in the request are in the API's module, because several APIs have a nested message `TopicData`::
 
     from headrace_broker.protocol.messages import MetadataRequest
     from headrace_broker.protocol.messages.metadata import MetadataRequestTopic
 
-If a request and its response nest different messages of the same name, the nested classes are prefixed with the outer
-message's name (`VoteRequestTopicData`). To add an API: write its module, and add it to the imports below and to `apis`.
+If a request and its response nest different messages of the same name, the names of the nested
+classes start with the outer message's name (`VoteRequestTopicData`). To add an API, write a module
+for the API's messages and add the API to the imports below and to `apis`.
 """
 
 from __future__ import annotations
@@ -360,13 +362,14 @@ if TYPE_CHECKING:
 
 
 def module_name(api_name: str) -> str:
-    """Return the name of the module that holds the messages of an API: "ListOffsets" -> "list_offsets"."""
+    """Return the name of the module with an API's messages, such as "list_offsets" for "ListOffsets"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api_name).lower()
 
 
+# `__getattr__` is hidden from type checkers, so that they report names which are not imported above.
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str):  # not for type checkers: a name that is not imported above does not exist
+    def __getattr__(name: str):
         for suffix in ("Request", "Response"):
             if name.endswith(suffix):
                 path = f"{__name__}.{module_name(name.removesuffix(suffix))}"

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): notify the transaction coordinator that the transaction will commit offsets of a group.
+"""AddOffsetsToTxn (25): notify the transaction coordinator that a transaction will commit a group's offsets.
 
 Producers that use transaction.version 2 (KIP-890) do not send this request.
 """

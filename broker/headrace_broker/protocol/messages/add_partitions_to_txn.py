@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (24): add partitions to a transaction.
 
-Clients send versions up to 3, with the fields whose names start with `v3_and_below`. Brokers send versions 4 and above
-to each other, for several transactions at once. Such a request can also only verify that the partitions are in the
-transaction (KIP-890).
+Clients send versions up to 3, with the fields whose names start with `v3_and_below`. Brokers send
+versions 4 and above to each other, for several transactions at once. With `verify_only`, such a
+request verifies that the partitions are in the transaction and adds no partitions (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """AlterPartition (56): a leader requests an ISR change of its partitions from the controller (KIP-497).
 
-Version 3 adds the epoch of each broker, so that an old incarnation of a broker cannot enter the ISR (KIP-903).
+Version 3 adds the broker epoch of each ISR member, so that an old incarnation of a broker cannot
+enter the ISR (KIP-903).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""AlterPartitionReassignments (45): start or cancel reassignments of partitions (KIP-455).
+"""AlterPartitionReassignments (45): start or cancel partition reassignments (KIP-455).
 
-A null replica list cancels the reassignment of a partition. Version 1 adds a flag that forbids a change of the
-replication factor.
+A null replica list cancels the partition's reassignment. Version 1 adds a flag that forbids a change
+of the replication factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (63): a broker reports to the controller that it is alive, and its metadata offset (KIP-631).
+"""BrokerHeartbeat (63): a broker reports its liveness and its metadata offset to the controller (KIP-631).
 
 Version 1 adds offline log directories (KIP-858), version 2 adds cordoned log directories.
 """

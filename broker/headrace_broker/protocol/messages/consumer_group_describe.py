@@ -1,6 +1,6 @@
-"""ConsumerGroupDescribe (69): state and members of groups of the consumer protocol (KIP-848).
+"""ConsumerGroupDescribe (69): the state and members of groups of the consumer protocol (KIP-848).
 
-Version 1 adds whether a member uses the classic or the consumer protocol (KIP-1099).
+Version 1 also returns whether a member uses the classic or the consumer protocol (KIP-1099).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat (68): join, stay in, and leave a group of the consumer protocol (KIP-848).
 
-A request field contains a value if the value has changed, and is null otherwise. In version 1 the broker resolves
-regular expressions, and the client generates its member id.
+A request contains the values that have changed since the member's previous heartbeat; the other
+fields are null. In version 1 the broker resolves regular expressions, and the client generates its
+member id.
 """
 
 from __future__ import annotations

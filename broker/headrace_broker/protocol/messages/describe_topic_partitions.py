@@ -1,6 +1,7 @@
 """DescribeTopicPartitions (75): topics and their partitions page by page, with eligible leader replicas (KIP-966).
 
-The Java admin client's describeTopics uses it and falls back to Metadata. A cursor is the start of the next page.
+The Java admin client's describeTopics sends this request, and falls back to Metadata if the broker
+does not support it. The cursor in a response is the start of the next page.
 """
 
 from __future__ import annotations

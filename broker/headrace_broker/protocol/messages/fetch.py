@@ -9,7 +9,8 @@ Changes by version:
 * 13 identifies topics by id.
 * 15: a follower sends its id and broker epoch in a tagged field (KIP-903).
 * 16: the response contains the endpoint of a new leader (KIP-951); leave `node_endpoints` empty in earlier versions.
-* 17 adds the directory id of a quorum replica, 18 adds its high watermark.
+* 17 adds the directory id of a replica of the metadata quorum.
+* 18 adds the high watermark of a replica of the metadata quorum.
 
 `records` may end with an incomplete batch, which consumers ignore.
 """

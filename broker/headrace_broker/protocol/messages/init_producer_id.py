@@ -1,7 +1,7 @@
 """InitProducerId (22): get a producer id and epoch for an idempotent or a transactional producer.
 
-From version 3 on the client may send its current id and epoch, to bump the epoch after an error (KIP-360). Version 6
-(two-phase commit, KIP-939) is not stable, so brokers do not advertise it.
+From version 3 on the client may send its current producer id and epoch, to bump the epoch after an
+error (KIP-360). Version 6 (two-phase commit, KIP-939) is not stable, so brokers do not advertise it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""JoinGroup (11): join a classic group, or rejoin it after a change.
+"""JoinGroup (11): join a classic group, or rejoin it for a rebalance.
 
 The coordinator responds once every member has joined or timed out. Only the leader receives the members' metadata.
 
 Changes by version:
 
-* 4: a member without an id receives an id with the error MEMBER_ID_REQUIRED, and joins again with this id (KIP-394).
+* 4: a member without a member id receives one with the error MEMBER_ID_REQUIRED and joins again with it (KIP-394).
 * 5 adds static members (KIP-345).
 * 6 is flexible.
 * 7 adds the protocol type to the response.

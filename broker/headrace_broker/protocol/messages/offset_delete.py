@@ -1,4 +1,4 @@
-"""OffsetDelete (47): delete committed offsets of a group for topics that it is not subscribed to (KIP-496)."""
+"""OffsetDelete (47): delete a group's committed offsets for topics to which no member is subscribed (KIP-496)."""
 
 from __future__ import annotations
 

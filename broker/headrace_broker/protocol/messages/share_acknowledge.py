@@ -1,4 +1,4 @@
-"""ShareAcknowledge (79): accept, release or reject records of a share group (KIP-932)."""
+"""ShareAcknowledge (79): accept, release or reject records that a share group has acquired (KIP-932)."""
 
 from __future__ import annotations
 

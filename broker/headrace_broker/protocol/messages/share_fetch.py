@@ -1,6 +1,7 @@
-"""ShareFetch (78): acquire records of a share group, and acknowledge earlier ones (KIP-932).
+"""ShareFetch (78): acquire records for a share group, and acknowledge earlier records (KIP-932).
 
-Version 2 can renew the acquisition lock on records, and choose between whole batches and an exact record limit.
+Version 2 can renew the acquisition lock on records, and can choose between whole batches and an exact
+record limit.
 """
 
 from __future__ import annotations

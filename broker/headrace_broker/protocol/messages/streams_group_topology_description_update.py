@@ -1,4 +1,4 @@
-"""StreamsGroupTopologyDescriptionUpdate (93): a member of a streams group sends a description of its topology."""
+"""StreamsGroupTopologyDescriptionUpdate (93): a streams group member sends a description of its topology."""
 
 from __future__ import annotations
 

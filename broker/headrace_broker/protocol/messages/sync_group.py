@@ -1,4 +1,4 @@
-"""SyncGroup (14): the group leader sends the assignments; every member receives its own.
+"""SyncGroup (14): the group leader sends the assignments, and every member receives its assignment.
 
 Version 3 adds static members, version 4 is flexible, version 5 adds the protocol type and name, so that the broker can
 verify them.

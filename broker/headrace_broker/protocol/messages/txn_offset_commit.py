@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): commit offsets of a group in a transaction.
+"""TxnOffsetCommit (28): commit a group's offsets in a transaction.
 
 Version 3 adds the group member and generation, so that zombies are fenced (KIP-447). Version 5 is for
 transaction.version 2 (KIP-890), version 6 identifies topics by id.

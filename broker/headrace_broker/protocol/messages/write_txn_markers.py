@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (27): the transaction coordinator requests partition leaders to write commit or abort markers.
+"""WriteTxnMarkers (27): the transaction coordinator tells partition leaders to write commit or abort markers.
 
 Brokers send this request to each other, and `kafka-transactions abort` sends it to a broker. Version 2 adds the
 transaction version.
