@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.cli.standalone_worker import SIGNAL_REPEAT_S
+from headrace.cli.worker_process import SIGNAL_REPEAT_S
 from support.worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.serial]

@@ -44,7 +44,7 @@ FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition,
 _fetchers = itertools.count(1)
 
 _FETCH_BY_NAME_VERSION_MAX = 12
-_FETCH_VERSION_MAX = 16
+FETCH_VERSION_MAX = 16
 
 
 class Fetcher:
@@ -244,7 +244,7 @@ class Fetcher:
         try:
             if connection is None:
                 raise ConnectionLostError(f"broker {node_id}: the connection is closed")
-            at_most = _FETCH_VERSION_MAX if has_ids else _FETCH_BY_NAME_VERSION_MAX
+            at_most = FETCH_VERSION_MAX if has_ids else _FETCH_BY_NAME_VERSION_MAX
             version = connection.version_for(FetchRequest, at_most=at_most)
             connection.send(request, version, partial(self._on_response, fetch))
         except ClientError as error:

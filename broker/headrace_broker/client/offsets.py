@@ -29,8 +29,8 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 
-_OFFSET_COMMIT_VERSION_MAX = 9
-_OFFSET_FETCH_VERSION_MAX = 9
+OFFSET_COMMIT_VERSION_MAX = 9
+OFFSET_FETCH_VERSION_MAX = 9
 """The last versions with topic names; from version 10 on, OffsetCommit and OffsetFetch use topic ids."""
 
 
@@ -152,7 +152,7 @@ async def commit_offsets(
         topics=list(topics.values()),
     )
     connection = await cluster.coordinator_connection(group_id)
-    version = connection.version_for(OffsetCommitRequest, at_most=_OFFSET_COMMIT_VERSION_MAX)
+    version = connection.version_for(OffsetCommitRequest, at_most=OFFSET_COMMIT_VERSION_MAX)
     response = await connection.request(message, version=version)
     return {
         (topic.name, part.partition_index): ErrorCode.from_code(part.error_code)
@@ -186,7 +186,7 @@ async def _fetch_once(
     cluster: Cluster, group_id: str, requested: Mapping[str, list[int]] | None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     connection = await cluster.coordinator_connection(group_id)
-    version = connection.version_for(OffsetFetchRequest, at_most=_OFFSET_FETCH_VERSION_MAX)
+    version = connection.version_for(OffsetFetchRequest, at_most=OFFSET_FETCH_VERSION_MAX)
     if version >= 8:
         topics = (
             None

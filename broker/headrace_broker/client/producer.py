@@ -49,7 +49,7 @@ __all__ = ["RecordMetadata", "Producer"]
 
 logger = logging.getLogger(__name__)
 
-_PRODUCE_VERSION_MAX = 12
+PRODUCE_VERSION_MAX = 12
 """The last version with topic names; version 13 uses topic ids."""
 
 
@@ -321,7 +321,7 @@ class Producer:
         try:
             if connection is None:
                 raise ConnectionLostError(f"broker {plan.node_id}: the connection is closed")
-            version = connection.version_for(ProduceRequest, at_most=_PRODUCE_VERSION_MAX)
+            version = connection.version_for(ProduceRequest, at_most=PRODUCE_VERSION_MAX)
             connection.send(request, version, partial(self._on_response, plan) if config.acks else None)
         except ClientError as error:
             self._on_response(plan, None, error)

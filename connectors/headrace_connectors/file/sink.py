@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.api.connector import SinkConnector
@@ -87,6 +87,11 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
 
     task_class = FileStreamSinkTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return this module, so that all tasks share its memory."""
+        return [__name__]
 
     def alter_offsets(self, config: FileStreamSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the file."""

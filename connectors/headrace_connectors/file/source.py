@@ -11,7 +11,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.api.connector import ExactlyOnceSupport, SourceConnector
@@ -141,6 +141,11 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
 
     task_class = FileStreamSourceTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return this module, so that all tasks share its memory."""
+        return [__name__]
 
     def exactly_once_support(self, config: FileStreamSourceConfig) -> ExactlyOnceSupport:
         """Return SUPPORTED for a file, which can be re-read from an offset, and UNSUPPORTED for standard input."""

@@ -57,6 +57,7 @@ class _DistributedWorker:
 
     async def run(self) -> int:
         """Start the worker, serve until a signal arrives, and shut down."""
+        self._signals.install()  # before the imports: a signal may arrive during them
         from headrace.herder.distributed import DistributedHerder
         from headrace.rest.server import ListenerError, RestServer
         from headrace.runtime.processes import Processes
@@ -65,7 +66,6 @@ class _DistributedWorker:
         processes = Processes({self._check.pid})
         if self._config["task.isolation"] != "thread":
             processes.start()
-        self._signals.install()
         rest = RestServer(self._config)
         try:
             scheme, host, port = rest.bind()

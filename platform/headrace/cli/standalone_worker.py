@@ -84,12 +84,12 @@ class _StandaloneWorker:
 
     async def run(self) -> int:
         """Start the worker, serve until a signal arrives, and shut down."""
+        self._signals.install()  # before the imports: a signal may arrive during them
         processes = self._processes()
         from headrace.herder.standalone import StandaloneHerder
         from headrace.rest.server import ListenerError, RestServer
         from headrace.runtime.worker import Worker
 
-        self._signals.install()
         rest = RestServer(self._config)
         try:
             scheme, host, port = rest.bind()

@@ -102,6 +102,10 @@ class Instances:
         """Handle a connector's request to reconfigure its tasks."""
         self.carry_out(self.core.task_configs_needed(instance))
 
+    def instance_ended(self, instance: InstanceId) -> None:
+        """Start an instance again that ended without being at fault."""
+        self.carry_out(self.core.stopped(instance))
+
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
         """Write a task's offsets; returns when they are durable."""
         await self._offsets.write(instance.connector, offsets)

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from typing import Any
@@ -253,8 +254,15 @@ def _config_names(names: Iterable[str], known: Sequence[str]) -> Iterator[str]:
         yield f"{stem}${half}" if half and {stem + "Key", stem + "Value"} <= set(known) else name
 
 
+@cache
 def _installed_entry_points(group: str) -> Sequence[EntryPoint]:
     return tuple(entry_points(group=group))
+
+
+def find_installed() -> None:
+    """Find all installed plug-ins, without importing them; later calls of this process and its children are faster."""
+    for kind in Kind:
+        _installed_entry_points(kind.group)
 
 
 def _from_entry_point(point: EntryPoint) -> _Entry:

@@ -1,4 +1,7 @@
-"""The imports of the fork server before it forks: all modules that a task needs and that start no thread.
+"""What the fork server does before it forks: all work that tasks share and that starts no thread.
+
+It imports the modules that a task needs, compiles the codecs of the client, and finds the installed plug-ins. Its
+children share the memory of the results.
 
 Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
 lists in `shared_modules`.
@@ -25,6 +28,7 @@ _MODULES = (
     "headrace.runtime.worker_self_reading_sink_task",
     "headrace.runtime.worker_connector",
     "headrace.converters.json_converter",
+    "headrace.converters.simple_header_converter",
     "headrace.converters.string_converter",
     "headrace_broker.client.producer",
     "headrace_broker.client.consumer",
@@ -36,6 +40,11 @@ def load() -> None:
     """Import the modules. Raises RuntimeError if a module has started a thread, because forking would be unsafe."""
     for name in _MODULES:
         importlib.import_module(name)
+    from headrace.plugins import registry  # not at the top: the fork server imports this module before it is supervised
+    from headrace_broker.client.codecs import compile_codecs
+
+    compile_codecs()
+    registry.find_installed()
     if threading.active_count() != 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(f"a preloaded module started threads: {names}")

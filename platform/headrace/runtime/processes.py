@@ -32,13 +32,17 @@ NAME_LENGTH_MAX = 64  # only for display
 
 
 class HostProcess:
-    """A child process with a channel; `ended` is its exit status."""
+    """A child process with a channel; `ended` is its exit status.
+
+    `suspects` are the connectors that may have ended it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.pid: int | None = None
         self.channel: Channel
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.suspects: list[str] = []
 
     def kill(self) -> None:
         """Kill the process and all its descendants immediately."""

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from headrace.runtime import messages
 from headrace.runtime.channel import ChannelClosed, RemoteError
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 EXIT_TIMEOUT_S = 1.0
 
 R = TypeVar("R")
+_HostKey: TypeAlias = tuple[str, str]
+"""The key of a shared host: ("plugin", class of its connectors), ("tasks", connector) or ("threads", "")."""
 
 
 class CallTimeout(Exception):
@@ -39,6 +41,7 @@ class Events(Protocol):
     def state_changed(self, instance: InstanceId, state: messages.InstanceState, trace: str | None) -> None: ...
     def topic_used(self, instance: InstanceId, topic: str) -> None: ...
     def reconfiguration_requested(self, instance: InstanceId) -> None: ...
+    def instance_ended(self, instance: InstanceId) -> None: ...
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[messages.OffsetPair]) -> None: ...
     async def read_offsets(
         self, instance: InstanceId, partitions: list[dict[Any, Any]]
@@ -47,10 +50,13 @@ class Events(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Instance:
-    """One running connector or task."""
+    """One running connector or task; `plugin` is the class of a connector."""
 
     id: InstanceId
+    plugin: str = ""
     host: HostProcess | None = None
+    calls: int = 0  # requests without a response
+    is_started: bool = False
     counters: dict[str, float] = field(default_factory=dict)
     stopping: bool = False  # the worker stops it and ignores the states that it reports
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,7 +72,8 @@ class Worker:
         self._processes = processes
         self._threads = ThreadHosts()
         self._instances: dict[InstanceId, _Instance] = {}
-        self._shared: dict[str, HostProcess] = {}  # hosts of `connector` and `thread` isolation
+        self._shared: dict[_HostKey, asyncio.Task[HostProcess]] = {}  # hosts of more than one instance
+        self._suspects: set[str] = set()  # connectors that may have ended a shared host; each has a host of its own
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._log_levels: dict[str, messages.SetLogLevel] = {}
@@ -92,18 +99,19 @@ class Worker:
     async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
         """Start a connector instance; return its version. Raises RemoteError, CallTimeout, OSError."""
         spec = ConnectorSpec(name=id_.connector, config=dict(config), worker=self.config.properties)
-        return await self._start(id_, messages.StartConnector(id_, spec))
+        plugin = spec.config.get("connector.class", "")
+        return await self._start(_Instance(id_, plugin), messages.StartConnector(id_, spec))
 
     async def start_task(self, id_: InstanceId, spec: TaskSpec) -> str:
         """Start a task, which reports its state, and return its version. Raises RemoteError, CallTimeout, OSError."""
-        return await self._start(id_, messages.StartTask(id_, spec))
+        return await self._start(_Instance(id_), messages.StartTask(id_, spec))
 
     async def task_configs(self, id_: InstanceId) -> list[dict[str, str]]:
         """Request the task configurations of a connector. Raises RemoteError, CallTimeout, ChannelClosed."""
         instance = self._instances.get(id_)
         if instance is None or instance.host is None:
             raise ChannelClosed(f"Connector {id_.name} is not running")
-        return await self._request(instance.host, messages.TaskConfigsRequest(id_))
+        return await self._call(instance, instance.host, messages.TaskConfigsRequest(id_))
 
     def pause_task(self, id_: InstanceId) -> None:
         """Pause a task."""
@@ -122,14 +130,47 @@ class Worker:
         """Stop all connectors and tasks concurrently; after `task.shutdown.graceful.timeout.ms`, kill them."""
         await self._stop(list(self._instances.values()))
 
-    async def _start(self, id_: InstanceId, message: messages.Request[R]) -> R:
-        instance = self._instances[id_] = _Instance(id_)
+    async def _start(self, instance: _Instance, message: messages.Request[R]) -> R:
+        while True:
+            self._instances[instance.id] = instance
+            try:
+                host = instance.host = await self._host_for(instance)
+                response = await self._call(instance, host, message)
+            except BaseException as error:
+                await self._discard(instance)
+                if not isinstance(error, ChannelClosed) or not self._may_be_innocent(instance):
+                    raise
+            else:
+                instance.is_started = True
+                return response
+
+    async def _call(self, instance: _Instance, host: HostProcess, message: messages.Request[R]) -> R:
+        """Send a request of an instance; if its process hangs or ends, the instance is suspected."""
+        instance.calls += 1
         try:
-            instance.host = await self._host_for(id_)
-            return await self._request(instance.host, message)
-        except BaseException:
-            await self._discard(instance)
+            return await self._request(host, message, instance.id.name)
+        except CallTimeout:
+            host.suspects = [instance.id.connector]
             raise
+        except ChannelClosed:
+            self._find_suspects(host)
+            raise
+        finally:
+            instance.calls -= 1
+
+    def _find_suspects(self, host: HostProcess) -> None:
+        """Suspect the connectors whose requests were in progress when their process ended, or else all of them."""
+        if host.suspects:
+            return
+        found = [each for each in self._instances.values() if each.host is host and each.id.task is None]
+        calling = [each.id.connector for each in found if each.calls]
+        host.suspects = calling or [each.id.connector for each in found if not each.stopping]
+        self._suspects.update(host.suspects)
+
+    def _may_be_innocent(self, instance: _Instance) -> bool:
+        """Whether another connector may have ended the process of this connector."""
+        host = instance.host
+        return instance.id.task is None and host is not None and host.suspects != [instance.id.connector]
 
     def _notify(self, id_: InstanceId, message: messages.Notification) -> None:
         instance = self._instances.get(id_)
@@ -182,14 +223,23 @@ class Worker:
 
     # processes
 
-    async def _host_for(self, id_: InstanceId) -> HostProcess:
-        if self._isolation == "process" or (self._isolation == "connector" and id_.task is None):
-            return await self._spawn(id_.name)
-        key = "" if self._isolation == "thread" else id_.connector
-        host = self._shared.get(key)
-        if host is None or host.ended.done():
-            host = self._shared[key] = await self._spawn(key or "tasks")
-        return host
+    async def _host_for(self, instance: _Instance) -> HostProcess:
+        key = self._host_key(instance)
+        if key is None:
+            return await self._spawn(instance.id.name)
+        spawning = self._shared.get(key)
+        if spawning is None or (spawning.done() and ((host := _result(spawning)) is None or host.ended.done())):
+            spawning = self._shared[key] = asyncio.ensure_future(self._spawn(_host_name(key)))
+        return await asyncio.shield(spawning)
+
+    def _host_key(self, instance: _Instance) -> _HostKey | None:
+        """Return the key of the instance's shared host; None for a host of its own."""
+        id_ = instance.id
+        if self._isolation == "thread":
+            return "threads", ""
+        if id_.task is None:
+            return None if id_.connector in self._suspects else ("plugin", instance.plugin)
+        return None if self._isolation == "process" else ("tasks", id_.connector)
 
     async def _spawn(self, name: str) -> HostProcess:
         hosts = self._threads if self._isolation == "thread" else self._processes
@@ -203,30 +253,51 @@ class Worker:
 
     async def _watch(self, host: HostProcess) -> None:
         status = await asyncio.shield(host.ended)
-        for instance in [i for i in self._instances.values() if i.host is host]:
+        self._find_suspects(host)
+        self._suspects.update(host.suspects)
+        for instance in [each for each in self._instances.values() if each.host is host]:
             self._end(instance)
-            if instance.stopping:
-                continue
-            kind, name = "Connector" if instance.id.task is None else "Task", instance.id.name
-            trace = f"{kind} {name}: its process (pid {host.pid}) exited unexpectedly: {_describe_status(status)}"
-            log.error("%s", trace)
-            self._events.state_changed(instance.id, "FAILED", trace)
+            if not instance.stopping:
+                self._report_end(instance, host, status)
 
-    async def _request(self, host: HostProcess, message: messages.Request[R]) -> R:
-        request = type(message).__name__
+    def _report_end(self, instance: _Instance, host: HostProcess, status: int) -> None:
+        """Report the unexpected end of an instance: it failed, or starts again if another connector may be at fault."""
+        id_, reason = instance.id, _describe_status(status)
+        if self._may_be_innocent(instance):
+            if instance.is_started:  # otherwise, its start is repeated
+                log.warning(
+                    "Connector %s: its process (pid %s), which it shares with other connectors, exited: %s; starting "
+                    "the connector again",
+                    id_.name,
+                    host.pid,
+                    reason,
+                )
+                self._events.instance_ended(id_)
+            return
+        kind = "Connector" if id_.task is None else "Task"
+        trace = f"{kind} {id_.name}: its process (pid {host.pid}) exited unexpectedly: {reason}"
+        log.error("%s", trace)
+        self._events.state_changed(id_, "FAILED", trace)
+
+    async def _request(self, host: HostProcess, message: messages.Request[R], name: str | None = None) -> R:
+        """Send a request to a process; `name` is the instance that it concerns, if any.
+
+        Raises RemoteError, CallTimeout, ChannelClosed.
+        """
+        request, name = type(message).__name__, name or host.name
         try:
             return await asyncio.wait_for(host.channel.request(message), self.call_timeout_s)
         except TimeoutError:
             host.kill()
             raise CallTimeout(
-                f"{host.name} did not respond to {request} within connector.validation.timeout.ms="
+                f"{name} did not respond to {request} within connector.validation.timeout.ms="
                 f"{self.config['connector.validation.timeout.ms']}; its process was killed"
             ) from None
         except ChannelClosed:
             with contextlib.suppress(TimeoutError):
                 status = await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
                 raise ChannelClosed(
-                    f"The process of {host.name} exited during {request}: {_describe_status(status)}"
+                    f"The process of {name} exited during {request}: {_describe_status(status)}"
                 ) from None
             raise
 
@@ -250,8 +321,7 @@ class Worker:
             log.error(
                 "Graceful stop of %s failed: it did not stop within the timeout; terminating it", instance.id.name
             )
-            if not self._is_shared(host):
-                host.kill()
+            self._kill_after_timeout(instance, host)
         except (RemoteError, ChannelClosed) as error:
             log.error("Stop of %s failed: %s", instance.id.name, error)
         await self._discard(instance)
@@ -261,16 +331,25 @@ class Worker:
         try:
             await asyncio.wait_for(instance.ended.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            if not self._is_shared(host):
-                host.kill()
+            self._kill_after_timeout(instance, host)
             self._end(instance)
 
+    def _kill_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
+        """Kill the process of an instance that does not stop, unless other tasks run in it."""
+        if instance.id.task is None:
+            host.suspects = [instance.id.connector]
+        elif self._is_shared(host):
+            return
+        host.kill()
+
     async def _discard(self, instance: _Instance) -> None:
-        """Remove an instance and end its process, unless other instances run in it."""
+        """Remove an instance, and end its process unless other instances run in it."""
         self._end(instance)
         host = instance.host
-        if host is None or self._is_shared(host):
+        if host is None or not self._is_unused(host):
             return
+        for key in [key for key, spawning in self._shared.items() if _result(spawning) is host]:
+            del self._shared[key]
         if not host.ended.done():
             try:
                 host.channel.notify(messages.Exit())
@@ -286,7 +365,11 @@ class Worker:
             host.channel.notify(messages.Exit())
 
     def _is_shared(self, host: HostProcess) -> bool:
-        return host in self._shared.values()
+        """Whether other instances run in the process."""
+        return self._isolation == "thread" or sum(each.host is host for each in self._instances.values()) > 1
+
+    def _is_unused(self, host: HostProcess) -> bool:
+        return self._isolation != "thread" and all(each.host is not host for each in self._instances.values())
 
     def _end(self, instance: _Instance) -> None:
         instance.ended.set()
@@ -315,6 +398,16 @@ class Worker:
             case messages.CommitOffsets(_, offsets):
                 return await self._events.commit_offsets(message.instance, offsets)
         return None
+
+
+def _result(spawning: asyncio.Task[HostProcess]) -> HostProcess | None:
+    """Return the process if it has been created."""
+    return spawning.result() if spawning.done() and not spawning.cancelled() and not spawning.exception() else None
+
+
+def _host_name(key: _HostKey) -> str:
+    kind, name = key
+    return {"threads": "tasks", "plugin": f"connectors {name.rpartition('.')[2]}"}.get(kind, name)
 
 
 def _describe_status(status: int) -> str:

@@ -93,7 +93,12 @@ class Listener:
 
     def __init__(self) -> None:
         self.states: list[tuple[InstanceId, str]] = []
+        self.ended: list[InstanceId] = []
         self.changed = asyncio.Event()
+
+    def instance_ended(self, instance: InstanceId) -> None:
+        self.ended.append(instance)
+        self.changed.set()
 
     def state_changed(self, instance: InstanceId, state: InstanceState, trace: str | None) -> None:
         self.states.append((instance, state))
@@ -213,3 +218,64 @@ async def test_pause_resume_and_log_level_are_sent_to_the_host_process() -> None
         level = messages.SetLogLevel("headrace", "DEBUG", 1)
         expected = [level, messages.PauseTask(TASK), messages.ResumeTask(TASK), messages.StopInstance(TASK)]
         assert processes.hosts[0].received[1:-1] == expected
+
+
+A, B = InstanceId("a", None, 1), InstanceId("b", None, 2)
+
+
+async def test_connectors_of_one_class_share_a_process_until_the_last_one_stops() -> None:
+    async with running() as (worker, processes, _):
+        for id_ in (A, B):
+            await worker.start_connector(id_, {"connector.class": "C"})
+        await worker.start_connector(CONNECTOR, {"connector.class": "D"})
+        assert len(processes.hosts) == 2
+        await worker.stop(A)
+        assert not processes.hosts[0].ended.done()
+        await worker.stop(B)
+        assert processes.hosts[0].ended.done()
+        assert not processes.hosts[1].ended.done()
+
+
+async def test_connector_that_hangs_fails_and_the_others_of_its_process_start_again() -> None:
+    async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
+        for id_ in (A, B):
+            await worker.start_connector(id_, {"connector.class": "C"})
+        processes.hosts[0].responses[messages.TaskConfigsRequest] = asyncio.Event()
+        with pytest.raises(CallTimeout, match="a did not respond"):
+            await worker.task_configs(A)
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert (listener.states, listener.ended) == ([(A, "FAILED")], [B])
+        for id_ in (A, B):
+            await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
+        assert len(processes.hosts) == 3, "the connector that hung has a process of its own"
+
+
+async def test_connectors_start_again_if_their_process_exits_for_an_unknown_reason() -> None:
+    async with running() as (worker, processes, listener):
+        for id_ in (A, B):
+            await worker.start_connector(id_, {"connector.class": "C"})
+        processes.hosts[0].exit(-11)
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert (listener.states, listener.ended) == ([], [A, B])
+        for id_ in (A, B):
+            await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
+        assert len(processes.hosts) == 3, "each has a process of its own, so that the next exit shows which is at fault"
+        processes.hosts[1].exit(-11)
+        listener.changed.clear()
+        await asyncio.wait_for(listener.changed.wait(), 5)
+        assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
+
+
+async def test_connector_whose_start_ends_the_process_fails_and_another_start_is_repeated() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_connector(A, {"connector.class": "C"})
+        processes.hosts[0].responses[messages.StartConnector] = asyncio.Event()
+        starts = [
+            asyncio.ensure_future(worker.start_connector(id_, {"connector.class": "C"})) for id_ in (B, CONNECTOR)
+        ]
+        while len(processes.hosts[0].received) < 3:  # noqa: ASYNC110 - the fake host has no event for it
+            await asyncio.sleep(0)
+        processes.hosts[0].exit(1)
+        assert await asyncio.gather(*starts) == ["1.0", "1.0"]
+        assert listener.ended == [A]
+        assert len(processes.hosts) == 3, "both have a process of their own; the first connector starts again later"
