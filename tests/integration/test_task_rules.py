@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 PLUGINS = """
 # plug-ins for the tests of headrace
-import json, time
+import json, os, time
 from headrace.api import (
     Config, DataError, ErrantRecord, RecordErrors, RetriableError, SelfReadingSinkTask, SinkConnector, SinkRecord,
     SinkTask, SourceConnector, SourceRecord, SourceTask, Transformation, key,
@@ -107,6 +107,9 @@ class JournalSink(_Journal, SinkConnector[JournalConfig]):
 
 class CountingSourceTask(_Journal, SourceTask[JournalConfig]):
     def start(self, config):
+        if config.mode == "unavailable" and not os.path.exists(config.journal + ".available"):
+            self.note("unavailable")
+            raise DataError("the database is unavailable")
         offset = self.context.offsets.read({"counter": 1})
         self.next = offset["n"] + 1 if offset else 0
         self.note("start", self.next)
@@ -434,6 +437,21 @@ def test_records_that_fail_in_a_transform_are_skipped_and_committed(worker: Work
     offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
     wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
     assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
+
+
+def test_failed_task_is_restarted_automatically_until_it_succeeds(worker: Worker) -> None:
+    restart = {"errors.restart.max.attempts": "-1", "errors.restart.backoff.initial.ms": "50"}
+    source(worker, "unavailable", **restart, **{"errors.restart.backoff.max.ms": "200"})
+    wait_for(lambda: len(entries(worker, "unavailable")) >= 3, "the second automatic restart")
+    wait_for(
+        lambda: (
+            "follows in 200 ms (errors.restart.max.attempts)" in worker.status("source")["tasks"][0].get("trace", "")
+        ),
+        "the status shows the next restart",
+    )
+    (worker.directory / "journal.available").touch()
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 10, "all records")
+    assert worker.status("source")["tasks"][0]["state"] == "RUNNING"
 
 
 def test_pause_stops_the_connector_and_keeps_its_task(worker: Worker) -> None:

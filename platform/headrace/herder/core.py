@@ -1,4 +1,4 @@
-"""Compares the desired state of connectors with the running instances and decides what to start and stop. Pure.
+"""Compares the desired state of connectors with the running instances, and decides what to start and stop. No I/O.
 
 The desired state comes from the config store's log and, in a distributed worker, from the assignment of the worker. The
 caller reports every change and the result of every effect; each method returns the effects to carry out, in order.
@@ -25,6 +25,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from headrace.herder.assignment import Assignment
+from headrace.herder.restart_policy import RestartPolicy
 from headrace.runtime.messages import InstanceState
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
@@ -89,6 +90,22 @@ class RetryTaskConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartLater:
+    """Call `restart_due` after a delay: the instance has failed, and errors.restart.max.attempts is set."""
+
+    instance: InstanceId
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRestarted:
+    """Call `ran_long_enough` after a delay: the instance has started after automatic restarts."""
+
+    instance: InstanceId
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreTaskConfigs:
     """Append the task configurations to the config store."""
 
@@ -124,6 +141,8 @@ Effect: TypeAlias = (
     | ResumeTask
     | RequestTaskConfigs
     | RetryTaskConfigs
+    | RestartLater
+    | WatchRestarted
     | StoreTaskConfigs
     | PutStatus
     | RemoveStatus
@@ -175,14 +194,15 @@ class _Desired:
 
 @dataclass(slots=True)
 class _Connector:
-    """What this worker runs of a connector."""
+    """The instances of a connector that this worker runs."""
 
     instances: dict[int | None, _Instance] = field(default_factory=dict)
-    shown: State | None = None  # the connector's status without an instance
+    shown: State | None = None  # the connector's stored status while it has no instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
     retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
+    restarts: dict[int | None, int] = field(default_factory=dict)  # automatic restarts of instances in succession
 
 
 class HerderCore:
@@ -210,7 +230,7 @@ class HerderCore:
         return [] if local is None else [instance.id for instance in local.instances.values()]
 
     def runs(self, connector: str, assignment: Assignment) -> bool:
-        """Whether an instance of the connector that the assignment contains has not been stopped."""
+        """Whether the connector has an instance that `assignment` contains and that has not been stopped."""
         return any(assignment.contains(connector, id_.task) for id_ in self.instances(connector))
 
     # Changes of the desired state
@@ -239,6 +259,7 @@ class HerderCore:
         effects: list[Effect] = []
         for task in [*([None] if plan.connector else []), *plan.tasks]:
             instance = local.instances.get(task)
+            local.restarts.pop(task, None)
             if instance is not None and instance.phase is not _Phase.STOPPING:
                 instance.must_restart = True
                 effects.append(PutStatus(connector, task, State.RESTARTING, instance.id.generation))
@@ -256,7 +277,8 @@ class HerderCore:
         instance.phase = _Phase.FAILED if has_failed else _Phase.RUNNING
         if id_.task is None and not has_failed:
             instance.state = State.RUNNING
-        effects: list[Effect] = [_status_of(instance)]
+        effects: list[Effect] = self._restart_later(instance) if has_failed else self._watch_restarted(instance)
+        effects.append(_status_of(instance))
         if id_.task is None and not has_failed:
             effects += self.task_configs_needed(id_)
         return [*effects, *self._reconcile(id_.connector)]
@@ -266,7 +288,7 @@ class HerderCore:
         instance = self._current(id_)
         if instance is None or instance.phase is not _Phase.STARTING:
             return []
-        return [*self._fail(instance, trace), *self._reconcile(id_.connector)]
+        return [*self._fail(instance, trace, restarts=True), *self._reconcile(id_.connector)]
 
     def stopped(self, id_: InstanceId) -> list[Effect]:
         """Handle the end of an instance that was stopped."""
@@ -288,9 +310,46 @@ class HerderCore:
             if instance.phase is _Phase.STARTING:  # `started` follows
                 instance.state, instance.trace = State.FAILED, trace
                 return [_status_of(instance)]
-            return [*self._fail(instance, trace or ""), *self._reconcile(id_.connector)]
+            return [*self._fail(instance, trace or "", restarts=True), *self._reconcile(id_.connector)]
         instance.state = State.UNASSIGNED if state == "STOPPED" else State(state)
         return [_status_of(instance)]
+
+    # Automatic restarts
+
+    def restart_due(self, id_: InstanceId) -> list[Effect]:
+        """Handle the end of the delay of `RestartLater`."""
+        instance = self._current(id_)
+        if instance is None or instance.phase is not _Phase.FAILED:
+            return []
+        instance.must_restart = True
+        restarting = PutStatus(id_.connector, id_.task, State.RESTARTING, id_.generation)
+        return [restarting, *self._reconcile(id_.connector)]
+
+    def ran_long_enough(self, id_: InstanceId) -> None:
+        """Handle the end of the delay of `WatchRestarted`: a later failure has all attempts again."""
+        instance = self._current(id_)
+        if instance is not None and instance.phase is _Phase.RUNNING:
+            self._connectors[id_.connector].restarts.pop(id_.task, None)
+
+    def _restart_later(self, instance: _Instance) -> list[Effect]:
+        id_ = instance.id
+        state, local = self.snapshot.connectors.get(id_.connector), self._connectors[id_.connector]
+        policy = RestartPolicy.from_config({} if state is None else state.config)
+        attempt = local.restarts.get(id_.task, 0) + 1
+        delay_ms = policy.delay_ms(attempt)
+        if delay_ms is None:
+            return []
+        local.restarts[id_.task] = attempt
+        instance.trace = f"{(instance.trace or '').rstrip()}\n{policy.describe(attempt, delay_ms)}"
+        return [RestartLater(id_, delay_ms)]
+
+    def _watch_restarted(self, instance: _Instance) -> list[Effect]:
+        id_ = instance.id
+        if id_.task not in self._connectors[id_.connector].restarts:
+            return []
+        state = self.snapshot.connectors.get(id_.connector)
+        policy = RestartPolicy.from_config({} if state is None else state.config)
+        return [WatchRestarted(id_, policy.backoff_max_ms)]
 
     # Task configurations
 
@@ -342,14 +401,14 @@ class HerderCore:
         return [RetryTaskConfigs(id_, delay_ms)]
 
     def _completed_request(self, id_: InstanceId) -> tuple[ConnectorState | None, _Connector | None]:
-        """Return the connector if the response to the request of this instance is of use."""
+        """Complete a request for task configurations; return the connector unless the response is outdated."""
         local = self._connectors.get(id_.connector)
         if local is None or local.requested != id_:
             return None, None
         local.requested = None
         instance, state = local.instances.get(None), self.snapshot.connectors.get(id_.connector)
         if instance is None or instance.id != id_ or instance.phase is not _Phase.RUNNING:
-            return None, None  # it stops, because its configuration is not the current one, for example
+            return None, None  # the instance is being stopped, for example because it has an old configuration
         return state, local
 
     # Reconciliation
@@ -423,9 +482,10 @@ class HerderCore:
         instance.phase = _Phase.STOPPING
         return [StopInstance(instance.id)]
 
-    def _fail(self, instance: _Instance, trace: str) -> list[Effect]:
+    def _fail(self, instance: _Instance, trace: str, *, restarts: bool = False) -> list[Effect]:
         instance.phase, instance.state, instance.trace = _Phase.FAILED, State.FAILED, trace
-        return [_status_of(instance)]
+        effects = self._restart_later(instance) if restarts else []
+        return [_status_of(instance), *effects]
 
     def _status_without_instance(self, local: _Connector, name: str) -> list[Effect]:
         """Return the new status of a connector that has no instance, if it changes."""

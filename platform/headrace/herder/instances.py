@@ -114,10 +114,10 @@ class Instances:
         """Return the committed offsets of these source partitions."""
         return await self._offsets.read(instance.connector, partitions)
 
-    # Effects of the core
+    # Effects of HerderCore
 
     def carry_out(self, effects: Iterable[core.Effect]) -> None:
-        """Carry out effects of the core; starts and stops continue in the background."""
+        """Carry out effects of `HerderCore`; starts and stops continue in the background."""
         if self._is_stopping:
             return
         for effect in effects:
@@ -143,11 +143,16 @@ class Instances:
             case core.RequestTaskConfigs(instance):
                 self._run(instance.connector, effect, self._request_task_configs(instance))
             case core.RetryTaskConfigs(instance, delay_ms):
-                retry = self.core.retry_due
-                loop = asyncio.get_running_loop()
-                loop.call_later(delay_ms / 1000, lambda: self.carry_out(retry(instance)))
+                self._call_later(delay_ms, lambda: self.carry_out(self.core.retry_due(instance)))
+            case core.RestartLater(instance, delay_ms):
+                self._call_later(delay_ms, lambda: self.carry_out(self.core.restart_due(instance)))
+            case core.WatchRestarted(instance, delay_ms):
+                self._call_later(delay_ms, lambda: self.core.ran_long_enough(instance))
             case core.StoreTaskConfigs(name, configs):
                 self._run(name, effect, self._store(name, configs))
+
+    def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_ms / 1000, callback)
 
     def _run(self, connector: str, effect: core.Effect, operation: Coroutine[Any, Any, None]) -> None:
         """Carry out an operation of a connector concurrently."""

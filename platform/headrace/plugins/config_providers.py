@@ -1,6 +1,6 @@
 """The built-in config providers: properties files, directories, environment variables (KIP-297).
 
-Like Apache's own providers, they set no time to live for values: values are read again when a connector or task starts.
+Like Kafka's providers, they set no time to live: values are read again only when a connector or task starts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DirectoryConfigProvider(ConfigProvider[PathsConfig]):
         self._paths = _AllowedPaths(config.allowed_paths)
 
     def get(self, path: str, key: str) -> str | None:
-        """Return the content of a file in a directory. Raises ConfigError if it cannot be read."""
+        """Return the content of a file in a directory. Raises ConfigError if the file cannot be read."""
         if not path or Path(key).name != key:
             return None
         permitted = self._paths.resolve(path)
@@ -123,7 +123,7 @@ class EnvVarConfigProvider(ConfigProvider[EnvVarConfig]):
             raise ConfigError("allowlist.pattern", config.allowlist_pattern, str(error)) from None
 
     def get(self, path: str, key: str) -> str | None:
-        """Return the value of a variable. Raises ConfigError if a path is given."""
+        """Return the value of an environment variable. Raises ConfigError if a path is given."""
         if path:
             raise ConfigError("config.providers", path, "Path is not supported for EnvVarConfigProvider")
         return os.environ.get(key) if self._allowed.fullmatch(key) else None

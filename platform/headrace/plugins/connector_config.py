@@ -152,6 +152,14 @@ def _base_keys(worker: Mapping[str, str]) -> list[ConfigKey]:
         Width.SHORT, "Log Errors")  # fmt: skip
     add("errors.log.include.messages", flag, False, "Also log the failed records.", _MEDIUM, ERRORS, Width.SHORT,
         "Log Error Details")  # fmt: skip
+    restart = "errors.restart."
+    add(f"{restart}max.attempts", ConfigType.INT, 0, "How often a failed connector or task is restarted automatically; "
+        "-1: without limit. The count starts again after it has run for errors.restart.backoff.max.ms.", _LOW, ERRORS,
+        Width.SHORT, "Automatic Restarts", _at_least_check(-1))  # fmt: skip
+    add(f"{restart}backoff.initial.ms", long_, 1000, "Delay before the first automatic restart, in ms; it doubles with "
+        "each further one.", _LOW, ERRORS, Width.SHORT, "Initial Restart Back-off", _at_least_check(0))  # fmt: skip
+    add(f"{restart}backoff.max.ms", long_, 60000, "Maximum delay before an automatic restart, in ms.", _LOW, ERRORS,
+        Width.SHORT, "Maximum Restart Back-off", _at_least_check(0))  # fmt: skip
     return keys
 
 

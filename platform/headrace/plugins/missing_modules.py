@@ -1,4 +1,4 @@
-"""Explains a missing Python package: names the extra that installs it.
+"""Explains errors that a missing Python package causes: the message names the extra that installs the package.
 
 The extras are read from the metadata of the distribution that contains the plug-in, so that third-party plug-ins get
 the same message for their own extras.

@@ -142,10 +142,10 @@ def converter_section(key: str, props: Props) -> PluginSection | None:
 
 
 def converter_props(key: str, *levels: Props) -> Props:
-    """Return the configuration of a converter: that of the first level which names its class.
+    """Return the first configuration in `levels` that names the converter's class, or else the default converters.
 
-    The levels are a connector's configuration and the worker's: a connector that names a class uses none of the
-    worker's settings of that converter. Raises ConfigErrors if no level names a class.
+    The levels are a connector's and the worker's configuration: if the connector names the class, none of the
+    worker's settings for this converter apply. Raises ConfigErrors if there is no class.
     """
     for props in (*levels, DEFAULT_CONVERTERS):
         if props.get(key):
@@ -154,7 +154,7 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create the converter of that key: see `converter_props`. Raises ConfigErrors, ConnectError and its errors."""
+    """Create the converter of that key: see `converter_props`. Raises ConfigErrors and any error of the converter."""
     props = converter_props(key, *levels)
     section = converter_section(key, props)
     assert section is not None

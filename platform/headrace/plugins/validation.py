@@ -51,7 +51,7 @@ class Validation:
         return [error for value in self.values.values() for error in value.errors]
 
     def add_error(self, name: str, message: str, fallback: str = "connector.class") -> None:
-        """Add an error to a key, or to the key `fallback` if that key is unknown."""
+        """Add an error to the key `name`, or to the key `fallback` if `name` is unknown."""
         value = self.values.get(name) or self.values.get(fallback)
         if value is None:
             value = self.values[name] = ConfigValue(name)
@@ -114,7 +114,7 @@ def validate_connector(
     result.warnings = _warnings(result, connector_class, sections, props)
     for key, message, is_error in client_overrides(connector_class):
         if is_error:
-            result.values.setdefault(key, ConfigValue(key))  # without the value, which may be a password
+            result.values.setdefault(key, ConfigValue(key))  # the value is omitted, because it may be a password
             result.add_error(key, message)
         else:
             result.warnings.append(message)
@@ -310,7 +310,8 @@ def _known_keys(
     prefixes += [f"topic.creation.{group}." for group in ("default", *aliases(props, "topic.creation.groups"))]
     prefixes += [section.prefix for section in sections[1:] if section.accepts_any_key]
     configured = {section.type_key for section in sections}
-    prefixes += [f"{key}." for key in CONVERTER_KEYS if props.get(key) and key not in configured]  # class not found
+    # If a converter's class was not found, its keys are not reported as unknown.
+    prefixes += [f"{key}." for key in CONVERTER_KEYS if props.get(key) and key not in configured]
     return known, tuple(prefixes)
 
 
@@ -341,7 +342,7 @@ def _resolved_variables(original: str | None, text: str | None) -> list[tuple[st
 
 
 def plugin_config(name: str) -> list[dict[str, Any]]:
-    """Return the keys of a plug-in for ``GET /connector-plugins/P/config``: its own, then the framework's.
+    """Return the keys of a plug-in for ``GET /connector-plugins/P/config``: first its own keys, then the framework's.
 
     Raises ConnectError if the plug-in is not found.
     """

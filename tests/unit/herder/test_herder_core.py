@@ -34,6 +34,7 @@ class World:
         self.offset = -1
         self.pending: list[Operation] = []
         self.retries: list[InstanceId] = []
+        self.delayed: list[core.RestartLater | core.WatchRestarted] = []
         self.alive: dict[tuple[str, int | None], core.StartConnector | core.StartTask] = {}
         self.paused: dict[InstanceId, bool] = {}
         self.statuses = MemoryStatusStore()
@@ -54,6 +55,8 @@ class World:
                 case core.RetryTaskConfigs(instance, delay_ms):
                     assert 250 <= delay_ms <= 60_000
                     self.retries.append(instance)
+                case core.RestartLater(instance) | core.WatchRestarted(instance):
+                    self.delayed.append(effect)
                 case core.PauseTask(instance) | core.ResumeTask(instance):
                     assert instance in self.paused, "paused or resumed a task that does not run"
                     self.paused[instance] = isinstance(effect, core.PauseTask)
@@ -402,3 +405,62 @@ class HerderMachine(RuleBasedStateMachine):
 
 TestHerderMachine = HerderMachine.TestCase
 TestHerderMachine.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+
+
+def failing_world(**restart: str) -> World:
+    world = World()
+    world.change(PutConnector("c", {f"errors.restart.{key}": value for key, value in restart.items()}))
+    return world
+
+
+RESTARTS = {"max.attempts": "2", "backoff.initial.ms": "100", "backoff.max.ms": "150"}
+
+
+def test_failed_connector_is_restarted_with_a_backoff_until_its_attempts_are_used_up() -> None:
+    world = failing_world(**RESTARTS)
+    world.complete(0, None, succeeds=False)
+    for attempt, delay_ms in ((1, 100), (2, 150)):
+        status = world.statuses.get("c").connector
+        assert status is not None
+        assert (
+            status.trace
+            == f"trace\nAutomatic restart {attempt} of 2 follows in {delay_ms} ms (errors.restart.max.attempts)."
+        )
+        (later,) = world.delayed
+        assert later == core.RestartLater(later.instance, delay_ms)
+        world.delayed.clear()
+        world.carry_out(world.core.restart_due(later.instance))
+        world.complete(0, None, succeeds=True)  # the stop of the failed instance
+        world.complete(0, None, succeeds=False)
+    status = world.statuses.get("c").connector
+    assert status is not None
+    assert (status.state, status.trace, world.delayed, world.pending) == (State.FAILED, "trace", [], [])
+
+
+def test_restarted_connector_has_all_attempts_again_after_it_ran_long_enough() -> None:
+    world = failing_world(**RESTARTS)
+    world.complete(0, None, succeeds=False)
+    world.carry_out(world.core.restart_due(world.delayed.pop().instance))
+    world.complete(0, None, succeeds=True)
+    world.complete(0, None, succeeds=True)
+    (watch,) = world.delayed
+    assert watch == core.WatchRestarted(watch.instance, 150)
+    world.core.ran_long_enough(watch.instance)
+    world.delayed.clear()
+    world.carry_out(world.core.state_changed(watch.instance, "FAILED", "later"))
+    assert world.delayed == [core.RestartLater(watch.instance, 100)]
+
+
+def test_restart_by_the_user_replaces_an_automatic_restart() -> None:
+    world = failing_world(**RESTARTS)
+    world.complete(0, None, succeeds=False)
+    world.carry_out(world.core.restart("c", RestartPlan(connector=True, tasks=[])))
+    world.complete(0, None, succeeds=True)
+    world.complete(0, None, succeeds=True)
+    assert world.core.restart_due(world.delayed[0].instance) == []
+
+
+def test_failed_connector_is_not_restarted_by_default() -> None:
+    world = failing_world()
+    world.complete(0, None, succeeds=False)
+    assert world.delayed == []

@@ -1,0 +1,48 @@
+"""The `errors.restart.*` keys of a connector: automatic restarts of failed instances, with a back-off. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.api.errors import ConfigError
+from headrace.plugins.connector_config import framework_value
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When a failed connector or task is restarted."""
+
+    attempts_max: int
+    backoff_initial_ms: int
+    backoff_max_ms: int
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, str]) -> RestartPolicy:
+        """Read the keys of a connector's configuration; a value that contains a variable counts as not set."""
+
+        def value(key: str) -> int:
+            try:
+                return int(framework_value(config, key))
+            except ConfigError:
+                return int(framework_value({}, key))
+
+        return cls(
+            value("errors.restart.max.attempts"),
+            value("errors.restart.backoff.initial.ms"),
+            value("errors.restart.backoff.max.ms"),
+        )
+
+    def delay_ms(self, attempt: int) -> int | None:
+        """Return the delay before restart number `attempt`, from 1; None if there is no such restart.
+
+        -1 attempts are unlimited. The delay doubles with each attempt, up to the maximum.
+        """
+        if self.attempts_max >= 0 and attempt > self.attempts_max:
+            return None
+        return min(self.backoff_initial_ms << min(attempt - 1, 40), self.backoff_max_ms)
+
+    def describe(self, attempt: int, delay_ms: int) -> str:
+        """Return the sentence that the trace of the failure ends with."""
+        limit = "" if self.attempts_max < 0 else f" of {self.attempts_max}"
+        return f"Automatic restart {attempt}{limit} follows in {delay_ms} ms (errors.restart.max.attempts)."
