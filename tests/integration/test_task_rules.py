@@ -439,6 +439,37 @@ def test_records_that_fail_in_a_transform_are_skipped_and_committed(worker: Work
     assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
 
 
+def test_dead_letter_queue_of_a_source_contains_records_that_fail_in_a_transform(worker: Worker) -> None:
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    queue |= {"errors.deadletterqueue.context.headers.enable": "true", "errors.tolerance": "all"}
+    source(worker, **queue, **{"transforms": "f", "transforms.f.type": "FailOdd"})
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
+    offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
+    wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
+    records = read_topic(worker.bootstrap_servers(), "dead")
+    assert [json.loads(record.value() or b"")["value"] for record in records] == ["1", "3", "5", "7", "9"]
+    first = json.loads(records[0].value() or b"")
+    assert (first["topic"], first["source_partition"], first["source_offset"]) == ("counted", {"counter": 1}, {"n": 1})
+    headers = dict(records[0].headers() or [])
+    assert headers["__connect.errors.stage"] == b"TRANSFORMATION"
+    assert headers["__connect.errors.exception.message"] == b"1 is odd"
+    assert headers["__headrace.errors.source.offset"] == b'{"n":1}'
+
+
+def test_dead_letter_queue_of_a_source_contains_records_that_the_broker_rejects(worker: Worker) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
+    admin.create_topics([NewTopic("counted", 1, 1, config={"max.message.bytes": "10"})])["counted"].result(10)
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    source(worker, **queue, **{"errors.tolerance": "all"})
+    offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
+    wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
+    values = [json.loads(record.value() or b"")["value"] for record in read_topic(worker.bootstrap_servers(), "dead")]
+    assert sorted(values) == [str(n) for n in range(10)]
+    assert end_offset(worker.bootstrap_servers(), "counted") == 0
+
+
 def test_failed_task_is_restarted_automatically_until_it_succeeds(worker: Worker) -> None:
     restart = {"errors.restart.max.attempts": "-1", "errors.restart.backoff.initial.ms": "50"}
     source(worker, "unavailable", **restart, **{"errors.restart.backoff.max.ms": "200"})

@@ -170,15 +170,22 @@ def base_def(worker: Mapping[str, str]) -> ConfigDef:
 
 def sink_def(worker: Mapping[str, str]) -> ConfigDef:
     """Return the keys of every sink."""
-    prefix = "errors.deadletterqueue."
     string = ConfigType.STRING
     keys = [
         ConfigKey("topics", ConfigType.LIST, [], "Topics to consume.", _HIGH, COMMON, 4, Width.LONG, "Topics",
                   (_check_topics,)),
         ConfigKey("topics.regex", string, "", "Regular expression, in Java's syntax, of topics to consume; instead of "
                   "topics.", _HIGH, COMMON, 4, Width.LONG, "Topics regex", (_check_regex,)),
-        ConfigKey(f"{prefix}topic.name", string, "", "Topic of the dead letter queue for failed records; empty: no "
-                  "dead letter queue.", _MEDIUM, ERRORS, 6, Width.MEDIUM, "Dead Letter Queue Topic Name"),
+    ]  # fmt: skip
+    return base_def(worker).merged(ConfigDef([*keys, *_dead_letter_queue_keys()]))
+
+
+def _dead_letter_queue_keys() -> list[ConfigKey]:
+    """Return the keys of the dead letter queue; Kafka Connect has one only for sinks."""
+    prefix = "errors.deadletterqueue."
+    return [
+        ConfigKey(f"{prefix}topic.name", ConfigType.STRING, "", "Topic of the dead letter queue for failed records; "
+                  "empty: no dead letter queue.", _MEDIUM, ERRORS, 6, Width.MEDIUM, "Dead Letter Queue Topic Name"),
         ConfigKey(f"{prefix}topic.replication.factor", ConfigType.SHORT, 3, "Replication factor of the dead letter "
                   "queue topic if it is created.", _MEDIUM, ERRORS, 7, Width.MEDIUM,
                   "Dead Letter Queue Topic Replication Factor"),
@@ -186,7 +193,6 @@ def sink_def(worker: Mapping[str, str]) -> ConfigDef:
                   "records in the dead letter queue.", _MEDIUM, ERRORS, 8, Width.MEDIUM,
                   "Enable Error Context Headers"),
     ]  # fmt: skip
-    return base_def(worker).merged(ConfigDef(keys))
 
 
 def framework_value(props: Mapping[str, str | None], key: str) -> Any:
@@ -220,6 +226,7 @@ def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> Co
         ConfigKey("offsets.storage.topic", string, None, "A separate offsets topic for this connector.", _LOW,
                   OFFSETS_TOPIC, 1, Width.LONG, "Offsets topic", (_check_not_blank,)),
     ]  # fmt: skip
+    keys += _dead_letter_queue_keys()
     return base_def(worker).merged(ConfigDef(keys)).merged(ConfigDef(_topic_creation_keys(props)))
 
 

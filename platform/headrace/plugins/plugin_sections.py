@@ -128,7 +128,7 @@ def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]
 
 
 def converter_section(key: str, props: Props) -> PluginSection | None:
-    """Return the section of the converter of that key, one of CONVERTER_KEYS; None if `props` do not name its class.
+    """Return the section of a converter (`key` is one of CONVERTER_KEYS); None if `props` do not name its class.
 
     Raises PluginNotFoundError.
     """
@@ -154,7 +154,7 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create the converter of that key: see `converter_props`. Raises ConfigErrors and any error of the converter."""
+    """Create a converter: see `converter_props`. Raises ConfigErrors, ConnectError and any error of the converter."""
     props = converter_props(key, *levels)
     section = converter_section(key, props)
     assert section is not None

@@ -292,7 +292,7 @@ def _standalone_modules(directory: Path) -> Iterator[str]:
 
 
 def plugin_directories(plugin_path: Iterable[str]) -> Iterator[str]:
-    """Yield the directories of plugin.path, each followed by its sub-directories that contain plug-ins of their own."""
+    """Yield the directories of plugin.path, each followed by its sub-directories that contain plug-ins."""
     for directory in plugin_path:
         yield directory
         if Path(directory).is_dir():

@@ -83,7 +83,7 @@ class _StepRunner:
         return [result for part, outcomes in self._test(batch) for result in self._apply_where(part, outcomes)]
 
     def _apply_where(self, batch: Batch, outcomes: list[bool]) -> Sequence[Batch]:
-        """Transform the records whose outcome is True, or False with `negate`."""
+        """Transform the records whose predicate result is True, or False with `negate`."""
         negate = self._step.negate
         if negate not in outcomes:
             return self._transform(batch)
@@ -161,9 +161,9 @@ class _StepRunner:
 
 
 def _overrides(plugin: object, base: type, batch_method: str, record_method: str) -> bool:
-    """Return whether the batch method is what the plug-in's author defined, and not the record method alone.
+    """Whether the plug-in's class, or its nearest base class with either method, defines the batch method.
 
-    A subclass that overrides only the record method of a class with both is called for each record.
+    If a subclass overrides only the record method of a class with both, the record method is called for each record.
     """
     for each in type(plugin).__mro__:
         if each is base:
@@ -186,5 +186,5 @@ def _checked_record(result: Any) -> ConnectRecord | None:
 
 
 def _consumed(result: Any) -> Any:
-    """Return a result whose items exist: a generator would otherwise run, and raise, outside the error handling."""
+    """Collect the items of a result: a generator would otherwise run, and raise, outside the error handling."""
     return result if result is None or isinstance(result, Batch | list | tuple) else list(result)

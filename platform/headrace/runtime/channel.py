@@ -52,7 +52,7 @@ class RemoteError(Exception):
     """The exception of a request at the other end: its class name, message, stack trace and details as plain data."""
 
     def __init__(self, kind: str, message: str, trace: str, details: Any = None) -> None:
-        super().__init__(message or kind)  # NotImplementedError and others have no message
+        super().__init__(message or kind)  # some exceptions have no message
         self.kind = kind
         self.message = message
         self.trace = trace
@@ -67,7 +67,7 @@ class Channel(asyncio.Protocol):
         self._decoder = msgspec.msgpack.Decoder(receives)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         self._received = bytearray()
-        self._requests: dict[int, tuple[Any, asyncio.Future[Any]]] = {}  # number -> response type and response
+        self._requests: dict[int, tuple[Any, asyncio.Future[Any]]] = {}  # by request number: response type and response
         self._numbers = itertools.count(1)
         self._handling: set[asyncio.Task[None]] = set()
         self._transport: asyncio.WriteTransport | None = None
@@ -102,10 +102,10 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # asyncio.Protocol
+    # Methods of asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's does not derive from it
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's class is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -169,7 +169,7 @@ class Channel(asyncio.Protocol):
         frame = (kind, number, content)
         try:
             encoded = self._encoder.encode(frame)
-        except UnicodeEncodeError:  # for example, a file name that is not UTF-8 in the message of an error
+        except UnicodeEncodeError:  # for example, an error message with a file name that is not UTF-8
             encoded = self._encoder.encode(_as_utf8(msgspec.to_builtins(frame, enc_hook=str)))
         if len(encoded) > FRAME_SIZE_MAX:
             raise ValueError(f"channel message of {len(encoded)} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")

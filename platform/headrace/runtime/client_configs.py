@@ -17,8 +17,8 @@ Properties = dict[str, str]
 _IN_FLIGHT = "max.in.flight.requests.per.connection"
 _IN_FLIGHT_MAX = 5
 
-# Kafka Connect's producers send one request at a time, without idempotence. Ours are idempotent (the client's default),
-# so that five requests in flight keep the order.
+# Kafka Connect's producers send one request at a time, without idempotence. These producers are idempotent (the
+# client's default), so that the records stay in order with five requests in flight.
 _PRODUCER = {
     "acks": "all",
     "max.in.flight.requests.per.connection": "5",
@@ -35,8 +35,8 @@ def producer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
 def parse_producer(properties: Mapping[str, str]) -> ClientConfig:
     """Parse a producer configuration. Raises ClientConfigError.
 
-    Settings that exclude idempotence disable it with a warning, also more than five requests in flight, which a client
-    of its own refuses. They are an error if enable.idempotence=true is set.
+    Settings that exclude idempotence disable it with a warning, but are errors if enable.idempotence=true is set. More
+    than five requests in flight is such a setting here, although the client on its own rejects it.
     """
     in_flight = properties.get(_IN_FLIGHT, "5").strip()
     if "enable.idempotence" in properties or not in_flight.isdecimal() or int(in_flight) <= _IN_FLIGHT_MAX:

@@ -29,9 +29,10 @@ class OverrideProblem(NamedTuple):
 def override_problems(
     connector_class: type[Connector], config: Mapping[str, str | None], worker: Mapping[str, str]
 ) -> Iterator[OverrideProblem]:
-    """Yield the problems of all client overrides in a connector's configuration. Raises ConfigError for the worker's.
+    """Yield the problems of all client overrides in a connector's configuration.
 
-    Overrides that the policy refuses, and overrides of clients that the connector does not use, have no other problem.
+    No value is checked for overrides that the policy refuses, and for clients that the connector does not use. Raises
+    ConfigError if a key of the worker's configuration is invalid.
     """
     policy = known_policy(worker_value(worker, "connector.client.config.override.policy") or "All") or "All"
     allowlist = worker_value(worker, "connector.client.config.override.allowlist")
@@ -77,5 +78,5 @@ def _client_problems(prefix: str, overrides: list[str], parse: Callable[[], Clie
 
 
 def _names(message: str, key: str) -> bool:
-    """Whether a message is about that key: it starts with the key, or is a rule that mentions it."""
+    """Whether the message mentions the key."""
     return any(word.partition("=")[0].rstrip(":;,") == key for word in message.split())

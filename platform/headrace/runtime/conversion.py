@@ -147,7 +147,7 @@ class RawPart:
 
 
 class _Converted:
-    """A raw part with what has been converted of it so far; a `Part` too."""
+    """A raw part and the data converted from it so far; also a `Part`."""
 
     __slots__ = ("headers", "keys", "raw")
 
@@ -280,7 +280,7 @@ def _sink_batch(
 def _overlaps(
     keys: list[SchemaRun] | None, values: list[SchemaRun]
 ) -> Iterator[tuple[int, int, SchemaRun | None, SchemaRun]]:
-    """Stretches in which neither the key's schema nor the value's changes: start, stop, and both runs cut to it."""
+    """Yield each longest range of records with one key schema and one value schema: start, stop, key run, value run."""
     count = sum(len(run.values) for run in values)
     cuts = {0, count} | set(_ends(values)) | set(_ends(keys or ()))
     edges = sorted(cuts)

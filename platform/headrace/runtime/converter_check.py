@@ -24,11 +24,11 @@ class ConverterCheck:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", __name__, str(os.getpid())]
-        with withheld():  # so that the child gets the whole of it
+        with withheld():  # signals are blocked, so that none interrupts the write to the child
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             given, self._process.stdin = self._process.stdin, None
             assert given is not None
-            with contextlib.suppress(BrokenPipeError), given:  # of a child that has ended: its exit status tells
+            with contextlib.suppress(BrokenPipeError), given:  # `errors` reports the exit of the child
                 given.write(json.dumps(dict(properties)).encode())
 
     @property
@@ -38,7 +38,7 @@ class ConverterCheck:
 
     async def errors(self, timeout_s: float) -> list[str]:
         """Wait for the check; return one error message for each converter that cannot be used."""
-        import asyncio  # the child does without
+        import asyncio  # a late import, because the child process does not need it
 
         try:
             answer, _ = await asyncio.to_thread(self._process.communicate, None, timeout_s)
@@ -48,7 +48,7 @@ class ConverterCheck:
                 f"complete within connector.validation.timeout.ms={timeout_s * 1000:.0f}"
             ]
         finally:
-            self.kill()  # else the thread would wait for it, and a cancelled worker for the thread
+            self.kill()  # otherwise a cancelled worker would wait for the thread that waits for the child
         if self._process.returncode != 0:
             return [
                 "key.converter, value.converter or header.converter cannot be used: the process that validates them "
@@ -82,7 +82,7 @@ def main() -> None:
     from headrace.runtime import process_tree
 
     process_tree.signal_at_death_of(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; the worker stops this process
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -92,7 +92,7 @@ def main() -> None:
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(check(properties), stream)
     sys.stderr.flush()
-    os._exit(0)  # without waiting for threads that a plug-in may have left
+    os._exit(0)  # exits without waiting for threads that a plug-in may have started
 
 
 if __name__ == "__main__":

@@ -31,22 +31,22 @@ class Durations:
 
 
 class Counters:
-    """Counters since the task's start. Each is written by one thread, the task's or the event loop's."""
+    """The counters of a task since its start. Only one thread, the task's or the event loop's, writes each counter."""
 
     def __init__(self) -> None:
-        self.records = 0  # sent by a source, read by a sink
+        self.records = 0  # records that a source has sent or a sink has read
         self.batches = 0
         self.errors = 0
         self.skipped = 0
         self.errors_logged = 0
-        self._passed = 0  # by the task's polls, or to its puts
+        self._passed = 0  # records that the task's polls returned or its puts received
         self._batch_size_max = 0
-        self._calls = Durations()  # polls that returned records, puts with records
+        self._calls = Durations()  # durations of polls that returned records, or of puts with records
         self._commits = Durations()
         self._commit_failures = 0
 
     def add_call(self, record_count: int, duration_s: float) -> None:
-        """Count a poll that returned records, or a put; without records, it is not counted."""
+        """Count a poll or a put with records; ignore one without records."""
         if record_count:
             self._passed += record_count
             self._batch_size_max = max(self._batch_size_max, record_count)
@@ -54,7 +54,7 @@ class Counters:
 
     @contextmanager
     def offset_commit(self) -> Iterator[None]:
-        """Count the offset commit in the body, which fails if it raises."""
+        """Count the offset commit in the `with` body, which counts as failed if the body raises an exception."""
         started = time.monotonic()
         try:
             yield

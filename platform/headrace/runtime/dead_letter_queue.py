@@ -1,11 +1,13 @@
-"""The dead letter queue of a sink task: a topic that receives the original bytes of failed records (KIP-298).
+"""The dead letter queue of a task: a topic that receives failed records (KIP-298).
 
-Every kind of sink task uses it. The context headers, with Connect's names, describe where and why a record failed.
+Every kind of task uses it. The DLQ records of sinks contain the original bytes. The context headers, with Connect's
+names, describe where and why a record failed.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -26,7 +28,7 @@ _CONTEXT_PREFIX = "__connect.errors."
 
 
 class DeadLetterQueue:
-    """The producer of one dead letter queue; `open` comes first."""
+    """The producer of one dead letter queue; `open` creates it."""
 
     def __init__(self, topic: str, spec: TaskSpec, producer: Producer, *, with_context: bool) -> None:
         self.topic = topic
@@ -36,9 +38,9 @@ class DeadLetterQueue:
 
     @classmethod
     async def open(cls, plugins: Plugins, spec: TaskSpec) -> DeadLetterQueue | None:
-        """Open the queue that the connector's configuration names, None without one; create its topic if necessary.
+        """Open the dead letter queue in the connector's configuration, and create its topic if necessary.
 
-        Raises ConnectError.
+        Return None if the connector has no dead letter queue. Raises ConnectError.
         """
         config = DeadLetterQueueConfig.from_config(plugins.connector_config)
         if config is None:
@@ -48,28 +50,25 @@ class DeadLetterQueue:
         producer = await Producer.open(client_configs.parse_producer(properties))
         return cls(config.topic, spec, producer, with_context=config.with_context_headers)
 
-    def send(self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns) -> Future[Any]:
-        """Send one failed record; return a future of its acknowledgement. Not callable on the event loop."""
-        return self._producer.send_blocking(
-            self.topic, 0, self._with_headers(failure, topic, partition, offset, record)
-        )
+    def send(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> Future[Any]:
+        """Send one failed record; return a future of its acknowledgement. Not callable on the event loop.
 
-    async def send_on_loop(
-        self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns
-    ) -> None:
+        `origin` contains the values of the context headers `topic`, `partition` and `offset`.
+        """
+        return self._producer.send_blocking(self.topic, 0, self._with_headers(failure, origin, record))
+
+    async def send_on_loop(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> None:
         """Send one failed record and wait for its acknowledgement. Raises ClientError."""
-        await self._producer.send(self.topic, 0, self._with_headers(failure, topic, partition, offset, record))
+        await self._producer.send(self.topic, 0, self._with_headers(failure, origin, record))
 
     async def close(self) -> None:
         """Close the producer."""
         await self._producer.close()
 
-    def _with_headers(
-        self, failure: Failure, topic: str, partition: int, offset: int, record: RecordColumns
-    ) -> RecordColumns:
+    def _with_headers(self, failure: Failure, origin: Mapping[str, str], record: RecordColumns) -> RecordColumns:
         headers = list(record.headers[0]) if record.headers else []
         if self._with_context:
-            headers += self._context_headers(failure, topic, partition, offset)
+            headers += self._context_headers(failure, origin)
         return RecordColumns(
             values=record.whole_values(),
             keys=record.keys,
@@ -77,14 +76,10 @@ class DeadLetterQueue:
             timestamps=record.timestamps,
         )
 
-    def _context_headers(
-        self, failure: Failure, topic: str, partition: int, offset: int
-    ) -> list[tuple[str, bytes | None]]:
+    def _context_headers(self, failure: Failure, origin: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
         error = failure.error
         fields = {
-            "topic": topic,
-            "partition": str(partition),
-            "offset": str(offset),
+            **origin,
             "connector.name": self._spec.connector,
             "task.id": str(self._spec.number),
             "stage": failure.stage.value,
@@ -94,6 +89,11 @@ class DeadLetterQueue:
             "exception.stacktrace": "".join(traceback.format_exception(error)),
         }
         return [(_CONTEXT_PREFIX + name, text.encode()) for name, text in fields.items()]
+
+
+def origin_of(topic: str, partition: int, offset: int) -> dict[str, str]:
+    """Return the context headers that say from where a sink's record was read."""
+    return {"topic": topic, "partition": str(partition), "offset": str(offset)}
 
 
 async def _ensure_topic(plugins: Plugins, spec: TaskSpec, config: DeadLetterQueueConfig) -> None:

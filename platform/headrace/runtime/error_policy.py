@@ -1,6 +1,6 @@
 """The `errors.*` keys of a connector, and what the platform does with a failed record (KIP-298). No I/O.
 
-The defaults of the keys are those of the configuration definition, `headrace.plugins.connector_config`.
+The configuration definition, `headrace.plugins.connector_config`, contains the keys' defaults.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(
             signal.SIGTERM, lambda *_: None
-        )  # the kernel sends it when the worker dies; from any other process it has no effect
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+        )  # the kernel sends SIGTERM when the worker dies; a SIGTERM from another process has no effect
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; only the worker handles it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
         self._send({"ready": os.getpid()})
@@ -101,7 +101,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             parent = os.getppid()
             process_tree.signal_at_death_of(parent)
-            process_tree.adopt_orphans()  # at this child's death, the fork server adopts its orphans
+            process_tree.adopt_orphans()  # when this child dies, the fork server adopts these orphans
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             process_tree.name_process(name)
@@ -143,7 +143,7 @@ class ForkServer:
 def main() -> None:
     """Import all modules that a child needs, freeze the garbage collector's objects, and serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    process_tree.signal_at_death_of(worker_pid)  # importing may take longer than a dead worker's children may live
+    process_tree.signal_at_death_of(worker_pid)  # first, because the worker may die during the imports
     process_tree.adopt_orphans()
     process_tree.name_process("headrace-forks")
     from headrace.metrics import logs

@@ -93,7 +93,7 @@ class Host:
 
     def _start_task(self, start: messages.StartTask) -> str:
         spec = start.spec
-        if threading.current_thread() is threading.main_thread():  # with task.isolation=thread, it is the worker
+        if threading.current_thread() is threading.main_thread():  # false with task.isolation=thread
             logs.set_process_context(spec.connector, f"task-{spec.number}")
         plugins = Plugins(spec)
         task = plugins.make_task()
@@ -132,7 +132,7 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
 
 def serve(end: socket.socket) -> None:
     """Run a host in this thread; returns without waiting for hung threads of plug-ins."""
-    registry.log_plugin_path_problems_at_debug()  # the check of the worker's converters, its first process, warns of it
+    registry.log_plugin_path_problems_at_debug()  # the worker's converter check has logged them as warnings
     loop = _new_loop()
     try:
         loop.run_until_complete(_serve(end))

@@ -161,7 +161,7 @@ class CountersReported(Notification, frozen=True):
 
 
 class ReconfigurationRequested(Notification, frozen=True):
-    """A connector requests a new call of its `task_configs`."""
+    """A connector requests that the worker calls its `task_configs` again."""
 
     instance: InstanceId
 
@@ -196,9 +196,9 @@ WorkerMessage: TypeAlias = (
     | SetLogLevel
     | Exit
 )
-"""What the worker sends to a host."""
+"""The messages from the worker to a host."""
 
 HostMessage: TypeAlias = (
     StateChanged | TopicUsed | CountersReported | ReconfigurationRequested | ReadOffsets | CommitOffsets
 )
-"""What a host sends to the worker."""
+"""The messages from a host to the worker."""

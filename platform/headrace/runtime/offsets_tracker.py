@@ -55,9 +55,9 @@ class OffsetsTracker:
     def committable(self) -> list[Offset]:
         """Remove and return the newly committable offsets, at most one per source partition.
 
-        A batch without an offset delays the offsets of later batches, but keeps the offset before it.
+        A batch without an offset delays the offsets of later batches, but does not change the committable offset.
         """
-        self._latest = None  # its queue may be removed
+        self._latest = None  # the queue in it may be removed below
         offsets: list[Offset] = []
         for name, (partition, queue) in list(self._queues.items()):
             last: Mapping[str, Any] | None = None

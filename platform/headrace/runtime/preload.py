@@ -1,7 +1,7 @@
-"""What the fork server does before it forks: all work that tasks share and that starts no thread.
+"""The work of the fork server before it forks: all work that tasks share and that starts no thread.
 
-It imports the modules that a task needs, compiles the codecs of the client, and finds the installed plug-ins. Its
-children share the memory of the results.
+The fork server imports the modules that a task needs, compiles the client's codecs, and finds the installed plug-ins.
+Its children share the memory of the results.
 
 Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
 lists in `shared_modules`.

@@ -15,7 +15,7 @@ from collections.abc import Container
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded before any fork
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # loaded at import, before any fork
 
 
 def signal_at_death_of(parent_pid: int, number: int = signal.SIGKILL) -> None:
@@ -39,7 +39,7 @@ def name_process(name: str) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the direct children of a process; none if the process is dead."""
+    """Return the process ids of a process's direct children; none if the process is dead."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def children_of(pid: int) -> list[int]:
         try:
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
-            continue  # the thread ended meanwhile
+            continue  # the thread has ended
     return found
 
 
@@ -58,7 +58,7 @@ def kill_descendants(pid: int, spare: Container[int] = ()) -> None:
     while living := _living_descendants(pid, spare):
         for descendant in living:
             _kill(descendant)
-        time.sleep(0.001)  # a killed process is a matter of the scheduler; what it forked meanwhile is next
+        time.sleep(0.001)  # let the killed processes end; the next pass kills the children that they forked meanwhile
 
 
 def kill_tree(pid: int) -> None:

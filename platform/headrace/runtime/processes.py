@@ -27,8 +27,8 @@ from headrace.runtime.messages import HostMessage
 
 log = logging.getLogger(__name__)
 
-SPAWNS_MAX = 32  # at the same time, so that the requests fit into the buffer of the control socket
-NAME_LENGTH_MAX = 64  # only for display
+SPAWNS_MAX = 32  # concurrent spawns: their requests must fit into the buffer of the control socket
+NAME_LENGTH_MAX = 64  # process names are only displayed
 
 
 class HostProcess:
@@ -70,7 +70,7 @@ class Processes:
         self._running: dict[int, HostProcess] = {}
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
-        self._modules: set[str] = set()  # that the fork server imports
+        self._modules: set[str] = set()  # modules that the fork server has been told to import
 
     @property
     def fork_server_pid(self) -> int | None:
@@ -115,7 +115,7 @@ class Processes:
         return host
 
     def share(self, modules: Iterable[str]) -> bool:
-        """Let the fork server import modules for all later children; call after `spawn`. False if none is new."""
+        """Let the fork server import modules for later children; return False if none is new. Call after `spawn`."""
         new = [module for module in modules if module not in self._modules]
         for module in new:
             assert self._control is not None
@@ -173,7 +173,7 @@ class Processes:
             case {"spawned": number, "pid": pid}:
                 host, spawned = self._spawning.pop(number)
                 host.pid = pid
-                self._running[pid] = host  # before the next message, which may report its exit
+                self._running[pid] = host  # registered before the next message, which may report its exit
                 if not spawned.done():
                     spawned.set_result(None)
             case {"failed": number, "error": error}:
@@ -210,9 +210,9 @@ class Processes:
         if was_ready:
             self.start()
         elif self._ready is not None:
-            ready, self._ready = self._ready, None  # the next spawn tries again
+            ready, self._ready = self._ready, None  # the next spawn starts a new fork server
             ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
-            ready.exception()  # mark it as retrieved: possibly no spawn waits for it
+            ready.exception()  # prevents asyncio's warning if no spawn waits for `ready`
 
 
 class ThreadHosts:
@@ -228,7 +228,7 @@ class ThreadHosts:
 
         def serve() -> None:
             host_module.serve(theirs)
-            with suppress(RuntimeError):  # the worker has ended, and its loop is closed
+            with suppress(RuntimeError):  # the worker has stopped, and its event loop is closed
                 loop.call_soon_threadsafe(host._set_ended, 0)
 
         threading.Thread(target=serve, name=name, daemon=True).start()

@@ -16,7 +16,7 @@ from headrace_broker.records.columns import RecordColumns
 
 LOOKUP_TIMEOUT_MS = 30_000
 _GROUP_KEYS = ("group.id", "group.instance.id", "auto.offset.reset")
-_SEEK_DISTANCE = 1_000  # fewer records are read and discarded, because a seek discards prefetched records
+_SEEK_DISTANCE = 1_000  # over shorter distances, records are skipped, because a seek would drop prefetched ones
 
 
 class Position(NamedTuple):
@@ -32,7 +32,7 @@ Found = tuple[Position, RecordColumns | None]
 
 
 async def read_records(properties: Mapping[str, str], positions: Iterable[Position]) -> AsyncGenerator[Found]:
-    """Yield the records at these positions, ordered by position. `properties` are those of the task's consumer.
+    """Yield the records at these positions, ordered by position. `properties` configure the consumer.
 
     Raises ClientError, and TimeoutError if no broker returns the next record within `LOOKUP_TIMEOUT_MS`.
     """
@@ -77,7 +77,7 @@ async def _read_partition(
 
 
 def _select(columns: RecordColumns, offsets: deque[int]) -> Iterable[tuple[int, RecordColumns | None]]:
-    """Yield the records at the first of these offsets, as far as the columns reach, and remove the offsets."""
+    """Yield the records at `offsets` up to the last offset in `columns`, and remove these offsets from `offsets`."""
     found = columns.offsets
     assert found is not None
     while offsets and len(found) and offsets[0] <= found[-1]:

@@ -1,6 +1,6 @@
 """The REST server's part of the worker configuration: listeners, response headers, TLS. No I/O.
 
-The keys are those of Kafka Connect's `RestServerConfig`: `listeners`; `admin.listeners` (KIP-495: if unset, all
+The keys are the same as in Kafka Connect's `RestServerConfig`: `listeners`; `admin.listeners` (KIP-495: if unset, all
 listeners serve the admin endpoints; if empty, no listener does); `response.http.headers.config` (KIP-577); and `ssl.*`.
 If any key with the prefix `listeners.https.` or `admin.listeners.https.` is set, those keys replace all unprefixed
 `ssl.*` keys. Keys and certificates are in PEM format (KIP-651).
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 _CLIENT_AUTH = ("none", "requested", "required")
-_DATE_MS_MAX = 1000 * 365 * 24 * 3600 * 1000  # the form of a date in HTTP has four digits for the year
+_DATE_MS_MAX = 1000 * 365 * 24 * 3600 * 1000  # the year of an HTTP date has four digits
 _FRAMING_HEADERS = frozenset(("content-length", "transfer-encoding"))
 _LISTENER_PREFIXES = {False: "listeners.https.", True: "admin.listeners.https."}
 

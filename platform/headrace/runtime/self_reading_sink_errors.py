@@ -1,4 +1,4 @@
-"""Handles the failed records of a self-reading sink, which reports them by their positions.
+"""Handles the failed records of a self-reading sink, which reports the position of each failed record.
 
 The platform reads the original records again to write them to the dead letter queue.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.api.task import ErrantRecord
-from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.dead_letter_queue import DeadLetterQueue, origin_of
 from headrace.runtime.error_policy import ErrorCounters, ErrorLog, ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.record_lookup import Found, Position
 
@@ -94,7 +94,7 @@ class SelfReadingSinkErrors:
                     self._queue.topic,
                 )
                 continue
-            sends.append(self._queue.send_on_loop(failure, *position, columns))
+            sends.append(self._queue.send_on_loop(failure, origin_of(*position), columns))
             if len(sends) >= _SENDS_MAX:
                 await asyncio.gather(*sends)
                 sends = []

@@ -26,16 +26,16 @@ from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, Mem
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT_MS = 1000
-DISCOVERY_INTERVAL_MS = 4000  # how long a new topic stays unseen
+DISCOVERY_INTERVAL_MS = 4000  # the interval between checks for new topics
 LEAVE_TIMEOUT_S = 2.0
-POLLS_MAX = 3  # polls whose records may wait for the task, the current one included
+POLLS_MAX = 3  # polls whose records may wait for the task, including the current poll
 RETRY_BACKOFF_MS = 100
 REBALANCE_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A poll has returned. `epoch` is that of the consumer when the records were fetched."""
+    """A poll has returned. `epoch` is the consumer's number of seeks when the records were fetched."""
 
     epoch: int
     chunks: Sequence[FetchedChunk]
@@ -50,7 +50,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Partitions are revoked; if they are lost, their offsets can no longer be committed."""
+    """Partitions are revoked; if they are lost, the group rejects commits of their offsets."""
 
     partitions: Sequence[TopicPartition]
     is_lost: bool = False
@@ -69,7 +69,7 @@ SendEvent = Callable[[ConsumerEvent, Callable[[], None] | None], None]
 
 
 class SinkConsumer:
-    """The consumer of one sink task. `epoch` counts seeks: records fetched before the last seek are not current."""
+    """The consumer of one sink task. `epoch` counts seeks: records fetched before the last seek are outdated."""
 
     def __init__(self, send_event: SendEvent, config: ClientConfig, connector: Mapping[str, str], task: int) -> None:
         self.epoch = 0
@@ -93,7 +93,7 @@ class SinkConsumer:
         self._poll_loop = self._loop.create_task(self._poll_forever(self._consumer))
 
     def allow_polls(self, count: int) -> None:
-        """Allow more polls, because the task has put the records of as many; callable from any thread."""
+        """Allow `count` more polls, because the task has put the records of `count` polls; callable from any thread."""
         for _ in range(count):
             self._loop.call_soon_threadsafe(self._polls.release)
 
@@ -169,7 +169,7 @@ class SinkConsumer:
             self._send_event(ConsumerFailed(error), None)
 
     async def _wait_until_poll_is_allowed(self, consumer: Consumer) -> None:
-        """Wait until the task has put earlier records, and take part in rebalances meanwhile.
+        """Wait until the task has put earlier records; the consumer takes part in rebalances during the wait.
 
         A task whose thread only waits, because it is paused or will retry a put, stays in the group. A task that is
         in a call for longer than max.poll.interval.ms leaves it, as in Kafka Connect.
@@ -190,7 +190,7 @@ class SinkConsumer:
         names = None if pattern else split_list(self._connector.get("topics"))
         try:
             found = (await cluster.fetch_metadata(names)).topics
-        except ClientError as error:  # subscribing meets it again, and tries again
+        except ClientError as error:  # the subscription fails with the same error, and is retried
             log.debug(
                 "Task %s-%d: failed to check whether the topics exist: %s",
                 self._connector.get("name"),
@@ -258,7 +258,7 @@ class SinkConsumer:
         self._loop.call_soon_threadsafe(callback)
 
     async def _remove_static_member(self) -> None:
-        """Remove a static member from its group: it stays after a crash, not after a stop."""
+        """Remove a static member from its group when it is stopped; after a crash it stays in the group."""
         group_id, instance_id = self._config.group_id, self._config.group_instance_id
         if instance_id is None or not group_id or self._cluster is None:
             return

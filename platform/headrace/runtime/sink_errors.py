@@ -19,7 +19,7 @@ from headrace.api.errors import ConnectError
 from headrace.data.batch import SinkBatch
 from headrace.data.records import SinkRecord
 from headrace.runtime.conversion import Converters, RawPart, take_columns
-from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue
+from headrace.runtime.dead_letter_queue import REENCODED_HEADER, DeadLetterQueue, origin_of
 from headrace.runtime.error_policy import (
     ErrorCounters,
     ErrorLog,
@@ -74,13 +74,13 @@ class SinkErrors:
         self._lock = threading.Lock()  # a task may report from any thread
         self._reports: list[tuple[TopicPartition, Future[Any]]] = []
         self._untolerated: ConnectError | None = None  # the first error that fails the task
-        self._untolerated_offsets: dict[TopicPartition, int] = {}  # the first such record of each partition
+        self._untolerated_offsets: dict[TopicPartition, int] = {}  # by partition, the first failed record
 
     def reporter(self) -> SinkErrors | None:
         """Return `context.errant_record_reporter`: None if neither a DLQ nor error logging is configured."""
         return self if self._queue is not None or self._policy.log else None
 
-    # The errant record reporter
+    # Methods of the errant record reporter
 
     def report(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record that the task cannot store.
@@ -108,7 +108,7 @@ class SinkErrors:
         if self._queue is None:
             return _done()
         if columns is not None:
-            future = self._queue.send(failure, topic, partition, offset, columns)
+            future = self._queue.send(failure, origin_of(topic, partition, offset), columns)
         else:
             future = self._run(self._send_again(failure, topic, partition, offset, record))
         self._track(topic, partition, future)
@@ -118,7 +118,7 @@ class SinkErrors:
         """Handle the record at that index of a batch. Raises ToleranceExceeded if errors are not tolerated."""
         return self.report(batch.take([index]).to_records()[0], error)
 
-    # The stages before `put`
+    # Called by the stages before `put`
 
     def report_failure(self, failure: Failure, part: Any) -> None:
         """Handle a tolerated failure of a stage; `send_collected` sends its record to the queue."""
@@ -139,7 +139,7 @@ class SinkErrors:
         unsent, self._unsent = self._unsent, []
         unsent.sort(key=lambda failed: (failed.topic, failed.partition, failed.offset))
         for each in unsent:
-            future = self._queue.send(each.failure, each.topic, each.partition, each.offset, each.columns)
+            future = self._queue.send(each.failure, origin_of(each.topic, each.partition, each.offset), each.columns)
             self._track(each.topic, each.partition, future)
 
     # Commits
@@ -150,7 +150,7 @@ class SinkErrors:
             raise self._untolerated
 
     def before_untolerated(self, offsets: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Return the offsets, limited to the first record that failed although errors are not tolerated."""
+        """Return `offsets`, limited in each partition to the first failed record that is not tolerated."""
         limits = self._untolerated_offsets
         return {partition: min(offset, limits.get(partition, offset)) for partition, offset in (offsets or {}).items()}
 
@@ -190,12 +190,12 @@ class SinkErrors:
         self._log.add(failure, _where(topic, partition, offset), None if columns is None else columns.whole_values()[0])
 
     async def _send_again(self, failure: Failure, topic: str, partition: int, offset: int, record: SinkRecord) -> None:
-        """Send a record whose fetched bytes are gone."""
+        """Read a record again from its topic, because its fetched bytes were released, and send it to the DLQ."""
         assert self._queue is not None
         columns = await self._read_record(topic, partition, offset)
         if columns is None:
             columns = self._reencoded(record)
-        await self._queue.send_on_loop(failure, topic, partition, offset, columns)
+        await self._queue.send_on_loop(failure, origin_of(topic, partition, offset), columns)
 
     def _reencoded(self, record: SinkRecord) -> RecordColumns:
         """Convert a record to bytes again, because its topic no longer contains it."""

@@ -13,7 +13,7 @@ class SinkOffsets:
     def __init__(self) -> None:
         self.delivered: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
-        self._commit_numbers: dict[TopicPartition, int] = {}  # of the newest successful commit
+        self._commit_numbers: dict[TopicPartition, int] = {}  # the newest successful commit by partition
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Add assigned partitions with their positions."""

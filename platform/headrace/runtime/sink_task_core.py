@@ -1,16 +1,16 @@
-"""The decisions of a sink task: events in, effects out. No thread, queue, clock or socket.
+"""`SinkTaskCore` makes the decisions of a sink task, without a thread, queue, clock or socket.
 
 The owner calls a method for each event, in the task's thread, and carries out the returned effects in order. If an
-effect has a result (a call into the task returned, or an awaited commit completed), the owner passes it to the core
-before it carries out the next effect. When there is no event, `next_step` returns the next effect.
+effect has a result (a call into the task returned, or an awaited commit completed), the owner reports the result before
+it carries out the next effect. When there is no event, `next_step` returns the next effect.
 
 Guarantees:
 - An offset is committed only after the task has put all records before it and returned it from `pre_commit`.
 - Records of a partition are put in order, and never after the partition was revoked.
-- `put` that raises RetriableError receives the same records again, before any new ones.
+- If `put` raises RetriableError, it receives the same records again, before any new ones.
 - At most `polls_max` polls of the consumer wait to be put.
 
-The rules are those of Kafka Connect's WorkerSinkTask (KIP-89 for offsets, KIP-610 for reported records).
+The rules are the same as in Kafka Connect's WorkerSinkTask (KIP-89 for offsets, KIP-610 for reported records).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _Delivery:
     records: SinkRecords
     offsets: dict[TopicPartition, int]
     retry_at_ms: int | None = None
-    retried: list[int] = field(default_factory=list)  # the indices of the records to put again, after the reports
+    retried: list[int] = field(default_factory=list)  # indexes of the records to put again after the reports
 
 
 class SinkTaskCore:
@@ -204,15 +204,15 @@ class SinkTaskCore:
         self._is_stopped = False
         self._offsets = SinkOffsets()
         self._chunks: deque[FetchedChunk] = deque()
-        self._polls = 0  # polls in `_chunks` that the consumer may not replace yet
-        self._delivery: _Delivery | None = None  # being converted or put, or to be put again
+        self._polls = 0  # polls in `_chunks` for which no new poll is allowed yet
+        self._delivery: _Delivery | None = None  # records that are being converted or put, or will be put again
         self._paused_by_task: set[TopicPartition] = set()
         self._requested_offsets: dict[TopicPartition, int] = {}
         self._retry_timeout_ms: int | None = None
         self._rewinds_after_release = False
         self._commit_number = 0
 
-    # What the task may ask at any time
+    # Calls of the task, at any time
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -329,7 +329,7 @@ class SinkTaskCore:
         if delivery is None:
             return []
         delivery.records = records
-        if not len(records):  # all of them were dropped
+        if not len(records):  # all records were dropped
             return self.put_succeeded(now_ms=now_ms)
         return [Put(records)]
 
@@ -515,7 +515,7 @@ class SinkTaskCore:
         return [Seek(dict(self._offsets.delivered)), self._set_paused(), *self._allow_polls()]
 
     def _allow_polls(self) -> list[Effect]:
-        """Allow new polls if records of at most one chunk are left to put."""
+        """Allow new polls if at most one chunk of partitions that are not paused is left to put."""
         ready = sum(_partition(chunk) not in self._paused_by_task for chunk in self._chunks)
         if ready > 1 or not self._polls:
             return []
@@ -528,7 +528,7 @@ def _partition(records: Any) -> TopicPartition:
 
 
 def _offsets_before(records: SinkRecords, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return `offsets`, limited to the first of these records in each partition: they are still to be put."""
+    """Return `offsets`, limited to the first of `records` in each partition, because these are still to be put."""
     limits: dict[TopicPartition, int] = {}
     for batch in records.batches:
         limits.setdefault((batch.original_topic, batch.original_partition), batch.original_offsets[0])

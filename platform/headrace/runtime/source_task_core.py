@@ -1,9 +1,9 @@
-"""The decisions of a source task: events in, effects out. No thread, queue, clock or socket.
+"""`SourceTaskCore` makes the decisions of a source task, without a thread, queue, clock or socket.
 
-The owner calls a method for each event, and carries out the returned effects in order. Two threads share a core, with a
-lock around each call. The task's thread runs plug-in code: it carries out the effects of `next_step` and reports their
-results. The event loop reports acknowledgements, commits, and the calls of the user, also while `poll` blocks; after
-each of them, the owner ends the wait of the task's thread.
+The owner calls a method for each event, and carries out the returned effects in order. Two threads make these calls,
+with a lock around each call. The task's thread runs plug-in code: it carries out the effects of `next_step` and reports
+their results. The event loop reports acknowledgements, commits, and the calls of the user, also while `poll` blocks;
+after each of these events, the owner ends the wait of the task's thread.
 
 Guarantees:
 - An offset is committed only after all records up to it are acknowledged, or were dropped by a transform or an error.
@@ -172,7 +172,7 @@ class SourceTaskCore:
     ) -> None:
         self._name = name
         self._is_paused = is_paused  # the user paused the task
-        self._tolerates_errors = tolerates_errors  # errors.tolerance=all
+        self._tolerates_errors = tolerates_errors  # errors.tolerance is `all`
         self._commits_records = commits_records  # the task overrides commit_record
         self._reported_pause: bool | None = None
         self._is_stopped = False
@@ -180,13 +180,13 @@ class SourceTaskCore:
         self._error: Exception | None = None
         self._retry_at_ms: int | None = None
         self._tracker = OffsetsTracker()
-        self._polled: deque[SourceBatch] = deque()  # not converted yet
+        self._polled: deque[SourceBatch] = deque()  # batches that are not converted yet
         self._outgoing: deque[Send] = deque()
         self._uncommitted: dict[str, Offset] = {}
         self._is_committing = False
         self._calls_commit = False
-        self._unreported: deque[PolledBatch] = deque()  # commit_record was not called yet
-        self._topics: set[str] = set()  # whose metadata is known
+        self._unreported: deque[PolledBatch] = deque()  # batches whose `commit_record` calls are pending
+        self._topics: set[str] = set()  # topics whose metadata is known
         self._requested_topic: str | None = None
         self._failed_topic: tuple[str, Exception] | None = None
         self._used_topics: set[str] = set()
@@ -241,7 +241,7 @@ class SourceTaskCore:
         return []
 
     def acknowledged(self, send: Send, metadata: RecordMetadata | None, error: Exception | None) -> list[Effect]:
-        """The producer has written records, or failed with an error. `metadata` is that of the last record."""
+        """The producer has written records, or failed with an error. `metadata` is the last record's."""
         if self._is_closed:
             return []
         if error is not None and not self._tolerates_errors:
@@ -312,7 +312,7 @@ class SourceTaskCore:
     # Time
 
     def next_step(self, now_ms: int, *, is_buffer_full: bool = False) -> list[Effect]:
-        """Return what the task's thread does next."""
+        """Return the effects that the task's thread carries out next."""
         if self._error is not None:
             return [Fail(self._error)]
         if effects := [*self._records_to_commit(), *self._commit_call()]:
@@ -343,7 +343,7 @@ class SourceTaskCore:
         if topic in self._topics:
             return [self._outgoing.popleft()]
         if self._failed_topic is not None and self._failed_topic[0] == topic:
-            error, self._failed_topic = self._failed_topic[1], None  # the next record of the topic tries again
+            error, self._failed_topic = self._failed_topic[1], None  # the next record prepares the topic again
             return [Skip(self._outgoing.popleft(), error)]
         if self._requested_topic is not None:
             return []
@@ -351,7 +351,7 @@ class SourceTaskCore:
         return [PrepareTopic(topic)]
 
     def _submit(self, batch: SourceBatch) -> PolledBatch:
-        # One part until `converted` says how many there are, so that the offset is not committed before.
+        # Count one part until `converted` reports their number, so that the offset is not committed too early.
         submission = self._tracker.submit(batch.source_partition, batch.source_offset, 1)
         polled = PolledBatch(batch, submission, keeps_results=self._commits_records)
         if self._commits_records:
@@ -381,7 +381,7 @@ class SourceTaskCore:
 
 
 def polled_batches(polled: Any, task_class: str) -> list[SourceBatch]:
-    """Return what `poll` returned as batches. Raises TypeError if it contains anything else than records."""
+    """Convert the result of `poll` to batches. Raises TypeError if it contains an item that is not a record."""
     if polled is None:
         return []
     if isinstance(polled, SourceBatch):

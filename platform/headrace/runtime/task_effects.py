@@ -1,4 +1,4 @@
-"""The effects that the cores of source tasks and of sink tasks have in common. No I/O."""
+"""The effects that `SourceTaskCore` and `SinkTaskCore` share. No I/O."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class RetryWithToleranceOperator:
 
 
 def without(part: _P, skipped: Sequence[int]) -> _P:
-    """Return the records of a part that were not skipped."""
+    """Return the records of `part` that were not skipped."""
     if not skipped:
         return part
     left_out = set(skipped)

@@ -41,9 +41,10 @@ class TopicCreation:
 
     @classmethod
     def from_config(cls, config: Mapping[str, str], *, enabled: bool) -> TopicCreation | None:
-        """Read the keys; None if the connector sets none or the worker disables topic creation.
+        """Read the keys of a connector's configuration. Raises ValueError that names the invalid key.
 
-        If the result is None, the broker creates topics automatically. Raises ValueError that names the invalid key.
+        Return None if the connector sets no such key, or if the worker disables topic creation: the broker then creates
+        topics automatically.
         """
         if not enabled or not any(key.startswith(_PREFIX) for key in config):
             return None

@@ -66,7 +66,7 @@ class ValidatorPool:
         return host
 
     def _release(self, host: HostProcess) -> None:
-        """Keep the process, instead of the one that is idle already, for a while."""
+        """Keep the process for `IDLE_S`, and end the process that was idle before."""
         self.close()
         self._idle = host
         if self._timer is not None:

@@ -55,7 +55,7 @@ class _Instance:
     id: InstanceId
     plugin: str = ""
     host: HostProcess | None = None
-    calls: int = 0  # requests without a response
+    calls: int = 0  # requests whose response is pending
     is_started: bool = False
     counters: dict[str, float] = field(default_factory=dict)
     stopping: bool = False  # the worker stops it and ignores the states that it reports
@@ -73,7 +73,7 @@ class Worker:
         self._threads = ThreadHosts()
         self._instances: dict[InstanceId, _Instance] = {}
         self._shared: dict[_HostKey, asyncio.Task[HostProcess]] = {}  # hosts of more than one instance
-        self._suspects: set[str] = set()  # connectors that may have ended a shared host; each has a host of its own
+        self._suspects: set[str] = set()  # connectors that may have ended a shared host: each gets its own host
         self._validators = ValidatorPool(lambda: self._spawn("validator"), self._request)
         self._watchers: set[asyncio.Task[None]] = set()
         self._log_levels: dict[str, messages.SetLogLevel] = {}
@@ -84,7 +84,7 @@ class Worker:
         return float(self.config["connector.validation.timeout.ms"]) / 1000
 
     async def close(self) -> None:
-        """End all processes that still run."""
+        """End all child processes that still run."""
         await self._processes.close()
         for watcher in self._watchers:
             watcher.cancel()
@@ -94,7 +94,7 @@ class Worker:
         running = self._instances.values()
         return [(i.id.connector, i.id.task, i.counters) for i in running if i.id.task is not None]
 
-    # instances
+    # Instances
 
     async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
         """Start a connector instance; return its version. Raises RemoteError, CallTimeout, OSError."""
@@ -159,7 +159,7 @@ class Worker:
             instance.calls -= 1
 
     def _find_suspects(self, host: HostProcess) -> None:
-        """Suspect the connectors whose requests were in progress when their process ended, or else all of them."""
+        """Suspect the connectors with a request in progress when their process ended; without any, suspect them all."""
         if host.suspects:
             return
         found = [each for each in self._instances.values() if each.host is host and each.id.task is None]
@@ -177,7 +177,7 @@ class Worker:
         if instance is not None and instance.host is not None:
             instance.host.channel.notify(message)
 
-    # plug-ins without an instance, in processes that run nothing else
+    # Calls of plug-ins without an instance, in processes that run nothing else
 
     async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
         """Validate a connector configuration; return the REST API's format. Raises RemoteError, CallTimeout."""
@@ -221,7 +221,7 @@ class Worker:
         for host in hosts.values():
             host.channel.notify(message)
 
-    # processes
+    # Processes of instances
 
     async def _host_for(self, instance: _Instance) -> HostProcess:
         key = self._host_key(instance)
@@ -233,7 +233,7 @@ class Worker:
         return await asyncio.shield(spawning)
 
     def _host_key(self, instance: _Instance) -> _HostKey | None:
-        """Return the key of the instance's shared host; None for a host of its own."""
+        """Return the key of the instance's shared host; None if no other instance may use its host."""
         id_ = instance.id
         if self._isolation == "thread":
             return "threads", ""
@@ -264,7 +264,7 @@ class Worker:
         """Report the unexpected end of an instance: it failed, or starts again if another connector may be at fault."""
         id_, reason = instance.id, _describe_status(status)
         if self._may_be_innocent(instance):
-            if instance.is_started:  # otherwise, its start is repeated
+            if instance.is_started:  # otherwise, `_start` repeats the start
                 log.warning(
                     "Connector %s: its process (pid %s), which it shares with other connectors, exited: %s; starting "
                     "the connector again",
@@ -327,7 +327,7 @@ class Worker:
         await self._discard(instance)
 
     async def _wait_until_ended(self, instance: _Instance, host: HostProcess, deadline: float) -> None:
-        """Wait for the end of an instance that another call stops, or whose process exits after a failure."""
+        """Wait until an instance ends that another call is stopping, or whose process exits after a failure."""
         try:
             await asyncio.wait_for(instance.ended.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
@@ -401,7 +401,7 @@ class Worker:
 
 
 def _result(spawning: asyncio.Task[HostProcess]) -> HostProcess | None:
-    """Return the process if it has been created."""
+    """Return the shared process if it has been created."""
     return spawning.result() if spawning.done() and not spawning.cancelled() and not spawning.exception() else None
 
 

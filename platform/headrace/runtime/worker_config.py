@@ -112,7 +112,7 @@ def worker_value(properties: Mapping[str, str], key: str) -> Any:
 
 
 def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> list[ConfigError]:
-    """What the https listeners lack."""
+    """Return the errors in the TLS settings of the https listeners."""
     errors: list[ConfigError] = []
     for key in ("listeners", "admin.listeners"):
         for listener in values.get(key) or ():
@@ -152,7 +152,7 @@ def _warnings(properties: Mapping[str, str], definition: ConfigDef) -> list[str]
         elif name in definition.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue
         elif definition is DISTRIBUTED and name.startswith(_DISTRIBUTED_PREFIXES):
-            continue  # the configuration of an internal topic
+            continue  # the key configures an internal topic
         elif definition is STANDALONE and (name in DISTRIBUTED.keys or name.startswith(_DISTRIBUTED_PREFIXES)):
             warnings.append(f"Configuration key {name} is ignored: it applies only to distributed workers")
         elif definition is DISTRIBUTED and name in STANDALONE.keys:

@@ -57,7 +57,7 @@ class WorkerConnector:
         await self._call(self._connector.stop)
         self._thread.shutdown(wait=False)
 
-    # the connector's thread
+    # Runs in the connector's thread
 
     def _start(self) -> None:
         self._resolved = resolved(self.spec.config, self.spec.worker)

@@ -1,4 +1,4 @@
-"""A sink task that consumes topics itself: the platform passes client properties, runs it and commits its offsets."""
+"""Runs a sink task that consumes topics itself: the worker passes client properties and commits the task's offsets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs a sink task: consume, convert, transform, put; offsets are committed as the task's `pre_commit` returns them.
 
-`SinkTaskCore` decides; this module carries out its effects in the task's thread. The event loop has the consumer, which
-fetches bytes; events of the consumer, of the worker and of timers reach the task's thread through one queue. The thread
-converts, transforms and puts some thousand records at a time, and handles the queue in between.
+`SinkTaskCore` decides, and this module carries out its effects in the task's thread. The consumer runs on the event
+loop and fetches bytes. Events of the consumer, of the worker and of timers reach the task's thread through one queue.
+The thread converts, transforms and puts some thousand records at a time, and handles the queue in between.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class WorkerSinkTask(WorkerTask):
         self._chain = TransformChain(plugins.make_steps(), operator)
 
     def _step(self) -> None:
-        """Handle the next event if there is one, otherwise the core's next step."""
+        """Handle the next event if there is one, otherwise carry out `SinkTaskCore.next_step`."""
         try:
             self._handle(*self._events.get_nowait())
         except queue.Empty:
@@ -174,7 +174,7 @@ class WorkerSinkTask(WorkerTask):
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
-            return  # it is time for the core's next step
+            return  # no event has arrived: it is time for the next step of `SinkTaskCore`
         finally:
             self._running.is_task_idle = False
         self._handle(*event)
@@ -302,7 +302,7 @@ class WorkerSinkTask(WorkerTask):
 
 
 class _Context(TaskContext):
-    """The interface of the platform for a sink task; used from the task's thread."""
+    """The platform's interface for a sink task; used from the task's thread."""
 
     def __init__(self, worker_task: WorkerSinkTask) -> None:
         super().__init__(worker_task)

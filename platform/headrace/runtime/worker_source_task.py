@@ -1,8 +1,8 @@
 """Runs a source task: poll, transform, convert, send; source offsets are committed after acknowledgements.
 
-`SourceTaskCore` decides; this module carries out its effects. The task's thread runs plug-in code, including transforms
-and converters. The event loop has the producer: it handles acknowledgements and commits offsets, also while `poll`
-blocks. A crash may duplicate records but never loses any.
+`SourceTaskCore` decides, and this module carries out its effects. The task's thread runs plug-in code, including
+transforms and converters. The producer runs on the event loop, which handles acknowledgements and commits offsets even
+while `poll` blocks. A crash may duplicate records but never loses any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
-from headrace.runtime.error_policy import ErrorLog, ErrorPolicy, Failure
+from headrace.runtime.dead_letter_queue import DeadLetterQueue
+from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy
+from headrace.runtime.source_errors import SourceErrors
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
 from headrace.runtime.topic_creator import TopicCreator
@@ -42,15 +44,17 @@ class WorkerSourceTask(WorkerTask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._policy = ErrorPolicy.from_config(self.plugins.connector_config)
-        self._error_log = ErrorLog(self.spec.name, self._policy, self.counters)
+        self._errors = SourceErrors(self.spec.name, self._policy, self.counters, run=self.later)
+        queue = DeadLetterQueueConfig.from_config(self.plugins.connector_config)
+        self._has_queue = self._policy.tolerate and queue is not None
         self.core = core.SourceTaskCore(
             self.spec.name,
             is_paused=self.paused,
             tolerates_errors=self._policy.tolerate,
-            commits_records=type(self.task).commit_record is not SourceTask.commit_record,
+            commits_records=self._has_queue or type(self.task).commit_record is not SourceTask.commit_record,
         )
-        self._lock = threading.Lock()  # around every call of the core
-        self._core_called = threading.Event()  # the event loop has called the core
+        self._lock = threading.Lock()  # held in every call of `SourceTaskCore`
+        self._core_called = threading.Event()  # the event loop has called `SourceTaskCore`
         self._commit_lock = asyncio.Lock()
         self._producer: Producer | None = None
         self._topic_creator: TopicCreator | None = None
@@ -88,12 +92,14 @@ class WorkerSourceTask(WorkerTask):
         plugins, spec = self.plugins, self.spec
         operator = RetryWithToleranceOperator(
             self._policy,
-            report=self._report_failure,
+            report=self._errors.report_failure,
             describe=core.describe,
             now_ms=_now_ms,
             wait_ms=self.wait_before_retry,
             rng=Random(),
         )
+        if self._has_queue:
+            self._errors.queue = self.open_client(lambda: DeadLetterQueue.open(plugins, spec))
         self._converters = plugins.make_converters()
         self._to_bytes = ToBytes(self._converters, operator)
         self._chain = TransformChain(plugins.make_steps(), operator)
@@ -105,9 +111,10 @@ class WorkerSourceTask(WorkerTask):
         self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
 
     def _step(self) -> bool:
-        """Carry out the core's next step; return whether the task has stopped."""
+        """Carry out `SourceTaskCore.next_step`; return whether the task has stopped."""
         producer = self._producer
         assert producer is not None
+        self._errors.raise_failed()
         self._core_called.clear()
         with self._lock:
             effects = self.core.next_step(_monotonic_ms(), is_buffer_full=producer.is_buffer_full)
@@ -184,7 +191,7 @@ class WorkerSourceTask(WorkerTask):
             self._call_core(self.core.topic_unknown, send)
             return
         columns, count = records.columns, len(records.columns)
-        # Only `commit_record` needs the timestamps, which the producer sets if they are missing.
+        # Only `commit_record` and the dead letter queue need the columns, and then each record is sent alone.
         kept = send if records.index is not None else send.without_columns()
         on_done = partial(self._on_acknowledged, kept, count)
         producer.send_with_callback(records.topic, records.partition, columns, on_done)
@@ -196,9 +203,6 @@ class WorkerSourceTask(WorkerTask):
         except Exception:
             log.exception("Task %s: %s failed; the task continues", self.spec.name, callback.__name__)
 
-    def _report_failure(self, failure: Failure, part: Any) -> None:
-        self._error_log.add(failure, core.describe(part), part.values[0])
-
     # Any thread
 
     def _call_core(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> list[core.Effect]:
@@ -208,13 +212,13 @@ class WorkerSourceTask(WorkerTask):
     # The event loop
 
     def wake(self) -> None:
-        """Report the user's calls to the core."""
+        """Report the user's calls to `SourceTaskCore`."""
         if self.stopping.is_set():
             self._report_event(self.core.on_stop)
         self._report_event(self.core.on_pause if self.paused else self.core.on_resume)
 
     def _report_event(self, method: Callable[..., list[core.Effect]], *arguments: Any) -> None:
-        """Call the core, and end the wait of the task's thread."""
+        """Call a method of `SourceTaskCore`, and end the wait of the task's thread."""
         effects = self._call_core(method, *arguments)
         self._core_called.set()
         self._carry_out(effects)
@@ -222,10 +226,18 @@ class WorkerSourceTask(WorkerTask):
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
         if error is not None:
             self._count_unwritten(send.records.topic, count, 0 if sent is None else sent.count, error)
+            if self._has_queue:
+                self._report_unwritten(send, error)
         metadata = None
         if send.records.index is not None and sent is not None:
             metadata = _record_metadata(sent, send.records.columns.timestamps)
         self._report_event(self.core.acknowledged, send, metadata, error)
+
+    def _report_unwritten(self, send: core.Send, error: Exception) -> None:
+        records, batch = send.records, send.polled.batch
+        assert batch is not None
+        assert records.index is not None
+        self._errors.report_unwritten(records.topic, records.columns, batch.take([records.index]), error)
 
     def _count_unwritten(self, topic: str, sent: int, written: int, error: Exception) -> None:
         count = sent - written
@@ -269,6 +281,7 @@ class WorkerSourceTask(WorkerTask):
         timeout_ms = self.spec.worker_ms("offset.flush.timeout.ms")
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._commit_lock:
+                await self._errors.wait()
                 await self.commit_offsets(commit.offsets)
         except TimeoutError:
             error = TimeoutError(f"no response within offset.flush.timeout.ms={timeout_ms}")
@@ -300,6 +313,7 @@ class WorkerSourceTask(WorkerTask):
     async def _close_clients(self, producer: Producer) -> None:
         if self._topic_creator is not None:
             await self._topic_creator.close()
+        await self._errors.close()
         await producer.close(timeout_ms=0)
 
 

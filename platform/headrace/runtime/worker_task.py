@@ -1,4 +1,4 @@
-"""The base class of all tasks: a thread, a state, the messages from and to the worker, counters.
+"""The base class of all tasks: it has the task's thread, state and counters, and exchanges messages with the worker.
 
 The thread sets up the task, reports RUNNING (or PAUSED), works, and at its end reports STOPPED, or FAILED with the
 stack trace. `stop` requests this end and waits for it. The event loop serves clients and the channel. Only the thread
@@ -37,7 +37,7 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 class TaskContext:
-    """The interface of the platform that all kinds of tasks share; used from the task's thread."""
+    """The part of the platform's interface that all kinds of tasks share; used from the task's thread."""
 
     def __init__(self, worker_task: WorkerTask) -> None:
         self.connector_name = worker_task.spec.connector
@@ -87,7 +87,7 @@ class WorkerTask:
         self.task.wake_up()
 
     def release_task(self) -> None:
-        """Make the last call into the task; runs in the task's thread."""
+        """Make the last call to the plug-in, so that it releases its resources; runs in the task's thread."""
         self.task.stop()
 
     # Called for the worker's messages, on the event loop
@@ -153,7 +153,7 @@ class WorkerTask:
         raise AssertionError("unreachable")
 
     def wait_before_retry(self, delay_ms: int) -> bool:
-        """Wait and return True. Raises ClosedError if the task is to stop: it handles the record after a restart."""
+        """Wait and return True. Raises ClosedError if the task is to stop; the record is handled after a restart."""
         if self.stopping.wait(delay_ms / 1000):
             raise ClosedError("the task is being stopped")
         return True
