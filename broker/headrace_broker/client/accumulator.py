@@ -1,4 +1,4 @@
-"""Accumulates small sends of a partition into one batch, and splits large sends into batches of a given size. Pure."""
+"""Accumulates small sends to a partition into one batch, and splits large sends into batches of a given size."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def estimate_bytes(columns: RecordColumns) -> int:
 def split_into_runs(
     columns: RecordColumns, size_bytes: int, size_bytes_max: int
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`; a larger record is a run of its own.
+    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`; a larger record is a run by itself.
 
-    `size_bytes` is the estimate for all records.
+    `size_bytes` is the estimated size of all records.
     """
     count = len(columns)
     if size_bytes <= size_bytes_max or count == 1:

@@ -1,9 +1,9 @@
 """The admin client: topics, partitions, configurations, records, the cluster and its groups.
 
-Methods for several resources return {name: result}, where a result is the value or the BrokerError for that resource;
-`values_or_raise` raises the first error instead. A call that fails as a whole with a retriable error is retried within
-default.api.timeout.ms. Changes are sent to the controller, requests about partitions to their leaders, and requests
-about groups to their coordinators.
+Methods for several resources return {name: result}; a result is a value or the resource's BrokerError.
+`values_or_raise` raises the first of these errors. If a whole request fails with a retriable error, it is retried for
+up to default.api.timeout.ms. The client sends changes to the controller, requests about partitions to their leaders,
+and requests about groups to their coordinators.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Resource = tuple[int, str]
 TOPIC = 2
 BROKER = 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
-"""Operations of incremental_alter_configs."""
+"""The operations of `incremental_alter_configs`."""
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ T = TypeVar("T")
 class NewTopic:
     """A topic to create. A partition count or replication factor of -1 means the broker's default.
 
-    `assignments`, {partition: replicas}, replaces both numbers.
+    If `assignments` ({partition: replicas}) is set, both numbers are ignored.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return sorted(name for name, topic in view.topics.items() if include_internal or not topic.is_internal)
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView | BrokerError]:
-        """Return partitions, leaders and replicas of these topics (None = all)."""
+        """Return the partitions, leaders and replicas of these topics (None = all topics)."""
         wanted = None if names is None else list(names)
         view = await self._metadata(wanted)
         described: dict[str, TopicView | BrokerError] = {}

@@ -45,7 +45,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a described group; `assignment` None = not a consumer, or the assignment cannot be decoded."""
+    """A member of a described group; `assignment` is None if it cannot be decoded or the member is no consumer."""
 
     member_id: str
     group_instance_id: str | None
@@ -179,7 +179,7 @@ class GroupAdmin:
         return self._group_error(group_id, code, None, f", {item[0]}-{item[1]}")
 
     def _group_error(self, group_id: str, code: int, message: str | None, detail: str = "") -> BrokerError:
-        """Return the error of a group; raise it instead if it is retriable."""
+        """Return the group's error, or raise it if it is retriable."""
         error = BrokerError(code, f"group {group_id}{detail}", message)
         if error.code in _COORDINATOR_MOVED:
             self.cluster.forget_coordinator(group_id)

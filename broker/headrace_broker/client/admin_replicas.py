@@ -53,7 +53,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The metadata quorum's state from its leader, and its voters' {node id: [(listener, host, port)]}."""
+    """The metadata quorum's state, and its nodes' endpoints: {node id: [(listener name, host, port)]}."""
 
     state: DescribeQuorumResponsePartitionData
     endpoints: Mapping[int, Sequence[tuple[str, str, int]]]
@@ -67,7 +67,7 @@ class ReplicaAdmin:
     _request_node: Callable[[int | None, Any, str], Awaitable[Any]]
 
     async def _request_controller(self, message: Any, subject: str, action: str) -> Any:
-        """Return the controller's response. An error code for the whole request is retried or raised."""
+        """Return the controller's response. If the response has a top-level error code, retry or raise BrokerError."""
 
         async def attempt() -> Any:
             response = await self.cluster.request_controller(message)

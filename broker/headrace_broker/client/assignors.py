@@ -1,6 +1,6 @@
 """Partition assignors of consumer groups: range, round robin, sticky and cooperative sticky.
 
-Pure: they compute {member: partitions} from subscriptions and partition counts. Range and round robin produce the same
+They compute {member: partitions} from subscriptions and partition counts. Range and round robin produce the same
 assignments as the Java client's, because a Java client may be the leader of the same group. Sticky keeps owned
 partitions with their members as far as balance allows. Cooperative sticky withholds a partition from its new owner for
 one rebalance, until the old owner has revoked the partition (KIP-429).
@@ -32,7 +32,7 @@ class SubscribedMember:
 
     @property
     def sort_key(self) -> tuple[int, str]:
-        """Return the sort key of a member: static members first, by instance id, so that restarts keep assignments."""
+        """The member's sort key: static members first, by instance id, so that they keep assignments after restarts."""
         if self.group_instance_id is not None:
             return 0, self.group_instance_id
         return 1, self.member_id
@@ -97,7 +97,10 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 
 
 def _retained_partitions(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Return the owned partitions that members keep: subscribed, existing, and not owned in a newer generation."""
+    """Return the owned partitions that each member keeps.
+
+    A member keeps an existing partition of a subscribed topic, unless another member owned it in a newer generation.
+    """
     newest_claims: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
         owned, generation = _owned_partitions(member)

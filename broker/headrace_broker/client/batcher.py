@@ -1,9 +1,9 @@
 """Converts sends into record batches: it partitions, accumulates and splits the records in the sending thread.
 
-Sends smaller than batch.size are accumulated for linger.ms. Larger sends are built at once, and split at batch.size if
-that key is set, else at 256 KiB. Two locks: `_send_lock` keeps sends in order while batches are built, and
-`_memory_available` guards the count of buffered bytes, which buffer.memory limits. Built batches wait in order until
-the event loop drains them with `drain_built`.
+Sends smaller than batch.size are accumulated for linger.ms. Larger sends are built into batches at once. The maximum
+batch size is batch.size if that key is set, else at least 256 KiB. `_send_lock` keeps sends in order while batches are
+built. `_memory_available` guards the number of buffered bytes, which buffer.memory limits. Built batches are queued in
+order until the event loop drains them with `drain_built`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Batcher:
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
         """Partition, split, accumulate or build the records, and pass the built batches to the event loop.
 
-        First count all batches in the delivery, then pass them to the loop, so that only one thread at a time uses the
-        delivery.
+        Add all batches to the delivery before the event loop receives the first of them, so that only one thread at a
+        time uses the delivery.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -114,7 +114,7 @@ class Batcher:
         self._built.clear()
 
     def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
-        """Fail the deliveries in the loop's thread, which owns them."""
+        """Fail the deliveries in the event loop's thread, which completes all deliveries."""
         self._loop.call_soon_threadsafe(deliveries.fail, parts, error)
 
     def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:

@@ -1,4 +1,4 @@
-"""Connections to a cluster's brokers, and its metadata: bootstrap, leaders, coordinators, retries.
+"""`Cluster`, a client's connections to the brokers, and its metadata: leaders, coordinators and bootstrap servers.
 
 A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. A failed connection is
@@ -43,7 +43,7 @@ GROUP = 0
 """The FindCoordinator key type for consumer groups and Connect worker groups."""
 
 _HUNG_CHECK_INTERVAL_MS = 3_000
-"""A broker that has not responded to the same request between two checks may hang; then the metadata is refreshed."""
+"""If a broker makes no progress with a request between two checks, it may hang, and the metadata is refreshed."""
 
 _IDEMPOTENT_APIS = frozenset(
     (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT)
@@ -380,7 +380,7 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find brokers without progress since the last check; if there are such brokers, refresh the metadata.
+        """Find brokers whose oldest request made no progress since the last check; if any, refresh the metadata.
 
         If other brokers respond, fail the hung brokers' idempotent requests in flight, so that callers retry them on
         the other brokers.

@@ -1,4 +1,4 @@
-"""A client's metadata of a cluster: brokers, topics, partitions and their leaders. Immutable; pure."""
+"""A client's metadata of a cluster: brokers, topics, partitions and their leaders, in immutable objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition; `leader_id` -1 = no leader now."""
+    """A partition's metadata; `leader_id` is -1 while the partition has no leader."""
 
     partition: int
     leader_id: int
@@ -35,7 +35,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic; partition n is `partitions[n]`."""
+    """A topic's metadata; `partitions[n]` is partition n."""
 
     name: str
     topic_id: bytes

@@ -1,4 +1,4 @@
-"""Commits and looks up the offsets of a consumer's group; commits are manual or automatic.
+"""Commits a consumer's offsets, manually or automatically, and looks up the committed offsets of its group.
 
 Runs on the consumer's event loop. A group member commits with its generation, so that the coordinator rejects commits
 of removed members. The coordinator accepts a commit without a generation while the group is empty.
@@ -51,7 +51,7 @@ class CommittedOffsets:
     ) -> None:
         """Commit the offsets; retry while `is_wanted` returns True.
 
-        Raises CommitFailedError if the group rebalanced without this member, BrokerError, TimedOutError.
+        Raises CommitFailedError if the group rebalanced without this member, else BrokerError or TimedOutError.
         """
         group_id = self._group_id("commit")
         if not offsets:

@@ -1,8 +1,8 @@
-"""The client's configuration: keys, defaults and units of Java's producer, consumer and admin client, in one table.
+"""The client's configuration, with the keys, defaults and units of Java's producer, consumer and admin client.
 
 `ClientConfig.from_properties` reports all errors at once, and warns about each key that it ignores. The metadata of a
-field defines its key, the kinds of client that use it, and its bounds. Callers apply Connect's overrides themselves.
-`explicit` contains the keys that were set, because some of Java's rules depend on whether a key was set.
+field defines its key, the kinds of client that use the key, and the bounds of its value. Callers apply Connect's
+overrides themselves. `explicit` contains the keys that were set, because some of Java's rules depend on this.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ClientConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The configured level of the codec in use, None for its default."""
+        """The configured level of the codec in use, None for the codec's default level."""
         name = self.compression.name.lower()
         if f"compression.{name}.level" not in self.explicit:
             return None

@@ -1,7 +1,7 @@
 """A connection to one broker: pipelined requests, responses matched in order, version negotiation, timeouts.
 
-Size prefixes and short responses are received into a small buffer. The rest of a long response is received directly
-into a frame of its own, and its records stay a view of that frame. A request times out when no byte of its response
+Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
+directly into a separate frame, and its records are views of it. A request times out when no byte of its response
 arrives within the timeout; a response that arrives slowly does not time out. The connection is closed when a request
 times out, a response is out of order or a response cannot be decoded; all requests in flight then fail with
 ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support: they
@@ -224,7 +224,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close at once; requests in flight fail."""
+        """Close the connection at once; the requests in flight fail."""
         self._fail(ConnectionLostError(f"{self.broker}: the connection was closed by this client"))
 
     async def wait_closed(self) -> None:
@@ -259,13 +259,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the memory to receive the next bytes into: the rest of the frame, or the receive buffer."""
+        """Return the memory for the next received bytes: the free part of the frame, or of the receive buffer."""
         if self._frame is not None:
             return self._frame[self._frame_filled :]
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
+        """Split `nbytes` received bytes into responses, and handle the complete responses."""
         if self._frame is not None:
             self._frame_filled += nbytes
             self._set_receive_low_water(len(self._frame) - self._frame_filled)

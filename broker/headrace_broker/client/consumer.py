@@ -116,7 +116,7 @@ class Consumer:
         return self._core.assignment
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions from poll until `resume`."""
+        """Pause these partitions: poll returns none of their records until `resume` is called."""
         for topic_partition in partitions:
             self._core.pause(self._check_assigned(topic_partition))
 
@@ -188,8 +188,8 @@ class Consumer:
         """Return fetched records; wait up to `timeout_ms` if there are none.
 
         Returns at most `max_records` records; None = max.poll.records if that key is set, else all prefetched records.
-        Performs pending rebalances. Raises ClientError for an error of a partition or the group; the next poll
-        continues with the other partitions.
+        Performs pending rebalances. Raises ClientError after a partition's error or a group error. After a partition's
+        error, the next poll continues with the other partitions.
         """
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
@@ -281,10 +281,10 @@ class Consumer:
                 async with asyncio.timeout(left / 1000):
                     await self._update_event.wait()
             except TimeoutError:
-                pass  # the loop checks once more, then returns
+                pass  # the next iteration checks for records once more, and then returns
 
     def _drain_chunks(self, limit: int | None) -> list[FetchedChunk]:
-        """Return all prefetched chunks; with a record limit only one, and none while the last chunk has records."""
+        """Return all prefetched chunks; with a `limit` one chunk, or none while an earlier chunk has records left."""
         chunks: list[FetchedChunk] = []
         if limit is not None and self._ready_leftovers():
             return chunks
@@ -424,7 +424,7 @@ class Consumer:
         await self._offsets.commit(offsets_of_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of group.id for these partitions, None without a committed offset."""
+        """Return the group's committed offsets for these partitions, None for partitions without a committed offset."""
         return await self._offsets.committed(partitions)
 
     async def list_offsets(

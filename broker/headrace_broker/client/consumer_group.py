@@ -1,9 +1,9 @@
 """A consumer's membership of a consumer group: its subscription, its owned partitions, and its rebalances.
 
-Connects `membership` (protocol type `consumer`) with a consumer. Each assignment change becomes a `Rebalance` that the
-consumer performs inside poll, as Java's consumer does, so that no partition is revoked while its records are still
-being processed; the next JoinGroup waits for it. If all configured assignors are cooperative, retained partitions are
-not revoked in a rebalance (KIP-429); otherwise all partitions are revoked first.
+Each assignment change becomes a `Rebalance` that the consumer performs inside poll, as the Java consumer does. So no
+partition is revoked while its records are still being processed, and the next JoinGroup waits until poll has performed
+the change. If all configured assignors are cooperative, a rebalance does not revoke retained partitions (KIP-429).
+Otherwise all partitions are revoked first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rebalance:
 
 
 class ConsumerGroup:
-    """Subscription and membership of one consumer."""
+    """The subscription and the group membership of one consumer."""
 
     def __init__(
         self,

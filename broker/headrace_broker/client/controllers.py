@@ -1,6 +1,6 @@
-"""A cluster accessed through its controllers (KIP-919): the nodes are the quorum's voters, the controller its leader.
+"""`Controllers`, a `Cluster` whose nodes are the voters of the metadata quorum, and whose controller is their leader.
 
-An admin client can use it while no broker is running. Controllers do not serve topic metadata.
+An admin client can use it while no broker is running (KIP-919). Controllers do not serve topic metadata.
 """
 
 from __future__ import annotations

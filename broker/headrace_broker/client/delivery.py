@@ -30,9 +30,9 @@ Completion = Callable[[RecordMetadata | None, ClientError | None], None]
 
 
 class Delivery:
-    """One `send` call, whose records may be in several batches; its records in one batch are called a part.
+    """One `send` call, whose records may be in several batches; the records in one batch are a part of the delivery.
 
-    It completes when the result of each part is known, and fails if any part failed.
+    The delivery completes when the result of each part is known, and fails if any part has failed.
     """
 
     __slots__ = ("_error", "_listeners", "_on_done", "_parts", "_pending", "topic")
@@ -40,7 +40,7 @@ class Delivery:
     def __init__(self, topic: str, on_done: Completion) -> None:
         self.topic = topic
         self._on_done = on_done
-        self._pending = 1  # one for the `send` call itself, until `seal`
+        self._pending = 1  # `seal` removes this first item, so the delivery cannot complete before `seal`
         self._parts: list[RecordMetadata] = []
         self._error: ClientError | None = None
         self._listeners: list[Callable[[], None]] = []

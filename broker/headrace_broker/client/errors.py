@@ -87,7 +87,7 @@ class DeliveryTimeoutError(TimedOutError):
 
 
 class BufferExhaustedError(TimedOutError):
-    """buffer.memory stayed full for max.block.ms."""
+    """The producer's buffer (buffer.memory) stayed full for max.block.ms."""
 
 
 class RecordTooLargeError(ClientError):
@@ -113,4 +113,4 @@ class CorruptRecordsError(ClientError):
 
 
 class CommitFailedError(ClientError):
-    """The group rebalanced without this member: other members may own its partitions now."""
+    """A commit failed because the group rebalanced without this member; other members may own its partitions now."""

@@ -1,7 +1,6 @@
 """The consumer's fetch logic: partitions to fetch from each broker, positions, prefetch, resets, aborted transactions.
 
-Pure: `Fetcher` does the I/O. It passes in responses (raw record bytes by reference, error codes) and receives the next
-fetches to send.
+This module has no I/O. `Fetcher` passes in the responses, and receives the next fetches to send.
 Guarantees:
 - The chunks of a partition are returned in log order, each offset once, whatever pauses, seeks and leader elections
   happen meanwhile: the response to a fetch from a position that is no longer current is discarded.

@@ -19,7 +19,7 @@ from headrace_broker.records.reader import read_columns
 
 @dataclass(slots=True)
 class FetchedBatch:
-    """Consecutive records of one partition; `next_offset` is the offset after the last one."""
+    """Consecutive records of one partition; `next_offset` is the offset from which a reader continues."""
 
     topic: str
     partition: int

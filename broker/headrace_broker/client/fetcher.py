@@ -3,7 +3,7 @@
 It runs `fetch_core` in the loop's thread. It keeps one fetch in flight for each broker that it reads from, over a
 separate connection. A partition without a position starts at its committed offset, or else at the offset that
 auto.offset.reset determines.
-An error of a partition is queued in `errors` for the next poll; the other partitions continue.
+A partition's error is queued in `errors` for the next poll to raise; the fetches of the other partitions continue.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Fetcher:
         self._cluster.close_connections(self._purpose)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Continue at this offset."""
+        """Set the partition's position to `offset`, and fetch from there."""
         self.core.seek(topic_partition, offset)
         self._out_of_range.discard(topic_partition)
         self.pump()
@@ -103,7 +103,7 @@ class Fetcher:
             await asyncio.wait([self._position_lookup])
 
     async def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Return offsets for timestamps, for the consumer's isolation level."""
+        """Return the offsets for these timestamps, with the consumer's isolation level."""
         read_committed = self._config.isolation_level == "read_committed"
         return await offset_api.list_offsets(self._cluster, timestamps, read_committed=read_committed)
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _members = itertools.count(1)
 
 _JOIN_TIMEOUT_EXTRA_MS = 5_000
-"""Added to the rebalance timeout: the coordinator may wait that long before it responds to JoinGroup."""
+"""The margin by which the JoinGroup timeout exceeds the rebalance timeout, for which the coordinator may wait."""
 
 
 class GroupCallbacks(Protocol):
@@ -48,7 +48,7 @@ class GroupCallbacks(Protocol):
         """Apply the assignment of a new generation."""
 
     async def on_membership_lost(self) -> None:
-        """Drop the assignment: the coordinator has removed the member, and other members may own it."""
+        """Drop the assignment: the coordinator has removed the member, and other members may own its partitions."""
 
     def on_failure(self, error: ClientError) -> None:
         """Report an error that cannot be retried and that has ended the membership."""

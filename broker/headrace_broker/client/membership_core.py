@@ -1,8 +1,8 @@
 """A member's state machine in the classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
 
-Pure: it builds the requests, and determines the next step from each response. The protocol type and the bytes of
-metadata and assignments are opaque, so that consumers and Connect workers both use it. Supports static membership
-(KIP-345). Transitions:
+This module has no I/O: it builds the requests, and determines the next step from each response. It does not interpret
+the protocol type, the metadata and the assignments, so consumers and Connect workers both use it. It supports static
+membership (KIP-345). The state transitions are:
 
     UNJOINED -> JOINING -> SYNCING -> STABLE -> (rebalance) JOINING ...
     any state -> UNJOINED when the coordinator rejects the member id or the generation

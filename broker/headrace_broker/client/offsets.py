@@ -1,4 +1,4 @@
-"""Sends the requests for the offsets of logs (ListOffsets) and of groups (OffsetCommit, OffsetFetch)."""
+"""Sends ListOffsets, OffsetCommit and OffsetFetch requests, for the offsets of logs and of consumer groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OFFSET_FETCH_VERSION_MAX = 9
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset (of the next record to read), and the leader epoch of the last read record (-1 = unknown)."""
+    """A committed offset (the next record to read), and the leader epoch of the record before it (-1 = unknown)."""
 
     offset: int
     leader_epoch: int = -1

@@ -1,6 +1,7 @@
 """The producer's send logic: decides when to send, retry or fail each batch, with idempotence (KIP-98, KIP-360).
 
-Pure: `Producer` does the I/O. It passes in batches, responses and `now_ms`; it receives request plans and verdicts.
+This module has no I/O and no clock. `Producer` passes in batches, responses and the current time, and receives request
+plans and verdicts.
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
   only one batch of a partition is in flight. With idempotence up to five batches are in flight, after the broker has
@@ -53,7 +54,7 @@ class Verdict(Enum):
     DONE = "acknowledged"
     RETRY = "waits for its next attempt"
     RETRY_AFTER_DATA_LOSS = "waits for its next attempt in a new epoch; the log has lost acknowledged records"
-    SPLIT = "too large; the caller replaces it with smaller parts"
+    SPLIT = "too large; the caller replaces the batch with its two halves"
     FAILED = "failed permanently"
     ALREADY_EXPIRED = "its deadline passed earlier, and its failure was reported then"
 
@@ -195,7 +196,7 @@ class ProducerCore:
         return sent
 
     def request_done(self, node_id: int) -> None:
-        """Mark a request as no longer in flight; the caller resolves its batches separately."""
+        """Mark a request to the node as no longer in flight; the caller resolves the request's batches separately."""
         self._requests[node_id] -= 1
 
     def _may_send(self, state: _Partition, now_ms: float) -> bool:
@@ -346,7 +347,7 @@ class ProducerCore:
         return expired
 
     def next_event_ms(self, now_ms: float) -> float | None:
-        """Return the time of the next retry or deadline, None if neither is pending."""
+        """Return the time of the next retry or batch deadline, None if no retry or deadline is pending."""
         return min(self._events(now_ms), default=None)
 
     def abort(self) -> list[ReadyBatch]:

@@ -1,4 +1,4 @@
-"""Chooses the version of an API to use with a node: the newest version that both sides support. Pure."""
+"""Chooses the version of an API to use with a node: the newest version that the node and this client support."""
 
 from __future__ import annotations
 

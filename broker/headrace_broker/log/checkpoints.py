@@ -1,7 +1,8 @@
-"""Encodes and decodes the small text files of a log directory, in Kafka's formats. Pure.
+"""Encodes and decodes the small text files of a log directory, in Kafka's formats.
 
-Per log directory: the offset checkpoints (recovery point, high watermark, log start, cleaner), `meta.properties` and
-the clean shutdown marker. Per partition: the leader epoch checkpoint and `partition.metadata`.
+A log directory has the offset checkpoints (recovery point, high watermark, log start offset, cleaner offset),
+`meta.properties` and the clean shutdown marker. Each partition's directory has a leader epoch checkpoint and
+`partition.metadata`. This module has no I/O.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
-    """Return (topic, partition) -> offset; empty for an empty file. Raises MalformedFileError."""
+    """Return a dict of (topic, partition) -> offset, empty for an empty file. Raises MalformedFileError."""
     offsets: dict[TopicPartition, int] = {}
     if not data:
         return offsets
@@ -49,7 +50,7 @@ def encode_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_epoch_checkpoint(data: bytes) -> list[tuple[int, int]]:
-    """Return (leader epoch, start offset) pairs; empty for an empty file. Raises MalformedFileError."""
+    """Return a list of (leader epoch, start offset), empty for an empty file. Raises MalformedFileError."""
     entries: list[tuple[int, int]] = []
     if not data:
         return entries
@@ -92,12 +93,12 @@ def _number(text: str, number: int) -> int:
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
-    """Return the content of `partition.metadata`, which contains the topic id of a partition's directory."""
+    """Return the content of a partition's `partition.metadata` file, which stores the topic id."""
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
 
 
 def decode_partition_metadata(data: bytes) -> bytes:
-    """Return the topic id. Raises MalformedFileError."""
+    """Return the topic id in a `partition.metadata` file. Raises MalformedFileError."""
     fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     if fields.get("version", "").strip() != "0" or "topic_id" not in fields:
         raise MalformedFileError("partition.metadata must contain `version: 0` and `topic_id: <id>`")
@@ -108,13 +109,16 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 def encode_meta_properties(cluster_id: str, node_id: int, directory_id: str) -> bytes:
-    """Return the content of `meta.properties`, which contains the ids of a log directory's cluster and node."""
+    """Return the content of `meta.properties`: the ids of the cluster, the node and the log directory."""
     fields = {"version": 1, "cluster.id": cluster_id, "node.id": node_id, "directory.id": directory_id}
     return "".join(f"{key}={value}\n" for key, value in sorted(fields.items())).encode()
 
 
 def decode_meta_properties(data: bytes) -> dict[str, str]:
-    """Return the properties. Raises MalformedFileError if a required property is missing or the version is not 1."""
+    """Return the properties in a `meta.properties` file.
+
+    Raises MalformedFileError if a required property is missing or the version is not 1.
+    """
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         text = line.strip()
@@ -135,7 +139,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """Return the broker epoch in the clean shutdown marker, -1 if the marker contains no epoch."""
+    """Return the broker epoch in the clean shutdown marker, -1 if the marker has no broker epoch."""
     try:
         return int(json.loads(data or b"{}").get("brokerEpoch", -1))
     except (ValueError, AttributeError, TypeError):

@@ -120,7 +120,7 @@ def validate_broker_configs(configs: Mapping[str, str | None]) -> None:
 
 
 DynamicConfigs = tuple[ConfigSource, Mapping[str, str]]
-"""A source of dynamic broker configurations, and the configurations from it."""
+"""(source, dynamic broker configurations that this source sets)."""
 
 
 def resolve_config(
@@ -189,12 +189,12 @@ class LogConfig:
 
     @property
     def segment_age_ms_max(self) -> int:
-        """Age at which the active segment is rolled: in a compacted topic at most max.compaction.lag.ms."""
+        """The age at which the active segment is rolled. In a compacted topic, at most max.compaction.lag.ms."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod
     def from_properties(cls, topic: Mapping[str, str], broker: Mapping[str, str] | None = None) -> LogConfig:
-        """Return the effective configuration. Raises InvalidConfigError."""
+        """Return the log's effective configuration from topic and broker properties. Raises InvalidConfigError."""
 
         def get(name: str) -> Any:
             value = resolve_config(name, topic, broker or {})

@@ -1,4 +1,4 @@
-"""Definition of a configuration: its name, type, default, validator, and broker-level names for its default."""
+"""Defines `ConfigKey`: a configuration's name, type, default, validator, and broker-level names for the default."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ Check = Callable[[Any], str | None]
 class ConfigKey:
     """One topic configuration.
 
-    `broker_names` lists the broker configurations that set its default, as (name, factor to the topic configuration's
-    unit). The first name that is configured takes precedence.
+    `broker_names` lists the broker configurations that set the default, as (name, factor). The factor converts the
+    broker value to the topic configuration's unit. The first configured name takes precedence.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ConfigKey:
     broker_names: tuple[tuple[str, int], ...] = ()
 
     def parse(self, text: str) -> Any:
-        """Return the typed value. Raises InvalidConfigError."""
+        """Return `text` as a typed and validated value. Raises InvalidConfigError."""
         try:
             value = _PARSERS[self.type](text.strip())
         except (ValueError, KeyError):
@@ -80,7 +80,10 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """An effective value and its source; `synonyms` lists all (name, value, source) that set it, by precedence."""
+    """The effective value of `key` and its source.
+
+    `synonyms` lists every (name, value, source) that sets the configuration, in order of precedence.
+    """
 
     key: ConfigKey
     value: str

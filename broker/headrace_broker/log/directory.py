@@ -1,4 +1,4 @@
-"""One log directory: its owner in `meta.properties`, its lock, and the offset checkpoints of all its partitions.
+"""One log directory: `meta.properties`, the lock file, and the offset checkpoints of all partitions in the directory.
 
 The lock is held from `open` to `close`. The clean shutdown marker is read by `open`, removed by `mark_in_use` before
 anything is written, and written by `close` as the last step.
@@ -44,7 +44,7 @@ class LogDirectoryError(Exception):
 
 
 class LogDirectory:
-    """A directory of `log.dirs`."""
+    """One of the directories in `log.dirs`."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.path = path.rstrip("/") or "/"
@@ -52,9 +52,9 @@ class LogDirectory:
         self.was_closed_cleanly = False
         self.clean_broker_epoch = -1
         self.checkpoint_time_ns = 0
-        """Modification time of the clean shutdown marker or else of the recovery point checkpoint; 0 without both.
+        """Modification time of the clean shutdown marker, else of the recovery point checkpoint, else 0.
 
-        Records before the recovery points were safe on disk at this time.
+        At this time, all records before the recovery points were synced to disk.
         """
         self.meta: dict[str, str] = {}
         self._is_in_use = False
@@ -63,7 +63,7 @@ class LogDirectory:
         self._written: dict[str, tuple[bytes, bool]] = {}
         self._write_lock = Lock()
         self._last_sequence = 0
-        self._started_sequences: dict[str, int] = {}  # checkpoint name -> sequence of its newest write that started
+        self._started_sequences: dict[str, int] = {}  # checkpoint name -> sequence of the newest write that has started
 
     def open(self) -> None:
         """Acquire the lock, read `meta.properties` and the clean shutdown marker. Raises LogDirectoryError."""
@@ -141,7 +141,7 @@ class LogDirectory:
         return self._path_of(f"{topic}-{partition}")
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the (topic, partition) of each partition's directory, except deleted and stray ones."""
+        """Return the (topic, partition) of each partition directory that is neither deleted, stray nor future."""
         found = []
         for name in self._storage.list_directories(self.path):
             is_served = not name.endswith(_NOT_SERVED_SUFFIXES)
@@ -170,7 +170,7 @@ class LogDirectory:
     # Checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Return (topic, partition) -> offset; empty when the file is missing or cannot be read."""
+        """Return the checkpoint's (topic, partition) -> offset, empty if the file is missing or malformed."""
         path = self._path_of(name)
         if not self._storage.exists(path):
             return {}
@@ -186,8 +186,8 @@ class LogDirectory:
         """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
 
         The function writes nothing if the file already contains these offsets and, for `durable`, is synced. It also
-        writes nothing if a newer task for the same file has started or the directory is closed: its offsets are then
-        outdated.
+        writes nothing if a newer task for the same file has started or the directory is closed, because `offsets` are
+        then outdated.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)
@@ -204,11 +204,11 @@ class LogDirectory:
                 self._written[name] = data, durable
 
     def sync(self) -> None:
-        """Sync the directory, so that a power failure cannot restore files that were replaced. Raises OSError."""
+        """Sync the directory, so that a power failure cannot restore replaced files. Raises OSError."""
         self._storage.sync_directory(self.path)
 
     def has_free_space(self) -> bool:
-        """Whether a file of 1 MiB can be written."""
+        """Whether a file of 1 MiB can be written to the directory."""
         path = self._path_of(_PROBE_FILE)
         try:
             self._storage.write(path, bytes(_PROBE_BYTES))
@@ -220,7 +220,10 @@ class LogDirectory:
                 self._storage.remove(path)
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Release the lock. If `clean` and online, write the clean shutdown marker first. Raises OSError."""
+        """Release the lock. If `clean` and the directory is online, first write the clean shutdown marker.
+
+        Raises OSError.
+        """
         try:
             if clean and self.offline_reason is None:
                 self._storage.write_atomic(self._path_of(CLEAN_SHUTDOWN_FILE), encode_clean_shutdown(broker_epoch))

@@ -1,6 +1,6 @@
-"""The leader epoch cache of a partition: the start offset of each leader epoch (KIP-101, KIP-279). Pure.
+"""The leader epoch cache of a partition: the start offset of each leader epoch (KIP-101, KIP-279).
 
-The caller persists `entries` whenever a method returns True.
+This module has no I/O: the caller writes `entries` to the checkpoint whenever a method returns True.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """(epoch, start offset) entries, strictly increasing in epoch and not decreasing in offset."""
+    """(leader epoch, start offset) entries. Leader epochs strictly increase; start offsets never decrease."""
 
     __slots__ = ("_epochs", "_start_offsets")
 
@@ -32,7 +32,7 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Set the start offset of `epoch`, and remove the entries that contradict the new entry.
+        """Set the start offset of leader `epoch`, and remove entries with a later epoch or a larger start offset.
 
         Returns whether any entry changed.
         """
@@ -52,10 +52,10 @@ class LeaderEpochCache:
         return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (largest known epoch <= `epoch`, the start offset of the next known epoch), (-1, -1) if unknown.
+        """Return (largest known leader epoch <= `epoch`, its end offset), (-1, -1) if unknown.
 
-        The latest epoch ends at the log end offset. For an epoch before the first known one, the result is (`epoch`,
-        the start offset of the first known one).
+        An epoch ends at the start offset of the next known epoch; the latest epoch ends at the log end offset. If
+        `epoch` is before the first known epoch, the result is (`epoch`, the start offset of the first known epoch).
         """
         if epoch < 0 or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -69,16 +69,16 @@ class LeaderEpochCache:
         return self._epochs[index - 1], self._start_offsets[index]
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Remove the epochs that begin at or after `end_offset`. Returns whether any entry changed."""
+        """Remove the leader epochs that begin at or after `end_offset`. Returns whether any entry changed."""
         keep = bisect_left(self._start_offsets, end_offset)
         changed = keep < len(self._epochs)
         del self._epochs[keep:], self._start_offsets[keep:]
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove the epochs that end at or before `start_offset`; the epoch of this offset then begins at this offset.
+        """Remove the leader epochs that end at or before `start_offset`.
 
-        Returns whether any entry changed.
+        The leader epoch that contains `start_offset` then begins at `start_offset`. Returns whether any entry changed.
         """
         index = bisect_right(self._start_offsets, start_offset) - 1
         if index < 0 or (index == 0 and self._start_offsets[0] == start_offset):

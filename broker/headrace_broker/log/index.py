@@ -1,10 +1,10 @@
-"""The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk. Pure.
+"""The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk.
 
-Both indexes are sparse. An offset index entry is (last offset of a batch relative to the base offset, file position of
-that batch), 32 bits each. A time index entry is (largest timestamp so far, relative last offset of the batch with that
-timestamp).
-The index files of the active segment are written only when it is rolled, flushed or closed: after a crash, recovery
-rebuilds them from the records.
+Both indexes are sparse. Offsets in an index are relative to the segment's base offset. An offset index entry is (last
+offset of a batch, file position of the batch), 32 bits each. A time index entry is (largest timestamp so far, last
+offset of the batch with this timestamp).
+The index files of the active segment are written only when the segment is rolled, flushed or closed. After a crash,
+recovery rebuilds the files from the records. This module has no I/O.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class OffsetIndex:
         self.positions.append(position)
 
     def lookup(self, relative_offset: int) -> int:
-        """Return the position of the last entry at or before `relative_offset`, 0 without such an entry."""
+        """Return the file position of the last entry at or before `relative_offset`, 0 without such an entry."""
         index = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[index] if index >= 0 else 0
 
     def floor_position(self, position: int) -> int:
-        """Return the largest indexed position at or before `position`, 0 without such an entry."""
+        """Return the largest indexed file position at or before `position`, 0 without such an entry."""
         index = bisect_right(self.positions, position) - 1
         return self.positions[index] if index >= 0 else 0
 
@@ -91,7 +91,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry if its timestamp is larger than the last entry's."""
+        """Add an entry if `timestamp` is larger than the last entry's timestamp."""
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)

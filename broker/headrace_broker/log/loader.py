@@ -1,7 +1,7 @@
 """Loads a partition's log from its directory.
 
-Loading completes or undoes interrupted operations. After a clean shutdown it uses the files without checking them;
-after a crash it recovers the segments after the recovery point.
+The loader first completes or undoes operations that a crash interrupted. After a clean shutdown, it uses the files
+without checking every batch. After a crash, it recovers the segments after the recovery point.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class LoadedLog:
     epochs_changed: bool
     """Whether `epochs` differs from the leader epoch checkpoint."""
     is_unsynced: bool
-    """Whether the last shutdown was unclean: then the leader epoch checkpoint may not be synced yet."""
+    """Whether the last shutdown was unclean. If so, the leader epoch checkpoint may not be synced."""
     producers: ProducerStateManager
     topic_id: bytes | None
     is_damaged: bool
-    """Whether records or files of a log that was closed cleanly are missing or damaged."""
+    """Whether the log was closed cleanly, but some of its records or files are missing or corrupt."""
 
 
 def load(
@@ -79,10 +79,10 @@ def load(
     may_have_gaps: bool = True,
     is_only_replica: bool = True,
 ) -> LoadedLog:
-    """Return the log in `directory`, created if it does not exist. Raises OSError.
+    """Load the log in `directory`, or create it if it does not exist. Raises OSError.
 
-    Unless this is the only replica, segments modified after `checkpoint_time_ns` are recovered even though their
-    records were safe on disk at that time: another program, or a compaction right before a crash, has modified them.
+    Unless this is the only replica, segments that were modified after `checkpoint_time_ns` are recovered, even if they
+    are before the recovery point. Another program, or a compaction right before a crash, has modified these segments.
     """
     storage.makedirs(directory)
     checkpointed_recovery_point = recovery_point
@@ -142,8 +142,8 @@ def load(
         try:
             end_offset = recovery_point = _end_offset_of(segments[-1])
             if end_offset < checkpointed_recovery_point:
-                # Do not append to this log: it contains a batch with wrong offsets, and a later recovery would truncate
-                # the log at this batch.
+                # Recover the log before any append. A batch in it has wrong offsets, so a later recovery would truncate
+                # the log at this batch and lose the appended records.
                 raise CorruptBatchError(
                     segments[-1].size_bytes,
                     f"the log ends at offset {end_offset}, before its recovery point {checkpointed_recovery_point}",
@@ -202,10 +202,10 @@ def load(
 
 
 def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
-    """Return the index files without a `.log` file.
+    """Return the index files of segments whose `.log` file is missing.
 
-    This broker always deletes a segment's indexes before its records, so another program has deleted these records. A
-    log must not have such a gap: the replica truncates its log at the gap and fetches the missing records again.
+    This broker always deletes a segment's indexes before its records, so another program has deleted the `.log` file.
+    A replica must not keep such a gap: it truncates its log there and fetches the missing records again.
     """
     found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
@@ -219,9 +219,9 @@ def _find_modified(
 ) -> int | None:
     """Return the base offset of the first trusted segment that was modified after `checkpoint_time_ns`, or None.
 
-    Trusted segments are those that recovery does not check. In a log that was not closed cleanly, they end before the
-    recovery point (`trusted_to`) and begin at or after the cleaner offset (`trusted_from`), because segments before the
-    cleaner offset may have been compacted since the checkpoint.
+    Recovery does not check trusted segments. In a log that was not closed cleanly, these are the segments from the
+    cleaner offset (`trusted_from`) to the recovery point (`trusted_to`). Earlier segments are skipped, because
+    compaction may have rewritten them after the checkpoint.
     """
     for segment, following in zip_longest(segments, segments[1:]):
         if trusted_to is not None and (following is None or following.base_offset > trusted_to):
@@ -246,7 +246,7 @@ def _existing_segment(
     started_ms: int,
     name_suffix: str = "",
 ) -> LogSegment:
-    """Return the segment with existing files at `base_offset`."""
+    """Return the segment at `base_offset`, whose files exist."""
     return LogSegment(
         storage,
         directory,
@@ -269,10 +269,10 @@ def create_segment(
     roll_jitter_ms: int = 0,
     tolerate_full_disk: bool = False,
 ) -> LogSegment:
-    """Return a new active segment with its three files on disk; existing files of the same names are replaced.
+    """Create the files of a new active segment and return the segment. Existing files of the same names are replaced.
 
-    Raises OSError after removing the new files, so that appends to the previous segment can continue. With
-    `tolerate_full_disk`, files that do not fit on the disk are left out instead, so that a log can still be opened.
+    If this raises OSError, the new files are removed, so that appends to the previous segment can continue. With
+    `tolerate_full_disk`, a full disk is not an error: the segment then lacks files, but the log can still be opened.
     """
     segment = LogSegment(
         storage,
@@ -350,7 +350,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
                     storage.remove(f"{directory}/{file_name(old, suffix)}")
         rename_swap_files(storage, swap)
     for name in storage.listdir(directory):
-        if name.endswith(SWAP_SUFFIX):  # an index without records
+        if name.endswith(SWAP_SUFFIX):  # the `.log.swap` file of this index does not exist
             storage.remove(f"{directory}/{name}")
     return damaged
 
@@ -366,9 +366,10 @@ def rename_swap_files(storage: Storage, swap: LogSegment) -> None:
 def _load_epochs(
     storage: Storage, directory: str, names: Sequence[str], segments: Sequence[LogSegment], recovered_from: int | None
 ) -> tuple[LeaderEpochCache, list[tuple[int, int]]]:
-    """Return (the leader epochs of the log, the entries in the checkpoint file).
+    """Return (the log's leader epoch cache, the entries in the leader epoch checkpoint).
 
-    An unreadable checkpoint is rebuilt from the records before `recovered_from`; recovery reads the records after it.
+    If the checkpoint is unreadable, the cache is rebuilt from the records before `recovered_from`. Recovery adds the
+    leader epochs of the later records.
     """
     epochs = LeaderEpochCache()
     has_records = not all(segment.is_unwritten_from(0) for segment in segments)
@@ -409,7 +410,7 @@ def read_topic_id(storage: Storage, directory: str) -> bytes | None:
 
 
 def _end_offset_of(segment: LogSegment) -> int:
-    """Return the offset after the last record of an undamaged segment. Raises CorruptBatchError."""
+    """Return the offset after the segment's last record. Raises CorruptBatchError if a batch is corrupt."""
     end_offset = segment.base_offset
     if segment.size_bytes:
         index = segment.index

@@ -148,8 +148,8 @@ class PartitionLog(SegmentedLog):
     ) -> AppendInfo:
         """Append one batch. Offsets, leader epoch and, for LogAppendTime, timestamps are set in `records` in place.
 
-        A duplicate batch of an idempotent producer is not appended again; the result contains the offsets of its first
-        append. Raises ApiError if the batch is rejected or cannot be written; then the log is unchanged.
+        A duplicate batch of an idempotent producer is not appended again; the result contains the offsets of the first
+        append. If the batch is rejected or cannot be written, this raises ApiError and the log is unchanged.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
@@ -180,9 +180,9 @@ class PartitionLog(SegmentedLog):
     ) -> AppendInfo | None:
         """Append the leader's batches unchanged, with their offsets and leader epochs.
 
-        An incomplete batch at the end is ignored. Batches of an epoch above `leader_epoch_max` are ignored too: the
-        fetch was sent to a broker that is no longer the leader. If the log is empty and its start offset is inside the
-        first batch, as the leader's is after DeleteRecords, the log start offset is lowered to the batch's base offset.
+        An incomplete last batch is ignored. Batches with a leader epoch above `leader_epoch_max` are ignored too: the
+        fetch was sent to a broker that is no longer the leader. After DeleteRecords, the leader's log start offset may
+        be inside a batch. If an empty follower starts at such an offset, the whole batch is appended.
         Returns None if no complete batch is appended. Raises ApiError for offsets below the log end offset and for
         corrupt batches.
         """
@@ -222,7 +222,7 @@ class PartitionLog(SegmentedLog):
         try:
             self._write(view[:size_bytes], headers, now_ms)
         except ApiError:
-            # Remove the epochs that were assigned for batches that could not be written.
+            # Remove the leader epochs of the batches that could not be written.
             if self._epochs.truncate_from_end(self._log_end_offset + 1):
                 self._write_epochs_soon()
             raise
@@ -324,10 +324,10 @@ class PartitionLog(SegmentedLog):
             index += 1  # compaction may have removed the remaining records of this segment
         return b""
 
-    # Epochs and timestamps
+    # Leader epochs and timestamps
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch <= `epoch`, its end offset), (-1, -1) if unknown (KIP-101)."""
+        """Return (largest known leader epoch <= `epoch`, its end offset), (-1, -1) if unknown (KIP-101)."""
         return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:

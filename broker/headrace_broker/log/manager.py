@@ -1,7 +1,7 @@
-"""All logs of a broker: loading, creation, deletion, and periodic maintenance (flush, retention, checkpoints).
+"""Manages all logs of a broker: loading, creation, deletion, periodic maintenance (flush, retention, checkpoints).
 
 The manager runs on the event loop. Slow file operations (fsync of a rolled segment, removal of large files) are passed
-to `background(work, done)`: `work` runs in another thread and only accesses files, `done` is called on the event loop.
+to `background(work, done)`. `work` runs in another thread and only accesses files; `done` runs on the event loop.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ class LogManager:
         self._maintenance_round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
         self.is_damaged = False
-        """Whether records or files of any log that was closed cleanly are missing or damaged."""
+        """Whether any log was closed cleanly, but some of its records or files are missing or corrupt."""
         self.on_flushed: FlushListener | None = None
         """Optional listener, called after each flush in the thread that flushed. Set it before the logs are opened."""
 
     # Start
 
     def open_directories(self) -> None:
-        """Lock every directory and read its `meta.properties`. Raises LogDirectoryError and releases all locks."""
+        """Lock every directory and read each `meta.properties`. If this raises LogDirectoryError, no lock is held."""
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:
@@ -115,7 +115,7 @@ class LogManager:
         *,
         has_other_replicas: Callable[[str, int], bool] = lambda topic, partition: False,
     ) -> int:
-        """Open the log of every partition in the log directories; return their number. Raises LogDirectoryError."""
+        """Open every partition's log and return the number of logs. Raises LogDirectoryError."""
         for _ in self.iter_load(config_of, now_ms, has_other_replicas=has_other_replicas):
             pass
         return len(self.logs)
@@ -181,9 +181,9 @@ class LogManager:
         )
 
     def _check_end_offset(self, key: TopicPartition, directory: LogDirectory, clean_end_offset: int) -> bool:
-        """Return whether the log ends before `clean_end_offset`, its end offset at the clean shutdown.
+        """Return whether the log ends before `clean_end_offset`, the log end offset at the clean shutdown.
 
-        If it does, log an error.
+        If so, log an error.
         """
         log = self.logs.get(key)
         end_offset = 0 if log is None else log.log_end_offset
@@ -235,7 +235,7 @@ class LogManager:
         return log
 
     def _write_some_epochs(self) -> None:
-        """Write pending leader epoch checkpoints, only a few per call: each blocks the event loop for up to 1 ms.
+        """Write a few pending leader epoch checkpoints: each write blocks the event loop for up to 1 ms.
 
         If the broker crashes before it writes a pending checkpoint, recovery rebuilds the epochs from the records.
         """
@@ -261,7 +261,7 @@ class LogManager:
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
-            log.config = config  # it may have changed since the log was opened
+            log.config = config  # the configuration may have changed since the log was opened
             if topic_id is not None:
                 with suppress(OSError):  # the log can be used without partition.metadata
                     log.assign_topic_id(topic_id)
@@ -298,7 +298,7 @@ class LogManager:
         return self._directory_of.get((topic, partition))
 
     def delete(self, topic: str, partition: int, now_ms: int) -> None:
-        """Delete a partition's log: rename its directory now, remove it after file.delete.delay.ms.
+        """Delete a partition's log: rename the directory now, and remove it after file.delete.delay.ms.
 
         Does nothing for an unknown partition. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails; `maintain`
         retries the rename.
@@ -341,7 +341,7 @@ class LogManager:
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
         """Do the maintenance that is due, for up to `logs_max` logs.
 
-        The caller calls this about once a second, more often if the broker has many logs.
+        The broker calls this method about once a second, more often if the broker has many logs.
         """
         self._take_removed_directories_offline()
         self._mark_offline_directories()
@@ -410,7 +410,7 @@ class LogManager:
     def sync_truncation(self, log: PartitionLog, done: Callable[[], None]) -> None:
         """Sync a log's truncation in the background, then call `done`.
 
-        Without this call, the next append would sync it and block the event loop.
+        Otherwise the next append would sync the truncation and block the event loop.
         """
         path, truncations = log.unsynced_truncation, log.truncations
         assert path is not None
@@ -472,7 +472,7 @@ class LogManager:
     # Shutdown
 
     def flush_all(self, now_ms: int) -> None:
-        """Flush all logs in the background before `close`, which would otherwise flush one log after the other."""
+        """Flush all logs in the background, so that `close` need not flush one log after another."""
         for log in self.logs.values():
             if log.offline_reason is None and log.log_end_offset > log.recovery_point:
                 try:

@@ -1,4 +1,4 @@
-"""The offset checkpoint files of all log directories: their offsets, their write intervals, and their rewriting.
+"""Writes the offset checkpoint files of all log directories: periodically, and after a log is deleted or truncated.
 
 Checkpoints are written periodically and identify a log by its topic and partition. After a log is deleted or truncated,
 they still contain its old offsets. After a crash, these offsets would be applied to the recreated log or to the new
@@ -21,9 +21,9 @@ Work = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint file: the offset that it contains for a log (None: no entry), and its write interval.
+    """One checkpoint file and its write interval.
 
-    If `durable`, the file is synced when it is written.
+    `offset_of` returns the checkpointed offset of a log, None for no entry. If `durable`, each write is synced.
     """
 
     offset_of: Callable[[PartitionLog], int | None]
@@ -38,9 +38,9 @@ def _moved_log_start(log: PartitionLog) -> int | None:
 CHECKPOINTS = {
     HIGH_WATERMARK_FILE: Checkpoint(lambda log: log.high_watermark, 5_000, False),
     RECOVERY_POINT_FILE: Checkpoint(lambda log: log.recovery_point, 60_000, True),
-    # Contains only log start offsets that DeleteRecords has moved into the middle of a segment.
+    # This file contains only log start offsets that DeleteRecords has moved into the middle of a segment.
     LOG_START_FILE: Checkpoint(_moved_log_start, 60_000, True),
-    # Not synced: an outdated cleaner offset only causes records to be cleaned again.
+    # This file is not synced, because an outdated cleaner offset only causes records to be cleaned again.
     CLEANER_FILE: Checkpoint(lambda log: log.cleaner_offset, 60_000, False),
 }
 
@@ -54,7 +54,7 @@ class OffsetCheckpoints:
         logs: Mapping[TopicPartition, PartitionLog],
         directory_of: Mapping[TopicPartition, LogDirectory],
     ) -> None:
-        """`logs` and `directory_of` are live views, read at each write."""
+        """Use the live views `logs` and `directory_of`, which each write reads again."""
         self._directories = directories
         self._logs = logs
         self._directory_of = directory_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class OpenSegments:
     """The segments with an open file or with indexes in memory, oldest first.
 
-    Shared by all logs of a broker, and used only by its event loop.
+    All logs of a broker share one instance. Only the broker's event loop uses it.
     """
 
     def __init__(self, count_max: int = 256, index_bytes_max: int = 64 * 1024 * 1024) -> None:
@@ -33,7 +33,10 @@ class OpenSegments:
         self._index_bytes -= self._indexed.pop(id(segment), (segment, 0))[1]
 
     def account_indexes(self, segment: LogSegment, size_bytes: int) -> None:
-        """Add an inactive segment's `size_bytes` of indexes to the total; above the limit, evict the oldest indexes."""
+        """Add `size_bytes`, the size of an inactive segment's indexes, to the total.
+
+        If the total exceeds the limit, evict the oldest indexes.
+        """
         self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
         self._indexed[id(segment)] = (segment, size_bytes)
         while self._index_bytes > self._index_bytes_max and len(self._indexed) > 1:

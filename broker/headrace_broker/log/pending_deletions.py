@@ -23,7 +23,7 @@ DIRECTORY_NAME_SIZE_MAX = 255
 
 
 class PendingDeletions:
-    """Renames and removes directories; owned by the log manager."""
+    """Renames and removes partition directories for the log manager."""
 
     def __init__(
         self, storage: Storage, remove: Callable[[str, Callable[[], None]], None], next_random: Callable[[int], int]
@@ -45,7 +45,7 @@ class PendingDeletions:
         self.rename_pending(key, now_ms)
 
     def rename_pending(self, key: TopicPartition, now_ms: int) -> None:
-        """Rename the deleted directory of this partition if the rename is still pending. Raises OSError."""
+        """Retry the rename of a deleted partition's directory if it has not succeeded yet. Raises OSError."""
         if key in self._not_renamed:
             directory, log = self._not_renamed[key]
             target = self._rename(directory, key, DELETE_SUFFIX)
@@ -54,7 +54,7 @@ class PendingDeletions:
             self._renamed.append((now_ms + log.config.file_delete_delay_ms, target))
 
     def mark_stray(self, directory: LogDirectory, key: TopicPartition) -> str:
-        """Rename the directory to a `-stray` name and return its new path. Raises OSError."""
+        """Rename the partition's directory to a `-stray` name and return the new path. Raises OSError."""
         return self._rename(directory, key, STRAY_SUFFIX)
 
     def mark_other_topic_stray(self, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
@@ -63,7 +63,8 @@ class PendingDeletions:
         if not self._storage.exists(path):
             return
         found = read_topic_id(self._storage, path)
-        if found == topic_id or (found is None and not self._has_records(path)):  # the log's creation was interrupted
+        # An empty directory without a topic id belongs to this topic: a crash interrupted the creation of the log.
+        if found == topic_id or (found is None and not self._has_records(path)):
             return
         _log.warning(
             "%s belongs to a different topic of the same name, renamed it to %s", path, self.mark_stray(directory, key)
@@ -77,7 +78,7 @@ class PendingDeletions:
         topic, partition = key
         tail = f"-{partition}.{self._next_random(1 << 128):032x}{suffix}"
         target = f"{directory.path}/{topic[: DIRECTORY_NAME_SIZE_MAX - len(tail)]}{tail}"
-        with suppress(FileNotFoundError):  # another program has removed it
+        with suppress(FileNotFoundError):  # another program has removed the directory
             self._storage.rename(directory.partition_path(*key), target)
         return target
 
@@ -86,7 +87,7 @@ class PendingDeletions:
         for key in list(self._not_renamed):
             with suppress(OSError):  # the first failure was logged
                 self.rename_pending(key, now_ms)
-                _log.info("%s-%d: renamed its directory for deletion after a retry", *key)
+                _log.info("Partition %s-%d: a retry renamed the directory of the deleted log", *key)
         due = [path for due_ms, path in self._renamed if due_ms <= now_ms]
         self._renamed = [entry for entry in self._renamed if entry[0] > now_ms]
         for path in due:

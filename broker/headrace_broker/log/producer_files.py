@@ -20,7 +20,7 @@ _BATCHES_PER_PRODUCER = 10
 class RecentSnapshots:
     """Two producer snapshots in memory, so that a truncation need not replay up to a gigabyte of batches.
 
-    The older snapshot is below the high watermark, so no truncation removes it. The newer one shortens the replay.
+    The older snapshot is below the high watermark, so no truncation removes it. The newer snapshot shortens the replay.
     """
 
     __slots__ = ("_batches_left", "_newer", "_older")
@@ -56,7 +56,7 @@ def load_producers(
 ) -> ProducerStateManager:
     """Return the producer state at `end_offset`, from the newest valid snapshot and the batches after it.
 
-    `recent` is an (offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a damaged batch.
+    `recent` is (offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a corrupt batch.
     """
     producers = ProducerStateManager()
     offsets = {offset for offset in _snapshot_offsets(storage, directory) if offset <= end_offset}
@@ -95,7 +95,10 @@ def remove_snapshots_after(storage: Storage, directory: str, offset: int) -> Non
 
 
 def remove_stray_snapshots(storage: Storage, directory: str, segments: Sequence[LogSegment]) -> None:
-    """Remove the snapshots that are not at a segment's base offset, except the newest of them, as Kafka does."""
+    """Remove the producer snapshots that are not at a segment's base offset, as Kafka does.
+
+    The newest of these snapshots is kept if it is after the last segment's base offset.
+    """
     base_offsets = {segment.base_offset for segment in segments}
     strays = sorted(offset for offset in _snapshot_offsets(storage, directory) if offset not in base_offsets)
     keep = strays[-1] if strays and strays[-1] > segments[-1].base_offset else None

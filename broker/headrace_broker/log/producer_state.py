@@ -1,6 +1,6 @@
-"""The producer state of a partition: sequence checks, duplicate detection, snapshots (KIP-98, KIP-360). Pure.
+"""The producer state of a partition: sequence checks, duplicate detection, snapshots (KIP-98, KIP-360).
 
-The last five batches of each producer are kept, so that a retry of any of them returns the offset of its first append.
+The last five batches of each producer are kept, so that a retried batch returns the offset of the first append.
 Kafka's snapshots contain one entry per producer, for its last batch. A snapshot of this broker contains one entry for
 each of the five batches, oldest first, so that retries also succeed after a truncation or a restart. Kafka can read
 such a snapshot, because it uses the last entry of a producer. The leader calls `check`, writes the batch, then calls
@@ -67,7 +67,7 @@ class ProducerEntry:
 
 
 class ProducerStateManager:
-    """The producers of one partition by producer id, from all batches before `end_offset`."""
+    """The state of each producer of one partition after all batches before `end_offset`."""
 
     __slots__ = ("_open_transactions", "end_offset", "producers")
 
@@ -77,7 +77,7 @@ class ProducerStateManager:
         self._open_transactions: dict[int, int] = {}
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """Return the recent batch that the new batch duplicates, None if the new batch is the next in sequence.
+        """Return the recent batch that the new batch duplicates, None if the new batch has the expected sequence.
 
         Raises ApiError: INVALID_PRODUCER_EPOCH for a fenced producer, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or for a
         duplicate that is older than the last five batches.
@@ -117,7 +117,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Add a data batch that was appended to the log."""
+        """Update the producer's entry with a data batch that was appended to the log."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry()
@@ -141,7 +141,7 @@ class ProducerStateManager:
             self._open_transactions[header.producer_id] = header.base_offset
 
     def update_marker(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Add a commit or abort marker, which ends the producer's transaction."""
+        """Update the producer's entry with a commit or abort marker, which ends the producer's transaction."""
         entry = self.producers.setdefault(header.producer_id, ProducerEntry())
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch

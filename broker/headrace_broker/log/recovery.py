@@ -68,7 +68,7 @@ def recover(
         producers.clear(segments[first].base_offset)
     end_offset = segments[first].base_offset
     known_epochs = epochs.entries
-    epochs.truncate_from_end(end_offset)  # `_EpochRebuilder` rebuilds the later epochs from the records
+    epochs.truncate_from_end(end_offset)  # `_EpochRebuilder` rebuilds the later leader epochs from the records
     for index in range(first, len(segments)):
         segment = segments[index]
         if index > first and segment.base_offset < end_offset:
@@ -113,7 +113,7 @@ def _producers_before(storage: Storage, directory: str, segments: list[LogSegmen
 
 
 class _EpochRebuilder:
-    """Rebuilds `epochs` from the batches, and keeps entries of `known` that begin in a gap before a batch."""
+    """Rebuilds the leader epochs from the batches, and keeps `known` entries that begin in a gap before a batch."""
 
     def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:
         self._known = known
@@ -121,7 +121,7 @@ class _EpochRebuilder:
         self._end_offset = end_offset
 
     def add(self, header: BatchHeader) -> None:
-        """Add the epoch of the next batch, which begins at the current end offset or after a gap."""
+        """Add the leader epoch of the next batch, which begins at the current end offset or after a gap."""
         epochs, epoch, base_offset = self._epochs, header.partition_leader_epoch, header.base_offset
         if epoch != epochs.latest_epoch and base_offset > self._end_offset:
             for known_epoch, start_offset in self._known:
@@ -167,7 +167,8 @@ def _recover_segment(
     except CorruptBatchError as error:
         is_unwritten = segment.is_unwritten_from(valid_bytes)
         if not is_unwritten:
-            # A crash during a write leaves an incomplete last batch. Its loss is not an error: it was not acknowledged.
+            # A crash during a write leaves an incomplete last batch. Losing this batch is not an error, because the
+            # leader has not acknowledged it.
             is_interrupted_write = is_last and isinstance(error, IncompleteBatchError)
             _log.log(
                 logging.WARNING if is_interrupted_write else logging.ERROR,
@@ -206,7 +207,7 @@ def _checked_batches(
 
 
 def _write_indexes(segment: LogSegment) -> None:
-    """Write the index files; log an error. A broker with a full disk must be able to start and delete old segments."""
+    """Write the index files. An error is only logged, so that a broker with a full disk can delete old segments."""
     try:
         segment.finish()
     except OSError as error:

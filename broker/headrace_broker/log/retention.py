@@ -1,4 +1,4 @@
-"""Selects the segments that retention deletes by their size, their age and the log start offset. Pure."""
+"""Selects the segments that retention deletes: by size, by age, and before the log start offset. It has no I/O."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SegmentInfo:
 def count_expired(
     segments: Sequence[SegmentInfo], config: LogConfig, *, now_ms: int, high_watermark: int, log_start_offset: int
 ) -> int:
-    """Return how many of `segments` to delete, counted from the oldest. The last segment is the active segment.
+    """Return how many of `segments` to delete, counted from the oldest. The last of `segments` is the active segment.
 
-    Only segments below the high watermark are deleted, oldest first. Segments below the log start offset are deleted
-    with any cleanup.policy, except the active one.
+    Only segments below the high watermark are deleted. Inactive segments below the log start offset are deleted
+    regardless of cleanup.policy.
     """
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0

@@ -16,7 +16,7 @@ _base_offset = attrgetter("base_offset")
 
 
 def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
-    """Return the index of the segment that contains `offset`, 0 for an offset before the first."""
+    """Return the index of the segment that contains `offset`, 0 if `offset` is before the first segment."""
     last = len(segments) - 1
     if offset >= segments[last].base_offset:  # the most frequent case
         return last
@@ -26,7 +26,10 @@ def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
 def offset_for_timestamp(
     segments: Sequence[LogSegment], target: int, *, start_offset: int, end_offset: int
 ) -> tuple[int, int, int] | None:
-    """Return (timestamp, offset, leader epoch) of the first record in [start, end) with timestamp >= `target`."""
+    """Return (timestamp, offset, leader epoch) of the first record at or after the timestamp `target`, or None.
+
+    Only records from `start_offset` up to, but excluding, `end_offset` are considered.
+    """
     for segment in segments[segment_index(segments, start_offset) :]:
         if segment.max_timestamp < target:
             continue

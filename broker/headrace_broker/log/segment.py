@@ -59,7 +59,7 @@ def offset_of(name: str) -> int:
 
 
 class LogSegment:
-    """A segment. Only the first `size_bytes` of its file are records; the file may be longer."""
+    """A log segment. Only the first `size_bytes` of the `.log` file are records; the file may be longer."""
 
     __slots__ = (
         "_allocated_bytes",
@@ -97,7 +97,7 @@ class LogSegment:
         roll_jitter_ms: int = 0,
         name_suffix: str = "",
     ) -> None:
-        """`name_suffix` is `.cleaned` or `.swap` for a compacted segment before it has its final name."""
+        """Use `name_suffix` `.cleaned` or `.swap` for a compacted segment whose files do not have final names yet."""
         self._storage = storage
         self._directory = directory
         self._name_suffix = name_suffix
@@ -150,7 +150,7 @@ class LogSegment:
         return data
 
     def release(self) -> None:
-        """Close the file, and drop indexes from memory if they are written to disk."""
+        """Close the `.log` file, and drop the indexes from memory unless they have unwritten changes."""
         self._open_segments.discard(self)
         if self._file is not None:
             self._file.close()
@@ -158,7 +158,7 @@ class LogSegment:
         self.forget_indexes()
 
     def forget_indexes(self) -> None:
-        """Drop the indexes from memory if they are written to disk and the segment is not active."""
+        """Drop an inactive segment's indexes from memory unless they have unwritten changes."""
         if not self._indexes_dirty and not self.is_active:
             self._index = None
             self._time_index = None
@@ -245,7 +245,7 @@ class LogSegment:
         return True
 
     def finish(self) -> bool:
-        """Add the segment's largest timestamp to the time index and write both indexes, as on a roll.
+        """Add the segment's largest timestamp to the time index and write both indexes, as before a roll.
 
         Returns whether the index files had to be written.
         """
@@ -271,7 +271,7 @@ class LogSegment:
         return deleted
 
     def remove(self) -> None:
-        """Remove the files, the `.log` file last, as in `mark_deleted`. Raises OSError."""
+        """Remove the segment's files, the `.log` file last. Raises OSError."""
         self.release()
         for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
             self._storage.remove(self.path(suffix))
@@ -359,7 +359,7 @@ class LogSegment:
         self.truncate(self.size_bytes)
 
     def preallocate(self, size_bytes: int = 0) -> None:
-        """Extend the file beyond its records, now and whenever the records reach its end. Raises OSError.
+        """Extend the file beyond its records, now and whenever the records reach the end of the file. Raises OSError.
 
         For a write within the preallocated size, fdatasync need not update the file size.
         """
@@ -500,7 +500,7 @@ class LogSegment:
         return self._pread(first_size, position) if min_one_batch else b""
 
     def cache_position(self, offset: int, position: int) -> None:
-        """Cache the file position of `offset`, so that a reader's next read at `offset` needs no index lookup."""
+        """Cache the file position of `offset`, so that the next read at `offset` needs no index lookup."""
         cursors = self._cursors
         if len(cursors) >= _CURSORS_MAX:
             cursors.pop(next(iter(cursors)))

@@ -68,15 +68,16 @@ class SegmentedLog:
         self.partition = partition
         self.config = config
         self.topic_id = loaded.topic_id
-        self.is_damaged = loaded.is_damaged  # closed cleanly, but records or files are missing or damaged
+        self.is_damaged = loaded.is_damaged
+        """Whether the log was closed cleanly, but some of its records or files are missing or corrupt."""
         self.offline_reason: str | None = None
         self.is_disk_full = False
-        """Whether the log is offline only because the disk was full. `try_go_online` may then bring it back online."""
+        """Whether the log is offline only because the disk was full, so that `try_go_online` may succeed."""
         self._epochs_unwritten = loaded.epochs_changed
         self._epochs_unflushed = loaded.is_unsynced
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
-        self.cleaner_offset: int | None = None  # all records before it have been compacted
+        self.cleaner_offset: int | None = None  # all records before this offset have been compacted
         self.is_being_cleaned = False
         self.truncations = 0
         checkpoint_ahead_of_log = loaded.checkpoint_ahead_of_log or high_watermark > loaded.log_end_offset
@@ -85,14 +86,14 @@ class SegmentedLog:
         self.checkpoint_ahead_of_log = checkpoint_ahead_of_log
         """Whether offset checkpoints may contain offsets from before a truncation.
 
-        If they may, they are rewritten before the next append.
+        If so, the checkpoints are rewritten before the next append.
         """
         self.rewrite_checkpoints: Callable[[], None] | None = None
         """Writes all offset checkpoints with the current offsets. Raises OSError."""
         self.on_flushed: Callable[[float], None] | None = None
         """Optional listener, called with the duration of each flush in seconds."""
         self.on_epochs_changed: Callable[[SegmentedLog], None] | None = None
-        """Optional listener that calls `write_epochs` soon. Without a listener, the epochs are written immediately."""
+        """Optional listener that calls `write_epochs` soon. Without it, the leader epochs are written immediately."""
         self._segments: list[LogSegment] = loaded.segments
         self._active = loaded.segments[-1]
         self._log_start_offset = loaded.log_start_offset
@@ -163,7 +164,7 @@ class SegmentedLog:
         return self._producers
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Add leader `epoch` with its `start_offset` to the epoch cache. A new leader calls this before it appends.
+        """Add leader `epoch` with `start_offset` to the epoch cache. A new leader calls this before its first append.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
@@ -178,7 +179,7 @@ class SegmentedLog:
             self.on_epochs_changed(self)
 
     def write_epochs(self) -> None:
-        """Write the leader epoch checkpoint if the epochs changed. Raises ApiError."""
+        """Write the leader epoch checkpoint if the leader epochs have changed. Raises ApiError."""
         if self._epochs_unwritten:
             try:
                 self._write_epochs()
@@ -200,7 +201,7 @@ class SegmentedLog:
 
     @property
     def unflushed_epochs_path(self) -> str | None:
-        """The leader epoch checkpoint, if its last write is not synced, else None."""
+        """The path of the leader epoch checkpoint if the last write of this file is not synced, else None."""
         return self._epochs_path if self._epochs_unflushed else None
 
     @property
@@ -208,9 +209,9 @@ class SegmentedLog:
         return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
     def _go_offline(self, action: str, error: OSError, *, may_stay_online: bool = True) -> ApiError:
-        """Take the log offline and return the error to raise.
+        """Take the log offline and return the ApiError to raise.
 
-        Unless `may_stay_online` is False, the log stays online if the process was out of file descriptors.
+        With `may_stay_online`, the log stays online if `error` means that the process is out of file descriptors.
         """
         reason = f"cannot {action} {error.filename or self.directory}: {error.strerror or error}"
         if may_stay_online and is_out_of_file_descriptors(error):
@@ -220,7 +221,7 @@ class SegmentedLog:
         return self._offline_error()
 
     def _go_offline_unchanged(self, action: str, error: OSError) -> ApiError:
-        """Go offline after an operation that failed without changing the log, and return the error to raise.
+        """Take the log offline after an operation that failed without changing the log; return the ApiError to raise.
 
         If the disk was full, `try_go_online` can bring the log online again once the disk has free space.
         """
@@ -229,7 +230,7 @@ class SegmentedLog:
         return offline_error
 
     def try_go_online(self) -> bool:
-        """Bring a log online that is offline because of a full disk. Return False if writing the log still fails."""
+        """Bring a log that is offline because of a full disk back online. Return False if a write still fails."""
         try:
             self._active.truncate_torn_tail()
             self._write_epochs()
@@ -245,9 +246,9 @@ class SegmentedLog:
     # Segments
 
     def roll(self, now_ms: int, next_offset: int | None = None) -> None:
-        """Close the active segment and start a new one at `next_offset`, by default the log end offset.
+        """Close the active segment and start a new segment at `next_offset`, by default the log end offset.
 
-        Does nothing if the active segment is empty and starts at this offset. Raises ApiError.
+        Does nothing if the active segment is empty and already starts at this offset. Raises ApiError.
         """
         base_offset = self._log_end_offset if next_offset is None else next_offset
         active = self._active
@@ -303,11 +304,10 @@ class SegmentedLog:
         self.last_flush_ms = now_ms
 
     def unflushed_files(self, *, with_active: bool, before_close: bool = False) -> tuple[list[str], int]:
-        """Return (files after the recovery point to sync, the offset up to which they have records).
+        """Return (paths of the files after the recovery point, the offset up to which these files have records).
 
-        The caller syncs them in the background and then calls `complete_flush`. Of the active segment, only the `.log`
-        file is included: its indexes are written when it is rolled, and rebuilt after a crash. With `before_close` its
-        indexes are written now and included. Raises ApiError.
+        The caller syncs the files in the background and then calls `complete_flush`. The indexes of the active segment
+        are included only with `before_close`; otherwise they are written when the segment is rolled. Raises ApiError.
         """
         first = search.segment_index(self._segments, self.recovery_point)
         rolled = self._segments[first:-1]
@@ -330,9 +330,9 @@ class SegmentedLog:
     def complete_flush(self, end_offset: int, truncations: int, error: OSError | None, now_ms: int) -> None:
         """Handle the result of a background flush of the files from `unflushed_files`.
 
-        `truncations` is the log's number of truncations when the flush started. After a success, the recovery point is
-        `end_offset`, unless the log was truncated since then: the records before `end_offset` may now be unsynced new
-        records. After an error, the log goes offline.
+        `truncations` is the log's number of truncations when the flush started. A successful flush raises the recovery
+        point to `end_offset`, unless the log was truncated during the flush: the records before `end_offset` may then
+        be new, unsynced records. A failed flush takes the log offline.
         """
         if error is not None:
             self._epochs_unflushed = True
@@ -356,7 +356,10 @@ class SegmentedLog:
         return self._log_start_offset
 
     def advance_log_start(self, offset: int) -> None:
-        """Raise the log start offset, and the high watermark with it. A smaller offset has no effect."""
+        """Raise the log start offset to `offset`, and the high watermark to at least `offset`.
+
+        A smaller offset has no effect.
+        """
         if offset <= self._log_start_offset:
             return
         self._log_start_offset = offset
@@ -404,7 +407,7 @@ class SegmentedLog:
     def delete_segments_before(self, offset: int, now_ms: int) -> None:
         """Delete the segments that end at or before `offset`; after a deletion the log start offset is `offset`.
 
-        Unlike retention, this ignores cleanup.policy: the caller has a snapshot that replaces the deleted records.
+        Unlike retention, this method ignores cleanup.policy: the caller has a snapshot of the deleted records.
         Raises ApiError.
         """
         count = sum(segment.base_offset <= offset for segment in self._segments[1:])
@@ -428,10 +431,11 @@ class SegmentedLog:
         return due
 
     def replace_segments(self, cleaned: CleanedSegment, now_ms: int) -> None:
-        """Replace segments with the compacted segment built from them, which has `.cleaned` files. Raises ApiError.
+        """Replace segments with the compacted segment `cleaned`, whose files have the suffix `.cleaned`.
 
-        The new files are renamed to `.swap`, then the old ones to `.deleted`, oldest first, then the new ones to their
-        final names, always the `.log` file last. After a crash, the loader completes or undoes the replacement.
+        The new files are renamed to `.swap`. Then the old files are renamed to `.deleted`, oldest first. Finally, the
+        new files are renamed to their final names. Each step renames the `.log` file last. After a crash, the loader
+        completes or undoes the replacement. Raises ApiError.
         """
         bases = set(cleaned.replaced)
         old = [segment for segment in self._segments if segment.base_offset in bases]
@@ -469,11 +473,11 @@ class SegmentedLog:
     # Truncation and close
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Remove the batches with offsets at or after `offset`, with their epochs and producers. Raises ApiError."""
+        """Remove the batches at or after `offset`, with their leader epochs and producer state. Raises ApiError."""
         try:
             if offset >= self._log_end_offset:
-                # Remove an epoch without records that begins at the log end offset. Otherwise this follower would
-                # report it to the leader as its last epoch forever.
+                # Remove a leader epoch without records that begins at the log end offset. Otherwise this follower would
+                # report this epoch to the leader as its last epoch forever.
                 if self._epochs.truncate_from_end(offset):
                     self._write_epochs_soon()
                 return
@@ -484,7 +488,7 @@ class SegmentedLog:
             del self._segments[index + 1 :]
             segment.is_active = True
             self._active = segment
-            # Raises CorruptBatchError for a damaged segment. The next start recovers it, because it is now the last.
+            # A corrupt segment raises CorruptBatchError. The next start recovers this segment, because it is now last.
             position = segment.locate(offset)
             if position < segment.size_bytes:
                 offset = min(offset, segment.read_header(position).base_offset)
@@ -525,9 +529,10 @@ class SegmentedLog:
         self.unsynced_truncation, self.checkpoint_ahead_of_log = None, False
 
     def complete_truncation_sync(self, truncations: int, error: OSError | None) -> None:
-        """Handle the result of a background sync; `truncations` is the log's number of truncations when it started.
+        """Handle the result of a background sync of a truncation.
 
-        A failed sync takes the log offline and is not retried. Raises ApiError.
+        `truncations` is the log's number of truncations when the sync started. A failed sync takes the log offline and
+        is not retried. Raises ApiError.
         """
         if error is not None:
             self._go_offline("truncate", error)
@@ -556,7 +561,10 @@ class SegmentedLog:
             raise self._go_offline("truncate", error, may_stay_online=False) from error
 
     def _set_end_offset(self, offset: int) -> None:
-        """Set the log end offset after a truncation, and lower high watermark, recovery point and epochs to it."""
+        """Set the log end offset after a truncation; lower the high watermark and recovery point to the new offset.
+
+        Leader epochs that begin at or after the new log end offset are removed.
+        """
         self._log_end_offset = offset
         self.truncations += 1
         self.checkpoint_ahead_of_log = self.checkpoint_ahead_of_log or offset < max(

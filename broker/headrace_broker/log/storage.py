@@ -33,14 +33,14 @@ class StorageFile(Protocol):
         """Write all of `data` at `position`; after an OSError, any part of it may have been written."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return `size` bytes from `position` on, fewer if the file ends before."""
+        """Return `size` bytes from `position` on, fewer at the end of the file."""
 
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
 
     def allocate(self, size: int) -> None:
-        """Extend the file with zeros to `size`, so that writes before it do not change the file's size."""
+        """Extend the file with zeros to `size`, so that writes up to `size` do not change the file's size."""
 
     def sync(self) -> None:
         """Make the contents survive a power failure (fdatasync)."""
@@ -76,7 +76,7 @@ class Storage(Protocol):
     def size(self, path: str) -> int: ...
 
     def modified_ns(self, path: str) -> int:
-        """Return the modification time of a file; 0 if the storage has none."""
+        """Return the modification time of a file, 0 if the storage has no modification times."""
 
     def listdir(self, path: str) -> list[str]: ...
 

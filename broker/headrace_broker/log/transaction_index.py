@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the aborted transactions whose markers it contains, in Kafka's format. Pure."""
+"""Encodes and decodes a segment's transaction index: the aborted transactions whose markers are in the segment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENTRY = struct.Struct(">hqqqq")
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction. `first_offset` is the offset of its first record, `last_offset` that of its marker."""
+    """An aborted transaction from its first record (`first_offset`) to its abort marker (`last_offset`)."""
 
     producer_id: int
     first_offset: int
@@ -26,7 +26,7 @@ def encode_transaction_index(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_transaction_index(data: bytes) -> list[AbortedTxn]:
-    """Return the entries. An incomplete last entry is ignored, because it is still being written.
+    """Return the entries of a transaction index. An incomplete last entry is ignored: it is still being written.
 
     Raises ValueError for an unknown version.
     """

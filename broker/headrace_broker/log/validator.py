@@ -1,4 +1,4 @@
-"""Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator). Pure.
+"""Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator).
 
 By default only the batch header and the checksum are checked. The records themselves are read in two cases: a compacted
 topic rejects records without keys, and a topic with its own `compression.type` recompresses them.
@@ -46,7 +46,7 @@ _CODECS = {
 
 
 class AppendOrigin(Enum):
-    """Source of an append: clients' batches are fully validated, those of coordinators and the controller are not."""
+    """The source of an append. Only batches from clients are fully validated."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -67,7 +67,7 @@ class RecordsRejectedError(ApiError):
 def validate_batch(
     records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
 ) -> BatchHeader:
-    """Return the header of the one batch in `records`. Raises ApiError if a leader must not append it."""
+    """Return the header of the only batch in `records`. Raises ApiError if a leader must not append the batch."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are too few for a record batch")

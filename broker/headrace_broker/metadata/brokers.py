@@ -41,7 +41,7 @@ def register_broker(
     is_alive: bool,
     topic_configs: TopicConfigs,
 ) -> ControllerResult[BrokerRegistrationResponse]:
-    """Register a broker.  `is_alive` says whether the registered incarnation of that id still has a session.
+    """Register a broker.  `is_alive` tells whether a registered incarnation of the broker id still has a session.
 
     Raises ApiError DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, INVALID_REQUEST.
     """
@@ -162,7 +162,7 @@ def _shutting_down_heartbeat(
 
 
 def unfence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: TopicConfigs) -> list[MetadataRecord]:
-    """Unfence a broker that has caught up, and elect leaders for the partitions that waited for it."""
+    """Unfence a broker that has caught up, and elect leaders for its partitions that have no leader."""
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE, log_dirs=[]
     )
@@ -170,7 +170,7 @@ def unfence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: Top
 
 
 def fence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: TopicConfigs) -> list[MetadataRecord]:
-    """Fence a broker whose session expired or that requested this; move its leaderships and hide it from clients."""
+    """Fence a broker whose session expired or that requested to be fenced, and move the broker's leaderships."""
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE, log_dirs=[]
     )

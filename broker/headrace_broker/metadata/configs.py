@@ -47,7 +47,7 @@ class ConfigOperation(IntEnum):
 
 
 Alteration = tuple[str, int, str | None]
-"""(key, ConfigOperation, value)."""
+"""(config key, ConfigOperation, value) of one alteration in an IncrementalAlterConfigs request."""
 
 Changes = Sequence[Alteration] | Mapping[str, str | None]
 """A mapping replaces all configs of the resource (AlterConfigs), a sequence alters single keys."""
@@ -182,7 +182,7 @@ def _edited_list(
 def _partition_records(
     image: MetadataImage, changed: Sequence[MetadataRecord], topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Return the changes of the partitions whose elections the altered configs affect."""
+    """Return the partition change records that follow from altered election configs."""
     topics: dict[str, None] = {}
     for record in changed:
         if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:

@@ -18,7 +18,7 @@ Response = TypeVar("Response")
 
 
 class Controller:
-    """Holds the newest image.  Not thread-safe: called on the event loop only."""
+    """Holds the newest metadata image.  This class is not thread-safe: only the event loop calls it."""
 
     __slots__ = ("_epoch", "image")
 
@@ -29,7 +29,7 @@ class Controller:
     def run(
         self, operation: Callable[[MetadataImage], ControllerResult[Response]], next_offset: int
     ) -> ControllerResult[Response]:
-        """Run an operation and add its records to the image; the caller appends them from `next_offset` on."""
+        """Run an operation and replay its records on the image; the caller appends the records at `next_offset`."""
         result = operation(self.image)
         if result.records:
             last_offset = next_offset + len(result.records) - 1

@@ -49,7 +49,7 @@ class ReplayError(Exception):
 
 
 def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Return the image after `records`, the last of which is at `offset`; raises ReplayError."""
+    """Return the image after `records`.  The last record is at `offset`.  Raises ReplayError."""
     delta = MetadataDelta(base)
     for record in records:
         delta.replay(record)
@@ -78,7 +78,7 @@ def diff_images(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
 
 
 def apply_partition_change(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
-    """Return the partition after the change."""
+    """Return the partition after the change in `record`."""
     changes: dict[str, Any] = {"partition_epoch": old.partition_epoch + 1}
     for attribute in _CHANGED_LISTS:
         value = getattr(record, attribute)

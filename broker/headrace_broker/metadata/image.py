@@ -66,8 +66,8 @@ class PartitionImage:
     def is_recoverable_from_other_replica(self, replica: int) -> bool:
         """Whether `replica` can fetch lost records from another replica that is the leader or may become the leader.
 
-        The result is False for the last in-sync replica: after a restart it is elected leader again even if its log is
-        damaged, so records that it truncates are lost.
+        The result is False for the last in-sync replica.  After a restart, this replica is elected leader again even if
+        its log is corrupt, so the records that it truncates are lost.
         """
         if any(other != replica for other in (*self.isr, *self.eligible_leader_replicas)):
             return True

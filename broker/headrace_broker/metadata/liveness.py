@@ -19,14 +19,14 @@ class _Contact:
 
 
 class BrokerLiveness:
-    """The sessions of all brokers; belongs to the active controller."""
+    """The sessions of all brokers, as the active controller knows them."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
 
     def on_heartbeat(self, broker_id: int, metadata_offset: int, now_ms: int) -> None:
-        """A heartbeat arrived; `metadata_offset` is how far the broker has read the metadata log."""
+        """Record a heartbeat from the broker, which has read the metadata log up to `metadata_offset`."""
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.last_contact_ms = now_ms
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
@@ -42,13 +42,13 @@ class BrokerLiveness:
             contact.last_contact_ms += pause_ms
 
     def mark_dead(self, broker_id: int) -> None:
-        """End the broker's session: its process is dead."""
+        """End the session of a broker whose process is dead."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.is_dead = True
 
     def remove(self, broker_id: int) -> None:
-        """The broker was unregistered."""
+        """Remove the session of a broker that was unregistered."""
         self._contacts.pop(broker_id, None)
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
@@ -68,7 +68,7 @@ class BrokerLiveness:
         return [broker_id for broker_id in brokers if not self.has_session(broker_id, now_ms)]
 
     def next_deadline_ms(self, brokers: list[int]) -> int | None:
-        """Return when the first session of the given brokers expires."""
+        """Return the time at which the first session of the given brokers expires, None without a session."""
         times = [self._contacts[broker_id].last_contact_ms for broker_id in brokers if broker_id in self._contacts]
         return min(times) + self._session_timeout_ms + 1 if times else None
 

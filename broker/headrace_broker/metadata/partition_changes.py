@@ -38,10 +38,10 @@ class PartitionChange:
     index: int
     partition: PartitionImage
     may_lead: Callable[[int], bool]
-    """Whether a replica's broker can be elected leader."""
+    """Returns whether a replica's broker can be elected leader."""
     min_insync_replicas: int
     default_directory: Callable[[int], bytes]
-    """The log directory of a new replica on the broker."""
+    """Returns the log directory for a new replica on a broker."""
     election: Election = Election.ONLINE
     isr: Sequence[int] | None = None
     replicas: Sequence[int] | None = None
@@ -57,7 +57,7 @@ class PartitionChange:
     _elr: list[int] = field(init=False, default_factory=list)
 
     def record(self) -> PartitionChangeRecord | None:
-        """Return the record of the change, None if nothing changes."""
+        """Return the PartitionChangeRecord, None if nothing changes."""
         old = self.partition
         self._isr = list(old.isr if self.isr is None else self.isr)
         self._replicas = list(old.replicas if self.replicas is None else self.replicas)
@@ -68,7 +68,7 @@ class PartitionChange:
         record = PartitionChangeRecord(topic_id=self.topic_id, partition_id=self.index)
         self._elect(record)
         if record.leader == NO_LEADER_CHANGE and not set(old.replicas) <= set(self._replicas):
-            record.leader = old.leader  # a replica was removed: the new leader epoch fences its requests
+            record.leader = old.leader  # a new leader epoch fences requests of the removed replica
         self._set_isr_and_elr(record)
         self._set_last_known_leader(record)
         self._set_assignment(record)
@@ -119,7 +119,7 @@ class PartitionChange:
                 record.leader_recovery_state = RECOVERING
 
     def _choose_leader(self) -> tuple[int, bool]:
-        """Return (leader, whether it may lack acknowledged records)."""
+        """Return (leader, whether the leader may lack acknowledged records)."""
         old = self.partition
         first = (self._replicas[0], old.leader) if self.election is Election.PREFERRED else (old.leader,)
         for replica in (*first, *self._replicas):

@@ -18,7 +18,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 def place_partitions(
     image: MetadataImage, start: int, count: int, replication_factor: int, topic: str
 ) -> list[tuple[int, ...]]:
-    """Return replica lists for `count` partitions, from index `start` of the rotation on.
+    """Return the replica lists of `count` partitions, from index `start` of the rotation on.
 
     Raises ApiError INVALID_REPLICATION_FACTOR if too few brokers are registered or all brokers are fenced.
     """
@@ -52,7 +52,7 @@ def format_broker_ids(broker_ids: Sequence[int]) -> str:
 
 
 _Rack = tuple[Sequence[int], Sequence[int]]
-"""(live brokers, fenced brokers)."""
+"""(live brokers of a rack, fenced brokers of the rack)."""
 
 
 def _racks(image: MetadataImage) -> list[_Rack]:

@@ -4,9 +4,11 @@ Inputs are requests, responses and the current time; outputs are `Effect`s, whic
 `Role` handles most events.  This module holds the state that survives a role change (epoch, vote, high watermark) and
 the rule common to all roles: a node that receives a higher epoch enters that epoch.  Spec: KIP-595, KIP-996.
 
-Guarantees under message loss, delay and duplication: at most one leader per epoch; a voter votes once per epoch, and
-its vote is on disk before it responds; the high watermark never decreases and covers only records that a majority of
-the voters has on disk, in an epoch whose leader has committed a record of its own epoch.
+The state machine gives these guarantees under message loss, delay and duplication:
+- Each epoch has at most one leader.
+- A voter votes once per epoch, and its vote is on disk before it responds.
+- The high watermark never decreases, and a majority of the voters has every record below it on disk.
+- A leader advances the high watermark only when it covers a record of the leader's own epoch.
 
 Any process can send a request, so a request may raise the epoch only by a small amount; otherwise a single request
 could exhaust the 32-bit epochs.  A node that is many epochs behind learns the current epoch from the responses to its
@@ -109,7 +111,7 @@ class Raft:
         return self.role.deadline_ms()
 
     def handle_request(self, request: Request[Any], token: Token, now_ms: int) -> list[Effect]:
-        """Handle another node's request.  Its `SendResponse(token, ...)` may follow in a later call."""
+        """Handle another node's request.  A later call may return the `SendResponse` with this `token`."""
         if isinstance(request, VoteRequest):
             self._on_vote(request, token, now_ms)
         elif isinstance(request, BeginQuorumEpochRequest):
@@ -127,7 +129,7 @@ class Raft:
     def handle_response(
         self, node_id: int, request: Request[Any], response: Response | None, now_ms: int
     ) -> list[Effect]:
-        """Handle the response to a `SendRequest`; None if the request failed or timed out."""
+        """Handle the response to a `SendRequest`; `response` is None if the request failed or timed out."""
         partition = None if response is None else messages.metadata_partition(messages.response_topics(response))
         if partition is not None:
             leader_id, epoch = messages.leader_and_epoch(partition)
@@ -138,18 +140,18 @@ class Raft:
         return self._drain_effects()
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> list[Effect]:
-        """The node closed its connection and refused a new one: its process is dead."""
+        """Handle the end of a node's process: the node closed its connection and refused a new connection."""
         self._connection_refused_ms[node_id] = now_ms
         self.role.on_connection_refused(node_id, now_ms)
         return self._drain_effects()
 
     def on_appended(self, now_ms: int) -> list[Effect]:
-        """The leader appended records to its own log."""
+        """Continue after the caller has appended records to the log of this node, the leader."""
         self.role.on_appended(now_ms)
         return self._drain_effects()
 
     def on_flushed(self, now_ms: int) -> list[Effect]:
-        """The log's flushed offset advanced."""
+        """Continue after the log's flushed offset has advanced."""
         self.role.on_flushed(now_ms)
         return self._drain_effects()
 
@@ -274,7 +276,7 @@ class Raft:
     # -- for the roles ----------------------------------------------------------------------------------------------
 
     def maybe_transition(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Move to a higher epoch, or follow the leader of the current epoch if it was unknown so far."""
+        """Move to `epoch` if it is higher than the current epoch, or follow a new leader of the current epoch."""
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Unattached
 
@@ -285,7 +287,7 @@ class Raft:
         ):
             return
         if leader_id == self.config.node_id:
-            leader_id = NO_NODE  # this node was the leader of the epoch before its restart
+            leader_id = NO_NODE  # this node was the leader of `epoch` until it restarted
             if epoch == self.epoch:
                 return
         if epoch > self.epoch:
@@ -308,7 +310,7 @@ class Raft:
             self._effects.append(LeaderChanged(*leader_and_epoch))
 
     def persist(self, state: QuorumState) -> None:
-        """Emit a `Persist` unless the state is unchanged; it is on disk before any later effect is executed."""
+        """Emit a `Persist` if `state` has changed; the caller writes it to disk before it executes a later effect."""
         if state != self.state:
             self.state = state
             self._effects.append(Persist(state))
@@ -325,9 +327,9 @@ class Raft:
     def advance_high_watermark(self, offset: int) -> bool:
         """Advance the high watermark to `offset`; return False if it is not higher.
 
-        The only place where the high watermark changes after start-up.  A leader computes the offset in
-        `Leader._maybe_advance_high_watermark`, a follower in `Follower._advance_high_watermark` or, after a snapshot
-        download, in `Follower._handle_snapshot_chunk`.
+        After start-up, only this method changes the high watermark.  Its callers are
+        `Leader._maybe_advance_high_watermark`, `Follower._advance_high_watermark` and, after a snapshot download,
+        `Follower._handle_snapshot_chunk`.
         """
         if offset <= self.high_watermark:
             return False
@@ -336,7 +338,7 @@ class Raft:
         return True
 
     def earliest_send_ms(self, node_id: int, now_ms: int) -> int:
-        """Return when a request may be sent to the node: now, or later if it refused a connection recently."""
+        """Return when to send a request to the node: now, or after a backoff if it recently refused a connection."""
         refused_ms = self._connection_refused_ms.get(node_id)
         return now_ms if refused_ms is None else max(now_ms, refused_ms + self.config.connection_refused_backoff_ms)
 

@@ -1,7 +1,7 @@
 """The effects that the Raft state machine (`core.Raft`) returns to its caller.
 
-The caller executes the effects in order and completes each `Persist` before the next effect.  While a `Persist` is in
-progress the caller passes no input to `core.Raft`, which already acts on the state that is not on disk yet.
+The caller executes the effects in order and completes each `Persist` before the next effect.  `core.Raft` already uses
+the new state while a `Persist` is in progress, so the caller passes no input to `core.Raft` until the state is on disk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send a request; exactly one `Raft.handle_response` call must follow, with None if there was no response."""
+    """Send a request.  The caller then calls `Raft.handle_response` exactly once, with None if no response arrived."""
 
     node_id: int
     request: Request[Any]
@@ -40,7 +40,7 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Fsync the log and then call `Raft.on_flushed`; several `Flush` effects may share one fsync."""
+    """Fsync the log, and then call `Raft.on_flushed`.  Several `Flush` effects may share one fsync."""
 
 
 @dataclass(frozen=True, slots=True)

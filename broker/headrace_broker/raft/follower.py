@@ -122,15 +122,15 @@ class Follower(Role):
     def _advance_high_watermark(self) -> None:
         """Advance this node's high watermark to the leader's, at most to the end of the local log.
 
-        Called after a fetch response without divergence: the local log is then a prefix of the leader's.
+        Call this only after a fetch response without a diverging epoch, when the local log is a prefix of the leader's.
         """
         raft = self.raft
         raft.advance_high_watermark(min(self._leader_high_watermark, raft.log.log_end_offset))
 
     def _truncate(self, end_offset: int, epoch: int) -> None:
-        """Truncate the log to the last offset that may match the leader's log; raises DivergedError.
+        """Truncate the log to the last offset that may match the leader's log.
 
-        Committed records are never truncated.
+        Raises DivergedError instead of truncating committed records.
         """
         raft = self.raft
         local_end, local_epoch = raft.log.end_offset_for_epoch(epoch)

@@ -31,7 +31,7 @@ _OBSERVERS_MAX = 1000
 
 @dataclass(slots=True)
 class Progress:
-    """How far one replica has fetched; `end_offset` is -1 before its first fetch in this epoch."""
+    """A replica's fetch progress; `end_offset` is -1 until the replica's first fetch in this leader epoch."""
 
     end_offset: int = -1
     last_fetch_ms: int = -1
@@ -69,7 +69,7 @@ class Leader(Role):
 
     @property
     def is_established(self) -> bool:
-        """Whether a record of this epoch is committed; the high watermark then covers all earlier commits."""
+        """Whether a record of this epoch is committed; the high watermark then covers all earlier committed records."""
         return self.raft.high_watermark > self.epoch_start_offset
 
     @property
@@ -109,7 +109,7 @@ class Leader(Role):
             del self.observers[node]
 
     def _majority_contact_ms(self) -> int:
-        """Return the latest time t such that a majority of the voters, counting this node, has fetched since t."""
+        """Return the latest time since which a majority of the voters has fetched, including this node."""
         return sorted(self._last_contact_ms.values(), reverse=True)[self.raft.config.majority - 2]
 
     def _send_begin_quorum_epoch(self, now_ms: int) -> None:
@@ -151,8 +151,8 @@ class Leader(Role):
     def _maybe_advance_high_watermark(self) -> None:
         """Advance the high watermark to the highest offset below which a majority of the voters has flushed its log.
 
-        It does not advance until that offset covers a record of the leader's own epoch (Raft section 5.4.2): a record
-        of an earlier epoch may still be overwritten by another leader, even if it is in the logs of a majority.
+        The high watermark does not advance until this offset covers a record of the leader's own epoch (Raft section
+        5.4.2): another leader may still overwrite a record of an earlier epoch, even if a majority has the record.
         """
         raft = self.raft
         ends = sorted([raft.log.flushed_offset, *(seen.end_offset for seen in self.progress.values())], reverse=True)
@@ -187,7 +187,7 @@ class Leader(Role):
     ) -> tuple[OffsetAndEpoch | None, OffsetAndEpoch | None]:
         """Return (snapshot to download, diverging epoch and its end offset) for a replica whose log ends at `position`.
 
-        Both are None if the replica's log is a prefix of this log.
+        Both are None if the replica's log is a prefix of the leader's log.
         """
         log = self.raft.log
         offset, epoch = position

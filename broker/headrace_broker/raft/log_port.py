@@ -1,4 +1,7 @@
-"""The interface through which `core.Raft` accesses the metadata log.  Appends are synchronous, flushes are not."""
+"""The interface through which `core.Raft` accesses the metadata log.  Appends are synchronous.
+
+To flush the log, `core.Raft` emits a `Flush` effect and continues in `Raft.on_flushed`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class RaftLog(Protocol):
         """Return (end offset, epoch) of the largest epoch in the log that is at most `epoch`."""
 
     def read(self, offset: int, size_bytes_max: int) -> bytes:
-        """Return whole batches from `offset` on: at least one, unless the log ends there."""
+        """Return complete batches from `offset` on: at least one batch, unless the log ends at `offset`."""
 
     def append_as_follower(self, records: bytes) -> None:
         """Append the leader's batches unchanged."""
@@ -50,7 +53,7 @@ class RaftLog(Protocol):
         """Return (size of the snapshot, its bytes from `position` on), None if this node lacks the snapshot."""
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a chunk of a snapshot that is being downloaded; position 0 starts the download over."""
+        """Write a chunk of a snapshot that is being downloaded; a chunk at position 0 restarts the download."""
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """Complete a downloaded snapshot and replace the whole log by it."""
+        """Complete a downloaded snapshot, and replace the whole log with the snapshot."""

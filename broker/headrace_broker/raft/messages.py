@@ -29,13 +29,13 @@ def response_topics(response: Any) -> Sequence[Any]:
 
 
 def leader_and_epoch(partition: Any) -> tuple[int, int]:
-    """Return (leader id, leader epoch) from the partition of a response."""
+    """Return (leader id, leader epoch) from a response's partition."""
     leader = getattr(partition, "current_leader", partition)
     return leader.leader_id, leader.leader_epoch
 
 
 def sender_and_epoch(partition: Any) -> tuple[int, int]:
-    """Return (node id, epoch) of the sender of a request: the candidate of a Vote, otherwise the leader."""
+    """Return a request's sender and its epoch: the candidate of a Vote request, else the leader."""
     is_vote = isinstance(partition, vote.VoteRequestPartitionData)
     return (partition.replica_id, partition.replica_epoch) if is_vote else (partition.leader_id, partition.leader_epoch)
 
@@ -46,7 +46,7 @@ def preferred_successors(partition: end.EndQuorumEpochRequestPartitionData) -> l
 
 
 def metadata_partition(topics: Sequence[Any]) -> Any | None:
-    """Return the message's single partition, None unless it is exactly `__cluster_metadata-0`."""
+    """Return the partition `__cluster_metadata-0`; None unless it is the message's only partition."""
     if len(topics) != 1 or len(topics[0].partitions) != 1 or not _is_metadata(topics[0]):
         return None
     partition = topics[0].partitions[0]
@@ -147,7 +147,7 @@ def end_quorum_epoch_response(error: ErrorCode, leader_id: int, epoch: int) -> e
 
 
 def fetch_replica_id(request: fetch.FetchRequest) -> int:
-    """Return the fetching replica's id, from whichever field the request version uses."""
+    """Return the fetching replica's id: from ReplicaState in newer request versions, else from ReplicaId."""
     return request.replica_state.replica_id if request.replica_state.replica_id >= 0 else request.replica_id
 
 
@@ -244,5 +244,5 @@ def fetch_snapshot_response(
 
 
 def concatenate(records: Any) -> bytes:
-    """Return a `records` field as one byte string; it may be one buffer or a list of buffers."""
+    """Return the content of `records`, one buffer or a list of buffers, as one byte string."""
     return b"".join(records) if isinstance(records, list | tuple) else bytes(records)

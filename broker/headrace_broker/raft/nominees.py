@@ -1,7 +1,7 @@
 """The roles without a known leader: Unattached, Prospective (sends pre-votes) and Candidate (sends votes).
 
-A pre-vote (KIP-996) does not change the epoch, so a voter that was partitioned from the others cannot disrupt a quorum
-that works without it.
+A pre-vote (KIP-996) does not change the epoch.  So a voter that was disconnected from the others cannot disrupt a
+quorum that has a leader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Unattached(Role):
-    """No leader is known.  A voter becomes Prospective after the election timeout; an observer polls the voters."""
+    """The role without a known leader: a voter waits for the election timeout, an observer sends fetches to voters."""
 
     grants_pre_vote = True
 
@@ -109,9 +109,8 @@ class _Nominee(Role):
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> None:
         if node_id in self._pending_requests:
-            self._rejected.add(
-                node_id
-            )  # do not wait for the vote of a dead voter, which would only delay the next election
+            # Count a dead voter as rejecting: waiting for its vote would only delay the next election.
+            self._rejected.add(node_id)
             self._finish_if_decided(now_ms)
 
     def _finish_if_decided(self, now_ms: int) -> bool:
@@ -125,17 +124,17 @@ class _Nominee(Role):
         return True
 
     def on_election_won(self, now_ms: int) -> None:
-        """A majority of the voters granted the vote or the pre-vote."""
+        """Change the role, because a majority of the voters granted the vote or the pre-vote."""
         raise NotImplementedError
 
     def on_election_lost(self, now_ms: int) -> None:
-        """A majority has become impossible because too many voters rejected, or the election timed out."""
+        """Become Unattached, because too many voters rejected the vote or the election timed out."""
         backoff_ms = 1 + self.raft.random_ms_below(self.raft.config.election_backoff_max_ms)
         self.raft.transition_to(Unattached(self.raft, now_ms, backoff_ms), now_ms)
 
 
 class Prospective(_Nominee):
-    """Sends pre-votes to find out whether it would win an election; the epoch does not change."""
+    """Sends pre-votes to find out whether this node would win an election; the epoch does not change."""
 
     pre_vote = True
 
@@ -143,7 +142,7 @@ class Prospective(_Nominee):
         self.raft.transition_to(Candidate(self.raft, now_ms), now_ms)
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """Yield to a simultaneous candidate with a longer log or a higher id; otherwise each would vote for itself."""
+        """Yield to another candidate with a longer log or a higher id, so that only one of them starts an election."""
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)
 
@@ -168,7 +167,7 @@ class Candidate(_Nominee):
 def successor_backoff_ms(raft: Raft, successors: list[int]) -> int:
     """Return how long this voter waits before it starts an election after the leader resigned.
 
-    The first preferred successor does not wait; each further successor waits longer than its predecessor.
+    The first preferred successor does not wait; each further successor waits longer than the previous successor.
     """
     node_id = raft.config.node_id
     if successors and successors[0] == node_id:

@@ -9,7 +9,7 @@ NO_NODE = -1
 EPOCH_MAX = (1 << 31) - 1 - (1 << 16)
 """The highest accepted epoch.  Epochs have 32 bits; above this limit too few epochs remain for further elections."""
 EPOCH_INCREASE_MAX = 100
-"""A request may raise a node's epoch by at most this much.  Responses have no such limit: a node that missed more
+"""The largest increase of a node's epoch by one request.  Responses have no such limit: a node that missed more
 elections learns the current epoch from the responses to its own requests."""
 FILE_NAME = "quorum-state"
 
@@ -28,7 +28,7 @@ class QuorumState:
     voters: tuple[int, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return the content of the file, one line in the format Kafka writes."""
+        """Return the content of the quorum-state file, one line in Kafka's format."""
         fields = {
             "clusterId": "",
             "leaderId": self.leader_id,
@@ -42,7 +42,7 @@ class QuorumState:
 
     @classmethod
     def from_json(cls, data: bytes) -> QuorumState:
-        """Parse the file (data versions 0 and 1); raises QuorumStateError."""
+        """Parse the content of a quorum-state file (data version 0 or 1). Raises QuorumStateError."""
         try:
             fields = json.loads(data)
             leader_epoch = int(fields["leaderEpoch"])

@@ -1,7 +1,7 @@
-"""The base class of the roles: the properties and events that each role handles in its own way.
+"""`Role`, the base class of the Raft roles, with the properties and events that the roles override.
 
-A role object belongs to one epoch and is never reused.  A late response to a request of an earlier role is passed to
-the current role, which ignores responses to requests that it did not send itself.
+A role object belongs to one epoch and is never reused.  `core.Raft` passes every response to the current role.  A role
+ignores responses to requests that an earlier role has sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Role:
 
     leader_id: int = NO_NODE
     grants_pre_vote: bool = False
-    """Whether this node grants a pre-vote to a candidate whose log is at least as up to date as its own."""
+    """Whether this node grants pre-votes; the candidate's log must also be at least as up to date as this node's."""
 
     is_caught_up: bool = False
     """Whether this node has committed every record that the leader reported as committed."""
@@ -46,7 +46,10 @@ class Role:
         """Run the timers that have expired."""
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        """A response arrived; None if the request failed.  `core.Raft` has already applied its epoch and leader id."""
+        """A response arrived; `partition` is None if the request failed.
+
+        `core.Raft` has already applied the response's epoch and leader id.
+        """
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
         """This node granted a pre-vote to `candidate`, whose log ends at `end`."""

@@ -25,7 +25,7 @@ def _package_directory(package: str) -> str:
 
 
 def load_crc32c() -> Callable[..., int]:
-    """Return the hardware-accelerated `crc32c(buffer, value=0) -> int`, which accepts any buffer."""
+    """Return the function `crc32c(buffer, value=0) -> int`, hardware-accelerated if the C extension is installed."""
     finder = importlib.machinery.FileFinder(
         _package_directory("crc32c"),
         (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),

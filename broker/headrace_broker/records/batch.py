@@ -1,7 +1,7 @@
 """The header of a record batch (magic 2), its checksum, and iteration over consecutive batches in a buffer.
 
-The layout is described in the Kafka protocol guide, "Record Batch". The CRC-32C covers all bytes from the attributes
-on, so the base offset and the leader epoch can be set on append without changing the CRC.
+Kafka's documentation describes the format under "Record Batch". The CRC-32C covers all bytes from the attributes on, so
+a leader can set the base offset and the partition leader epoch on append without changing the CRC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 OVERHEAD_SIZE = 12
-"""Size of the fields base offset and batch length, which the batch length does not include."""
+"""The size of the base offset and batch length fields, which the batch length does not include."""
 ATTRIBUTES_OFFSET = 21
 CRC_OFFSET = 17
 MAGIC = 2
@@ -143,7 +143,7 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record (wrapping at 2^31), or -1 without a producer."""
+        """The sequence number of the last record, -1 without a producer id. Sequence numbers wrap at 2^31."""
         if self.producer_id < 0 or self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -154,7 +154,7 @@ class BatchHeader:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position`. Raises CorruptBatchError if fewer than 61 bytes are left."""
+    """Return the header of the batch at `position`. Raises CorruptBatchError if the buffer ends inside the header."""
     try:
         return BatchHeader(*HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -164,9 +164,9 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each complete batch. Ignore an incomplete batch at the end, as in a Fetch response.
+    """Yield (position, header) of each complete batch. A Fetch response may end with an incomplete batch: ignore it.
 
-    Raises CorruptBatchError for a length smaller than a batch header or a magic other than 2.
+    Raises CorruptBatchError if a batch length is smaller than a batch header or a magic is not 2.
     """
     position = 0
     end = len(buffer)
@@ -196,7 +196,7 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Set base offset and partition leader epoch in place. The CRC does not cover them."""
+    """Set the base offset and the partition leader epoch in place. The CRC does not cover these fields."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + OVERHEAD_SIZE, leader_epoch)
 
@@ -204,7 +204,7 @@ def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_o
 def patch_timestamps(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, *, timestamp_type: int, max_timestamp: int
 ) -> None:
-    """Set the timestamp type LogAppendTime and the maximum timestamp in place, and update the CRC."""
+    """Set the timestamp type (0 or 1) and the maximum timestamp in place, and update the CRC."""
     header.attributes = (header.attributes & ~TIMESTAMP_TYPE_MASK) | (timestamp_type << 3)
     header.max_timestamp = max_timestamp
     _ATTRIBUTES_TO_MAX_TIMESTAMP.pack_into(

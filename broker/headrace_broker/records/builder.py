@@ -1,8 +1,7 @@
 """Builds record batches from columns, and splits columns by batch size.
 
-Two implementations build the same bytes. Records that share one timestamp and have no keys and headers (lines of a
-file, JSON rows) are encoded by joining their values with prefixes from precomputed tables. aiokafka's C builder encodes
-all other records.
+Two encoders build the same bytes. If all records have the same timestamp and no record has a key or headers, the module
+joins the values with prefixes from precomputed tables. Otherwise aiokafka's C builder encodes the records.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class _EncodingTables:
 
     @staticmethod
     def _record_start_encoder(offset_size: int, affix_bytes: int) -> Callable[[int], bytes]:
-        # Encode the header count 0 of the previous record, then this record's length, attributes 0 and timestamp delta
-        # 0. The length covers attributes, timestamp delta, offset delta, key length, value length, value and header
-        # count.
+        # Encode the previous record's header count (0), then this record's length, attributes (0) and timestamp delta
+        # (0). The record's length covers its attributes, timestamp delta, offset delta, key length, value length, value
+        # and header count.
         def encode(length: int) -> bytes:
             length += affix_bytes
             return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
@@ -86,7 +85,7 @@ class _EncodingTables:
 _tables = lru_cache(maxsize=16)(_EncodingTables)
 _OFFSET_DELTAS_AND_NO_KEY = [encode_varint(delta) + _NO_KEY for delta in range(1024)]
 _OFFSET_SIZE_STEPS = (0, 64, 8192, 1 << 20, 1 << 27, 1 << 31)
-"""Offset deltas at which the varint size of the offset delta grows by one byte."""
+"""The offset deltas at which the encoded offset delta becomes one byte longer."""
 _BLANK_HEADER = bytes(HEADER_SIZE)
 
 
@@ -105,7 +104,7 @@ def build_batch(
 ) -> bytearray:
     """Return one batch of all records, with offsets from `base_offset` on (`columns.offsets` is ignored).
 
-    With `checksum=False` the CRC is not set: the caller sets the producer's fields first and then computes the CRC.
+    With `checksum=False` the CRC is not set; the caller sets the producer id, epoch and sequence, and then the CRC.
     Raises ValueError if `columns` contains no records or no timestamps.
     """
     count = len(columns.values)
@@ -142,7 +141,7 @@ def build_batch(
 
 
 def finish_batch(payload: Buffer, **fields: int) -> bytearray:
-    """Return the batch of a header (`fields` as in `_write_header`) and encoded records, including the CRC."""
+    """Return a batch of encoded records, including the CRC; `fields` are the header fields of `_write_header`."""
     batch = bytearray(_BLANK_HEADER)
     batch += payload
     _write_header(batch, **fields)
@@ -151,7 +150,7 @@ def finish_batch(payload: Buffer, **fields: int) -> bytearray:
 
 
 def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
-    """Return a batch of the given encoded records; its header is `header` with the fields in `changes` replaced."""
+    """Return a batch of the encoded records in `payload`, with the fields of `header` as modified by `changes`."""
     return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 
@@ -190,7 +189,7 @@ def _write_crc(batch: bytearray) -> None:
 
 
 def _join_values(columns: RecordColumns) -> bytearray:
-    """Encode records that have only values and a common timestamp, after a blank header, with one `bytes.join`."""
+    """Return a blank header and the encoded records. No record has a key or headers, and all have one timestamp."""
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
@@ -213,7 +212,7 @@ def _join_values(columns: RecordColumns) -> bytearray:
 
 
 def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
-    """Encode any records with aiokafka's builder. The caller overwrites the header that the builder writes."""
+    """Encode records with aiokafka's C builder. The caller overwrites the header that the builder has written."""
     values = columns.whole_values()
     count = len(values)
     builder = load_aiokafka_records().DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _C_BUILDER_SIZE_MAX)
@@ -233,7 +232,7 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
-    """Split the records into runs that fit into a batch of `size_bytes_max`; a larger record is a run of its own."""
+    """Split the records into runs that fit into a batch of `size_bytes_max`; a larger record is a run by itself."""
     count = len(columns)
     ends = list(accumulate(_record_sizes(columns)))
     start = 0

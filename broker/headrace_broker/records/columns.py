@@ -1,4 +1,4 @@
-"""`RecordColumns`: records stored by column, as the batch builder, the batch reader and Connect exchange them."""
+"""`RecordColumns`, the column format in which the batch builder, the batch reader and Connect exchange records."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RecordColumns:
         return [None if value is None else before + value + after for value in self.values]
 
     def value_lengths(self) -> list[int]:
-        """Return the length of each value without `before` and `after`, 0 for nulls. Computed once."""
+        """Return the length of each value without `before` and `after`, 0 for nulls. The result is cached."""
         if self._lengths is None:
             try:
                 self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # len(None) raises TypeError

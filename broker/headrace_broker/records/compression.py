@@ -1,7 +1,7 @@
 """The four compression codecs of record batches, in the formats of the Java client, with bounded decompression.
 
-The codecs are gzip, snappy with xerial block framing (32 KiB blocks; raw snappy can be read too), lz4 frames with
-independent blocks (KIP-57), and zstd. Decompression fails before it uses more memory than the given limit.
+The codecs are gzip, snappy with xerial framing in blocks of 32 KiB, lz4 frames with independent blocks (KIP-57), and
+zstd. Raw snappy data can also be decompressed. Decompression fails if the records exceed a given size.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes | byte
 
 
 def decompress(codec: int, data: Buffer, size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX) -> Buffer:
-    """Return `data` decompressed. Raises CompressionError if it is invalid or exceeds `size_bytes_max`."""
+    """Return the decompressed `data`. Raises CompressionError if `data` is invalid or the result is too large."""
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise CompressionError(f"compression codec {codec} is unknown")
@@ -149,7 +149,7 @@ _OUTPUT_IS_FULL = "failed to write whole buffer"
 
 
 def _decompress_into(decompress_into: Callable[..., int], name: str, data: Buffer, size_bytes_max: int) -> memoryview:
-    """Decompress into a buffer that grows up to the limit, whatever size the compressed data declares."""
+    """Decompress `data` into a buffer that grows up to `size_bytes_max`; ignore the size that `data` declares."""
     capacity = min(max(8 * len(data), 64 * 1024), size_bytes_max)
     while True:
         output = bytearray(capacity)

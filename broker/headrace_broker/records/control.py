@@ -1,6 +1,6 @@
 """Control batches: transaction markers and the KRaft quorum's records, hidden from consumers (KIP-98, KIP-595).
 
-`protocol.control_records` encodes their keys and values; this module builds the batches.
+`protocol.control_records` encodes the keys and values of control records; this module builds the batches.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def read_batch(
 ) -> RecordColumns:
     """Return all records of one batch, including control records. Raises CorruptBatchError."""
     count = header.records_count
-    if count == 0 and header.size_bytes == HEADER_SIZE:  # compaction has removed all records
+    if count == 0 and header.size_bytes == HEADER_SIZE:  # compaction has removed all records of the batch
         return RecordColumns(values=[], offsets=range(header.base_offset, header.base_offset))
     batch = decompress_batch(view, position, header, decompressed_size_bytes_max)
     if count < 0 or count > len(batch):  # reject an impossible count before parsing: a record has at least 7 bytes
@@ -96,7 +96,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
     offsets: range | list[int]
     if header.records_count == header.last_offset_delta + 1:
         offsets = range(header.base_offset, header.next_offset)
-    else:  # compaction left gaps
+    else:  # compaction has left gaps between the offsets
         offsets = [record.offset for record in parser(batch)]
     append_time = header.max_timestamp if header.timestamp_type else None
     first = next(iter(parser(batch)))
@@ -114,7 +114,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
 
 
 def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
-    """Return the records if all have the same timestamp and none has a key or header, else None."""
+    """Return the records if all of them have the same timestamp and no key or headers, else None."""
     if header.max_timestamp != timestamp:
         return None
     values = [
@@ -158,7 +158,7 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 
 
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
-    """Append `batch` to `columns` in place. A column that exists in only one of them is filled with its default."""
+    """Append `batch` to `columns` in place. If only one of them has keys or headers, add defaults for the other."""
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:
         columns.keys = columns.keys if columns.keys is not None else [None] * count

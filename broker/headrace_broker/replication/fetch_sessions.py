@@ -1,12 +1,12 @@
 """Incremental fetch sessions (KIP-227), for the broker and for the fetching replica.
 
-Broker: a session caches every partition that the client fetches and the values last sent for it, so a request and its
-response contain only the partitions that changed.  Code that changes a partition marks it dirty in the sessions that
-contain it; the cost of a fetch is proportional to the dirty partitions, not to all partitions of the session.
+On the broker, a session caches every partition that the client fetches, and the values last sent to the client.  So
+requests and responses contain only the partitions that changed.  Code that changes a partition marks the partition as
+dirty in each session that contains it.  The cost of a fetch is proportional to the number of dirty partitions.
 
-Client: `FetchSessionHandler` computes the partitions that the next request must contain.
+On the client, `FetchSessionHandler` computes the partitions that the next request must contain.
 
-Pure; used on the broker's event loop only.
+This module has no I/O.  Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FetchSession:
     last_used_ms: int = 0
     partitions: dict[Key, CachedPartition] = field(default_factory=dict)
     dirty_partitions: dict[Key, None] = field(default_factory=dict)
-    """The partitions to read for the next response, in the order in which they were marked."""
+    """The partitions to read for the next response, in the order in which they were marked as dirty."""
 
     def update(self, request: FetchRequest) -> tuple[list[Key], list[Key]]:
         """Apply the partitions that the request adds, changes and forgets; return (added keys, removed keys)."""
@@ -81,12 +81,12 @@ class FetchSession:
         return added, removed
 
     def mark_dirty(self, key: Key) -> None:
-        """Mark a changed partition as dirty; no-op if the session does not contain the partition."""
+        """Mark a changed partition as dirty, if the session contains the partition."""
         if key in self.partitions:
             self.dirty_partitions[key] = None
 
     def has_changed(self, key: Key, data: PartitionData) -> bool:
-        """Whether the response must contain `data`, because it differs from the values last sent."""
+        """Whether the response must contain `data`, because `data` differs from the values last sent to the client."""
         cached = self.partitions[key]
         return (
             bool(data.records)
@@ -98,7 +98,7 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values sent to the client.  After an error the next response always contains the partition."""
+        """Store the values sent to the client.  After an error, the next response contains the partition again."""
         cached = self.partitions.get(key)
         if cached is not None:
             failed = data.error_code != ErrorCode.NONE
@@ -106,7 +106,7 @@ class FetchSession:
             cached.log_start_offset = -2 if failed else data.log_start_offset
 
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
-        """After a read for a response, unmark the partition, or move it to the end if it has more records."""
+        """Mark the partition as clean after a read; if the log has more records, keep it dirty, in last place."""
         self.dirty_partitions.pop(key, None)
         if not is_exhausted:
             self.dirty_partitions[key] = None
@@ -125,7 +125,7 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def get_or_create(self, request: FetchRequest, replica_id: int, now_ms: int) -> FetchSession | None:
-        """Return the request's session; create it if the request starts a session.  None: a fetch without a session.
+        """Return the request's session, a new one if the request opens a session; None for a fetch without a session.
 
         Raises ApiError FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
         """
@@ -159,8 +159,8 @@ class FetchSessionCache:
     def _close_sessions_of_replica(self, replica_id: int) -> None:
         """Close the replica's earlier sessions when it opens a new session, for example after a disconnection.
 
-        The last request on the closed connection may arrive late.  In the earlier session this request would reset the
-        replica's log end offset to the old fetch offset until the partition changes again.
+        The last request on the closed connection may be processed late.  If its session still existed, this request
+        would reset the replica's log end offset to an old fetch offset until the partition changes again.
         """
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self._close(session.session_id)
@@ -180,7 +180,7 @@ class FetchSessionCache:
 
 
 class FetchSessionHandler:
-    """The client's side of a session: computes the partitions that the next request must contain."""
+    """A client's fetch session with one broker; computes the partitions that the next request must contain."""
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
@@ -189,7 +189,7 @@ class FetchSessionHandler:
         self._topic_ids: dict[Hashable, bytes] = {}
 
     def reset(self) -> None:
-        """Start over: the next request is a full fetch that opens a new session."""
+        """Forget the session, so that the next request is a full fetch that opens a new session."""
         self.session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
         self._sent_partitions.clear()
         self._topic_ids.clear()
@@ -207,9 +207,9 @@ class FetchSessionHandler:
     ) -> None:
         """Set the request's session fields and partitions; `changed` items are (key, topic id, partition to fetch).
 
-        After a replica was moved away from this broker and back, the same partition may be removed under one key and
-        added under another.  Do not forget such a partition: the leader applies additions before it forgets partitions,
-        so the leader would drop the partition that was just added.
+        If a replica was moved away from this broker and back, `removed` and `changed` may contain the same partition
+        under different keys.  Do not add such a partition to forgotten_topics_data: the leader forgets partitions after
+        it has added partitions, so it would forget the partition that it has just added.
         """
         request.session_id, request.session_epoch = self.session_id, self.epoch
         topics: dict[bytes, FetchTopic] = {}
@@ -235,9 +235,9 @@ class FetchSessionHandler:
         request.forgotten_topics_data = list(forgotten.values())
 
     def fill_wake_up(self, request: FetchRequest) -> bool:
-        """Turn the request into an empty fetch: when it arrives, the broker responds to the session's delayed fetch.
+        """Make `request` an empty fetch of this session, so that the broker responds to the session's delayed fetch.
 
-        Return False if no session exists yet.
+        Return False, and change nothing, if no session exists yet.
         """
         if self.is_next_request_full:
             return False
@@ -247,7 +247,7 @@ class FetchSessionHandler:
         return True
 
     def on_response(self, session_id: int) -> None:
-        """The broker responded without a session error."""
+        """Store the session id and increment the session epoch after a response without a session error."""
         if session_id == NO_SESSION:
             self.reset()
             return

@@ -1,4 +1,4 @@
-"""The follower's side of a partition: builds fetch requests, and decides how to act on the leader's responses.
+"""A follower's replication logic: builds fetch requests, and decides how to act on the leader's responses.
 
 Divergence is detected by leader epochs, never by offsets or high watermarks alone (KIP-101, KIP-279): the follower
 sends the epoch of its last record, and a leader whose log diverges before that point responds with the diverging epoch.
@@ -50,7 +50,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """The fetch offset is outside the leader's log: request that log's offset range, then call `reset_offset`."""
+    """The fetch offset is outside the leader's log: request the leader's offset range, then call `reset_offset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retriable error: fetch again after a backoff."""
+    """The fetch failed with a retriable error: fetch again after a backoff."""
 
     error: ErrorCode
 
@@ -91,9 +91,9 @@ def next_fetch(
 def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | None:
     """Return (offset, epoch) of the log end after the append; None if the next fetch must wait for the append.
 
-    A fetch tells the leader that the follower has every record before the fetch offset.  Sending the next fetch before
-    the append completes is safe below the leader's high watermark: such a fetch offset neither commits a record nor
-    lets the follower join the ISR.  A follower that keeps up with the leader is never below the high watermark.
+    A fetch tells the leader that the follower has every record before the fetch offset.  If the fetch offset is below
+    the leader's high watermark, it neither commits a record nor lets the follower join the ISR.  Only then may the
+    follower send the next fetch before the append completes.  A follower in the ISR is never below the high watermark.
     """
     if not isinstance(action, Append):
         return None
@@ -107,7 +107,7 @@ def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | 
 
 
 def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> FetchAction:
-    """Return how to act on the leader's response to a fetch at `fetch_offset`."""
+    """Return the action that follows from `data`, the leader's response to a fetch at `fetch_offset`."""
     error = ErrorCode.from_code(data.error_code)
     if error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return ResetOffset()
@@ -121,9 +121,9 @@ def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> Fetc
 
 
 def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: int) -> int:
-    """Return the offset to truncate to, given the diverging epoch and its end offset in the leader's log.
+    """Return the offset to truncate the local log to, given the diverging epoch and its end offset on the leader.
 
-    If the local log has no record of the diverging epoch, it is truncated to the end of the next lower local epoch.
+    If the local log has no record of the diverging epoch, return the end offset of the next lower local epoch.
     """
     if leader_epoch < 0:
         return log.high_watermark
@@ -136,9 +136,9 @@ def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: in
 
 
 def reset_offset(log: FollowerLog, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
-    """After OFFSET_OUT_OF_RANGE, return (offset to continue from, whether to delete the whole local log first).
+    """After OFFSET_OUT_OF_RANGE, return (next fetch offset, whether to delete the whole local log first).
 
-    If the leader's log ends before the local log starts, the two have no record in common, so the local log is deleted.
+    The local log must be deleted if it has no offset in common with the leader's log.
     """
     if leader_end_offset < log.log_start_offset:
         return leader_start_offset, True

@@ -1,13 +1,13 @@
-"""The leader's side of a partition: the fetch state of each follower, the ISR and the high watermark.
+"""A leader's state of one partition: the fetch state of each follower, the ISR and the high watermark.
 
-`LeaderReplicas.compute_high_watermark` computes the high watermark; the server advances it.  It is the smallest log end
-offset of the replicas that must have a record before it is committed: those in the ISR, those proposed to join the ISR,
-and those that keep up and may join it.  It does not advance while the ISR is smaller than min.insync.replicas
-(KIP-966).
+A record is committed when three kinds of replicas have it: the replicas in the ISR, the replicas proposed to join the
+ISR, and the caught-up replicas that may join the ISR.  The high watermark is the smallest log end offset of these
+replicas.  It does not advance while the ISR is smaller than min.insync.replicas (KIP-966).
+`LeaderReplicas.compute_high_watermark` computes the high watermark, and the server advances it.
 
-The leader proposes one ISR change at a time to the controller (KIP-497).  A larger ISR takes effect when it is
-proposed, a smaller one only when the metadata log contains it.  So the leader never acknowledges a record that a leader
-elected by the controller may lack.
+The leader proposes one ISR change at a time to the controller (KIP-497).  A larger ISR takes effect when the leader
+proposes it.  A smaller ISR takes effect only when the metadata log contains it.  So the leader never acknowledges a
+record that a leader elected by the controller may lack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """The state of a follower, updated by its fetches; unknown before the first fetch."""
+    """A follower's state, updated by the follower's fetches; unknown before the first fetch."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -33,10 +33,10 @@ class FollowerState:
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
     serves_consumers: bool = False
-    """Whether consumers read from this follower (KIP-392); if so, it receives a new high watermark at once."""
+    """Whether consumers read from this follower (KIP-392).  Such a follower receives a new high watermark at once."""
 
     def mark_out_of_sync(self) -> None:
-        """Reset the caught-up times: after the follower left the ISR, earlier fetches do not show that it keeps up."""
+        """Reset the caught-up times of a follower that left the ISR: it must catch up again before it may rejoin."""
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
         self.leader_end_at_fetch = -1
 
@@ -55,7 +55,8 @@ class IsrProposal:
 
 
 IsEligible = Callable[[int, int | None], bool]
-"""(replica, broker epoch of its fetches) -> whether it is unfenced, not shutting down, and still that incarnation."""
+"""(broker id, broker epoch of its fetches) -> whether the broker is unfenced, is not shutting down, and still has this
+broker epoch."""
 
 
 class LeaderReplicas:
@@ -125,7 +126,7 @@ class LeaderReplicas:
                 f"broker {replica} is not a replica in partition epoch {self.partition_epoch}",
             )
         if broker_epoch != follower.broker_epoch and replica not in self.maximal_isr:
-            follower.mark_out_of_sync()  # an earlier incarnation of the broker kept up
+            follower.mark_out_of_sync()  # the caught-up times belong to an earlier incarnation of the broker
         if offset >= leader_end_offset:
             follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
         elif offset >= follower.leader_end_at_fetch >= 0:
@@ -137,10 +138,10 @@ class LeaderReplicas:
         follower.broker_epoch = broker_epoch
 
     def on_appended(self, base_offset: int, now_ms: int) -> None:
-        """Records were appended from `base_offset` on: in-sync followers that were caught up start to lag now.
+        """After an append at `base_offset`, set the caught-up time of the in-sync followers that were caught up to now.
 
-        Set their caught-up time to now, because an incremental fetch session does not fetch an unchanged partition
-        again: the last fetch may be long ago.  Skip followers outside the ISR: they may be dead.
+        A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
+        ago.  Its lag starts with this append.  Skip followers outside the ISR, because they may be dead.
         """
         for replica, follower in self.followers.items():
             if follower.log_end_offset == base_offset and replica in self.maximal_isr:
@@ -174,14 +175,14 @@ class LeaderReplicas:
         return high_watermark
 
     def low_watermark(self, log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """Return the smallest log start offset of the leader and its live followers; DeleteRecords waits for it."""
+        """Return the low watermark, for which DeleteRecords waits: the smallest log start offset of live replicas."""
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
 
     # -- fetch from follower (KIP-392) -------------------------------------------------------------------------------
 
     def in_sync_followers_with_offset(self, offset: int) -> Iterator[tuple[int, FollowerState]]:
-        """Yield the in-sync followers whose log contains the offset or ends there."""
+        """Yield the in-sync followers whose log contains `offset` or ends at `offset`."""
         for replica in self.isr:
             follower = self.followers.get(replica)
             if follower is not None and follower.log_start_offset <= offset <= follower.log_end_offset:
@@ -195,7 +196,7 @@ class LeaderReplicas:
     # -- ISR changes -------------------------------------------------------------------------------------------------
 
     def has_caught_up_follower_outside_isr(self, log_end_offset: int) -> bool:
-        """Whether a follower outside the ISR has every record; it can then join the ISR without another fetch."""
+        """Whether a follower outside the ISR has every record; such a follower can join without another fetch."""
         return any(
             follower.log_end_offset >= log_end_offset
             for replica, follower in self.followers.items()
@@ -247,11 +248,11 @@ class LeaderReplicas:
         return follower is not None and follower.is_caught_up(log_end_offset, now_ms, self._lag_time_max_ms)
 
     def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
-        """The controller accepted the proposal, maybe with changes; `isr` is the resulting ISR.
+        """Apply `isr`, the ISR that the controller has accepted, unless it lacks a replica of the current ISR.
 
-        A smaller ISR takes effect only when it arrives through the metadata log.  The log also delivers the
-        controller's earlier decisions, for example a larger min.insync.replicas, which decides whether the removed
-        replica joins the eligible leader replicas.
+        A smaller ISR takes effect only when it arrives through the metadata log.  The metadata log first delivers the
+        controller's earlier decisions, for example a larger min.insync.replicas.  The larger value decides whether the
+        removed replica joins the eligible leader replicas.
         """
         isr = tuple(isr)
         if partition_epoch >= self.partition_epoch and set(self.isr) <= set(isr):
@@ -260,10 +261,10 @@ class LeaderReplicas:
             self.pending_proposal = None
 
     def on_proposal_rejected(self, error: ErrorCode) -> bool:
-        """The controller responded with an error; return whether to send the proposal again.
+        """Handle an error response of the controller; return whether to send the proposal again.
 
-        Only some errors guarantee that the proposal was not applied.  After any other error the larger ISR stays in
-        effect until the metadata log shows the outcome.
+        Only some errors guarantee that the controller has not applied the proposal.  After any other error, the
+        proposed replicas must have a record before it is committed, until the metadata log shows the outcome.
         """
         if error in _NOT_APPLIED:
             self.pending_proposal = None

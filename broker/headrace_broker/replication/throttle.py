@@ -2,11 +2,10 @@
 
 A broker has a leader throttle for the bytes it sends and a follower throttle for the bytes it fetches.  Each has a rate
 and a set of throttled partitions.  The bytes of throttled replicas in the ISR count towards the rate, but only replicas
-outside the ISR are delayed: a throttle that pushed replicas out of the ISR would only make more replicas wait.  As in
-Kafka, the rate is measured over the retained samples: their bytes divided by the time since the oldest sample started,
-at least the duration of one sample.
+outside the ISR are delayed, so a throttle never removes a replica from the ISR.  As in Kafka, the rate is the number of
+bytes in the retained samples, divided by the time since the oldest sample started (at least one sample's duration).
 
-Pure; used on the broker's event loop only.
+This module has no I/O and no clock.  Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ class ReplicationThrottle:
         self._samples_max = samples_max
         self._sample_ms = sample_ms
         self._samples: deque[list[int]] = deque()  # [start time, time of the last call of `record`, bytes]
-        self._total_bytes = 0  # the sum of all samples
+        self._total_bytes = 0  # the sum of the bytes in all samples
         self._partitions: dict[str, frozenset[int]] = {}
 
     # -- throttled replicas ------------------------------------------------------------------------------------------
 
     def set_throttled_replicas(self, topic: str, replicas: str, broker_id: int) -> None:
-        """Set the topic's throttled replicas: a list of partition:broker pairs, or * for all."""
+        """Set the topic's throttled replicas; `replicas` is a list of partition:broker pairs, or * for all replicas."""
         if replicas.strip() == "*":
             partitions = EVERY_PARTITION
         else:
@@ -67,7 +66,7 @@ class ReplicationThrottle:
         return self.delay_ms(now_ms, more_bytes) > 0
 
     def delay_ms(self, now_ms: int, more_bytes: int = 0) -> int:
-        """Return how long to delay throttled replicas until the rate is below the limit; 0 if it already is."""
+        """Return how long to delay throttled replicas until the rate is within the limit; 0 if it already is."""
         if self.bytes_per_s is None:
             return 0
         samples = self._samples

@@ -1,1 +1,4 @@
-"""Command-line tools with the flags and output of Apache Kafka's own, each a module with `main(argv)`."""
+"""Command-line tools with the flags and output of Apache Kafka's tools.
+
+Each tool is a module with a function `main(argv)`.
+"""

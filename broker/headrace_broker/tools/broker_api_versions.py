@@ -46,12 +46,12 @@ async def _print_versions(options: argparse.Namespace) -> int:
 
 
 def node_text(node: Node) -> str:
-    """Format a broker as Java prints it."""
+    """Format a broker like Java's Node.toString."""
     return f"{node.host}:{node.port} (id: {node.node_id} rack: {node.rack or 'null'} isFenced: false)"
 
 
 def versions_text(offered: Mapping[int, tuple[int, int]]) -> str:
-    """Format one broker's {API key: (first, last version)} as a block of lines."""
+    """Format one broker's API versions, {API key: (first, last version)}, as a block of lines."""
     from headrace_broker.protocol.apis import API
 
     lines = {key: _api_text(key, *versions) for key, versions in offered.items()}

@@ -1,8 +1,9 @@
-"""The command line of all tools: parses options as Kafka's tools do, opens clients and prints one-line errors.
+"""Functions that all tools share: they parse options like Kafka's tools, open clients and print errors.
 
-Options may be abbreviated to a unique prefix. A usage error prints one line and the usage on standard error, with exit
-status 1; an unreachable cluster prints one line after a bounded time. Option names that Kafka has deprecated (KIP-1147)
-are accepted with a warning. Large modules are imported only when a tool needs them, so that `--help` is fast.
+Options may be abbreviated to a unique prefix. After a usage error, a tool prints one line and the usage on standard
+error and exits with status 1. If the cluster cannot be reached, the tool prints one line after a timeout. Option names
+that Kafka has deprecated (KIP-1147) are accepted with a warning. Large modules are imported only when a tool needs
+them, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Version(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that behaves like Kafka's: `--help`, `--version`, and usage errors on standard error with status 1."""
+    """Parses options like Kafka's tools; a usage error is printed on standard error, with exit status 1."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(
@@ -66,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(1)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Parse `argv`, or this process's arguments if it is None; without arguments, print the help to stderr."""
+        """Parse `argv`, or the process's arguments if `argv` is None; if there are none, print the help to stderr."""
         arguments = sys.argv[1:] if argv is None else list(argv)
         if not arguments:
             self.print_help(sys.stderr)
@@ -74,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(self._attach_values(arguments))
 
     def _attach_values(self, arguments: list[str]) -> list[str]:
-        """Join options and values with "=": unlike argparse, Kafka accepts values that begin with a dash."""
+        """Join options and values with "=", because argparse, unlike Kafka, rejects values that begin with a dash."""
         joined: list[str] = []
         indexes = iter(range(len(arguments)))
         for index in indexes:
@@ -122,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         return servers
 
     def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
-        """Return the given action (option destination); exit with a usage error unless exactly one action was given."""
+        """Return the action on the command line; exit with a usage error unless there is exactly one of `actions`."""
         given = [action for action in actions if is_given(options, action)]
         if len(given) != 1:
             names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)
@@ -130,13 +131,13 @@ class Parser(argparse.ArgumentParser):
         return given[0]
 
     def require_action(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
-        """Exit with a usage error if an option is not allowed for the action; `allowed` = {option: actions}."""
+        """Exit with a usage error if an option is given that `action` does not allow; `allowed` = {option: actions}."""
         for name, actions in allowed.items():
             if action not in actions:
                 self.reject_combination(options, name, [action])
 
     def reject_combination(self, options: argparse.Namespace, used: str, others: Iterable[str]) -> None:
-        """Exit with a usage error if the option `used` is combined with one of the `others` (destinations)."""
+        """Exit with a usage error if the option `used` is combined with one of the options `others`."""
         if not is_given(options, used):
             return
         for other in others:
@@ -144,7 +145,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f'Option "{_flag(used)}" can\'t be used with option "{_flag(other)}"')
 
     def require(self, options: argparse.Namespace, *names: str) -> None:
-        """Exit with a usage error if one of these options (destinations) is missing."""
+        """Exit with a usage error if one of the options `names` is missing."""
         for name in names:
             if not is_given(options, name):
                 self.error(f'Missing required argument "{_flag(name)}"')
@@ -203,12 +204,12 @@ def load_properties(path: str) -> dict[str, str]:
 
 
 def key_values(pairs: Iterable[str] | None) -> dict[str, str]:
-    """Return the properties given as `key=value`; a value may contain equals signs, and may be missing."""
+    """Parse `key=value` pairs. A value may contain equals signs; without an equals sign, the value is empty."""
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs or ())}
 
 
 def properties_of(path: str | None, pairs: Iterable[str] | None = None) -> dict[str, str]:
-    """Return the properties of the file, if any, overridden by the `key=value` pairs. Raises ToolError."""
+    """Return the properties of the file at `path`, overridden by the `key=value` pairs. Raises ToolError."""
     return {**(load_properties(path) if path else {}), **key_values(pairs)}
 
 
@@ -228,7 +229,7 @@ def client_config(properties: Mapping[str, str], kind: Kind) -> ClientConfig:
 
 
 async def open_cluster(config: ClientConfig, *, to_controllers: bool = False) -> Cluster:
-    """Connect within default.api.timeout.ms if that is set explicitly, else within 5 s. Raises ToolError."""
+    """Connect within default.api.timeout.ms if the user has set this key, else within 5 s. Raises ToolError."""
     from headrace_broker.client.cluster import Cluster
     from headrace_broker.client.controllers import Controllers
     from headrace_broker.client.errors import TimedOutError
@@ -261,9 +262,9 @@ async def wait_for_topic(cluster: Cluster, topic: str, timeout_ms: float) -> Top
 
 @asynccontextmanager
 async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncIterator[Admin]:
-    """Open an admin client for the bootstrap servers and close it at the end; `a_b="x"` sets the property a.b.
+    """Open an admin client for the bootstrap servers; close the client at the end of the `with` block.
 
-    Raises ClientConfigError, ToolError.
+    The argument `a_b="x"` sets the client's property a.b. Raises ClientConfigError, ToolError.
     """
     from headrace_broker.client.admin import Admin
 
@@ -277,7 +278,7 @@ async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncI
 
 
 def broker_message(error: ClientError) -> str:
-    """Return only the broker's message of an error, without the object that failed and the error code's name."""
+    """Return the error message that the broker sent, without the failed object and the error code's name."""
     from headrace_broker.client.errors import BrokerError
 
     if isinstance(error, BrokerError):
@@ -289,9 +290,9 @@ def broker_message(error: ClientError) -> str:
 
 
 def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
-    """Run a tool's coroutine and return its exit status; an error prints one line, with status 1. `fast` = use uvloop.
+    """Run a tool's coroutine and return the tool's exit status. `fast` = use uvloop.
 
-    SIGINT and SIGTERM cancel the coroutine; the status is then 130 or 143.
+    An error prints one line and returns 1. SIGINT and SIGTERM cancel the coroutine; the exit status is then 130 or 143.
     """
     import logging
 
@@ -348,14 +349,14 @@ async def run_in_thread(function: Callable[[], T]) -> T:
         try:
             loop.call_soon_threadsafe(complete, value, error)
         except RuntimeError:
-            return  # the event loop is closed: the caller no longer waits
+            return  # the event loop is closed, so no caller waits for the result
 
     threading.Thread(target=work, daemon=True).start()
     return await done
 
 
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
-    """Run a tool and exit with its status; print no error if the reader of standard output has closed the pipe."""
+    """Run a tool and exit with the tool's status. If the output's reader has closed the pipe, print no error."""
     try:
         status = main()
         sys.stdout.flush()

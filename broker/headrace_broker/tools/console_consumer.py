@@ -123,7 +123,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def consumer_properties(parser: Parser, options: argparse.Namespace) -> dict[str, str]:
-    """Return the consumer's properties; exit with a usage error if the command line and file have several group ids."""
+    """Return the consumer's properties; exit with a usage error if options and properties contradict each other."""
     from_file = properties_of(options.command_config)
     given = key_values(options.command_property)
     groups = {options.group, from_file.get("group.id"), given.get("group.id")} - {None}
@@ -201,7 +201,7 @@ async def _consume(parser: Parser, options: argparse.Namespace) -> int:
 async def _run_until_stopped(
     work: Coroutine[Any, Any, None], stopped: asyncio.Future[int], stop: Callable[[], None]
 ) -> bool:
-    """Wait until the work ends and return True; on a signal, call `stop`, wait briefly and return False."""
+    """Wait until `work` completes and return True; on a signal, call `stop`, wait briefly and return False."""
     task = asyncio.ensure_future(work)
     either: list[asyncio.Future[Any]] = [task, stopped]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -240,12 +240,12 @@ class _Output:
         self.count = 0
 
     def stop(self, consumer: Consumer) -> None:
-        """Make `write_records` return soon."""
+        """Make `write_records` return after the batch that it is writing."""
         self._stopping.set()
         consumer.wake_up()
 
     def write_records(self, consumer: Consumer, timeout_ms: int | None) -> None:
-        """Write records until `max_messages` or the timeout is reached, or the output pipe is closed."""
+        """Write records until `max_messages` are written, no record arrives for `timeout_ms`, or the pipe is closed."""
         while not self._stopping.is_set() and self._left != 0:
             batches = consumer.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
             if not batches and timeout_ms is not None:
@@ -261,7 +261,10 @@ class _Output:
             self._unwritten = []
 
     def seek_to_unwritten(self, consumer: Consumer) -> None:
-        """Seek back to the first unwritten records, so that closing does not commit them. Call it in the event loop."""
+        """Seek back to each partition's first unwritten record: closing the consumer then commits no unwritten record.
+
+        Call this method in the event loop's thread.
+        """
         assigned = set(consumer.assignment)
         for batch in reversed(self._unwritten):
             if batch.columns.offsets and (batch.topic, batch.partition) in assigned:
@@ -282,7 +285,7 @@ class _Output:
             self._left -= len(batch)
 
     def _format_valid_records(self, batch: FetchedBatch) -> bytes:
-        """Format the records one at a time; print an error for each one that cannot be formatted."""
+        """Format the records one at a time; print an error for each record that cannot be formatted, and skip it."""
         formatted = []
         for index in range(len(batch)):
             record = batch.columns.slice(index, index + 1)

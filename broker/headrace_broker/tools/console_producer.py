@@ -1,8 +1,8 @@
 """kafka-console-producer: send the lines of standard input to a topic.
 
-A separate thread reads the input in large chunks, which are sent in batches; if the input is a terminal, the thread
-prints a prompt. Kafka's tool fails a batch after three attempts of 1.5 s each. This tool uses the producer's default
-timeout (two minutes), and its exit status is 1 if a record could not be sent.
+A separate thread reads the input in large chunks and sends the lines in batches. If the input is a terminal, the
+thread prints a prompt. Kafka's tool fails a batch after three attempts of 1.5 s each; this tool waits for the
+producer's default delivery timeout (two minutes). The exit status is 1 if a record could not be sent.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def _parser() -> Parser:
 
 
 def producer_properties(options: argparse.Namespace, *, interactive: bool) -> dict[str, str]:
-    """Return the producer's properties; options override --command-property, which overrides --command-config."""
+    """Return the producer's properties, in order of precedence: options, --command-property, --command-config."""
     properties = properties_of(options.command_config, options.command_property)
     properties["bootstrap.servers"] = options.bootstrap_server
     if options.compression_codec is not None:
         properties["compression.type"] = options.compression_codec
-    if not interactive:  # at a terminal each line is sent at once
+    if not interactive:  # a terminal's lines are sent without linger
         properties.setdefault("linger.ms", str(_LINGER_MS))
     for option, key in _PRODUCER_KEYS.items():
         if getattr(options, option) is not None:
@@ -159,7 +159,7 @@ async def _produce(options: argparse.Namespace) -> int:
     try:
         await wait_for_topic(cluster, options.topic, config.max_block_ms)
         await run_in_thread(sender.send_all)
-    except asyncio.CancelledError:  # a signal: flush what was read, for at most 10 s
+    except asyncio.CancelledError:  # after a signal, the tool flushes the lines that it has read, for at most 10 s
         flush_timeout_ms = min(flush_timeout_ms, _INTERRUPTED_FLUSH_MS)
         raise
     finally:
@@ -171,7 +171,7 @@ async def _produce(options: argparse.Namespace) -> int:
 
 
 class _InputSender:
-    """Reads standard input to its end and sends its lines; runs in a separate thread."""
+    """Reads and sends the lines of standard input in a separate thread."""
 
     def __init__(self, producer: Producer, reader: LineReader, topic: str, *, sync: bool, prompts: bool) -> None:
         self._producer = producer
@@ -182,7 +182,7 @@ class _InputSender:
         self.failures = 0
 
     def send_all(self) -> None:
-        """Send every line. Raises ToolError for a line that cannot be parsed, after sending the lines before it."""
+        """Send every line. If a line cannot be parsed, send the lines before it and raise ToolError."""
         from headrace_broker.tools.line_reader import LineSplitter
 
         splitter = LineSplitter()

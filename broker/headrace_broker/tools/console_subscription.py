@@ -56,7 +56,7 @@ class _TopicAssignment:
         self._assigned: set[tuple[str, int]] = set()
 
     async def start(self) -> None:
-        """Assign the existing partitions. Raises BrokerError if the topic has a permanent error."""
+        """Assign the existing partitions. Raises BrokerError if the topic has an error that is not retriable."""
         cluster = self._consumer.cluster
         cluster.refresh_at_least_every(_DISCOVERY_INTERVAL_MS)
         if self._topic is not None:

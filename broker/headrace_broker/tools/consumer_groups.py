@@ -1,4 +1,4 @@
-"""kafka-consumer-groups: list, describe and delete consumer groups, reset and delete their offsets.
+"""kafka-consumer-groups: list, describe and delete consumer groups, and reset and delete their offsets.
 
 Like Kafka's ConsumerGroupCommand, the tool prints errors on standard output, and then exits with status 1.
 """
@@ -255,7 +255,7 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return the rows of the members with most partitions first, and the rows of partitions without a member last."""
+    """Return a row per partition: first the members with the most partitions, last the partitions without a member."""
     from headrace_broker.tools.group_changes import end_offsets
 
     committed = {item: offset for item, offset in (await admin.list_group_offsets(group.group_id)).items() if offset}

@@ -1,8 +1,9 @@
-"""Formats records of internal topics as JSON, like Kafka's message formatters of the console consumer. Does no I/O.
+"""Formats records of internal topics as JSON, like the message formatters of Kafka's console consumer.
 
     {"key":{"type":1,"data":{…}},"value":{"version":4,"data":{…}}}
 
-Writes one line for each record of the types that the formatter shows; a tombstone's value is null.
+The output has one line for each record of the types that the formatter shows. A tombstone's value is null.
+This module does no I/O.
 """
 
 from __future__ import annotations

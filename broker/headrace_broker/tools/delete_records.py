@@ -1,4 +1,4 @@
-"""kafka-delete-records: delete the records before given offsets (Kafka's DeleteRecordsCommand)."""
+"""kafka-delete-records: delete a partition's records before an offset (Kafka's DeleteRecordsCommand)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _delete(options: argparse.Namespace) -> int:
         print("Executing records delete operation")
         existing = await _existing_partitions(admin, offsets)
         results: dict[TopicPartition, int | ClientError] = {}
-        for partition, offset in offsets.items():  # one request each: an error affects only its own partition
+        for partition, offset in offsets.items():  # one request per partition, so that an error fails only one
             if partition not in existing:
                 results[partition] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition")
                 continue

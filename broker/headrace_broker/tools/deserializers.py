@@ -1,4 +1,4 @@
-"""Converts bytes to strings like Kafka's deserializers, which are selected by class name. Does no I/O."""
+"""Converts bytes to strings like Kafka's deserializers, which are selected by class name. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Deserializer = Callable[[bytes], bytes]
 
 
 def deserializer(name: str) -> Deserializer:
-    """Return a deserializer by its class name, with or without the package. Raises ValueError."""
+    """Return the deserializer with this class name, which may include the package. Raises ValueError if unsupported."""
     simple = name.rpartition(".")[2]
     found = _DESERIALIZERS.get(simple) or _DESERIALIZERS.get(f"{simple}Deserializer")
     if found is None:
@@ -56,7 +56,7 @@ def _void(data: bytes) -> bytes:
 def java_double(value: float, shortest: str | None = None) -> str:
     """Format a number like Java's Double.toString.
 
-    `shortest` is the shortest decimal form of the number, if it is not the form that Python's `repr` returns.
+    `shortest` is the number's shortest decimal representation, if it differs from Python's `repr`.
     """
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
@@ -65,7 +65,7 @@ def java_double(value: float, shortest: str | None = None) -> str:
     sign, digits, exponent = Decimal(shortest or repr(value)).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"
-    point = len(digits) + exponent  # value = 0.text * 10^point
+    point = len(digits) + exponent  # the number is 0.text * 10^point
     if 1e-3 <= abs(value) < 1e7:
         whole = text[:point].ljust(point, "0") if point > 0 else "0"
         part = text[point:] if point > 0 else "0" * -point + text

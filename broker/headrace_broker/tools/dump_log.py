@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             _dump_file(path, options, findings)
         except BrokenPipeError:
-            raise  # the reader of the output has closed the pipe; not an error in the file
+            raise  # the file has no error: the reader of standard output has closed the pipe
         except (OSError, ValueError, CorruptBatchError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1
@@ -162,7 +162,7 @@ def _dump_log(path: str, options: argparse.Namespace, findings: Findings) -> Non
                 view, position, header, last_offset, path, options, findings, parser, is_printed
             )
         position += header.size_bytes
-    is_unwritten = not any(view[position:])  # the end of a preallocated file
+    is_unwritten = not any(view[position:])  # a preallocated file ends with zeros
     if not is_unwritten and options.max_bytes == _INT32_MAX:
         print(f"Found {len(view) - position} invalid bytes at the end of {os.path.basename(path)}")
 

@@ -57,7 +57,7 @@ def _parser() -> Parser:
 
 
 def parse_time(text: str) -> int:
-    """Return the timestamp for the ListOffsets request. Raises ToolError."""
+    """Return the ListOffsets timestamp for the value of --time. Raises ToolError."""
     try:
         return _NAMED_TIMES[text] if text in _NAMED_TIMES else int(text)
     except ValueError:
@@ -93,7 +93,7 @@ async def _print_offsets(options: argparse.Namespace) -> int:
             if not isinstance(error, BrokerError):
                 raise
             found = {}
-            for item in partitions:  # one request each: an error affects only its own partition
+            for item in partitions:  # one request per partition, so that an error fails only one
                 try:
                     found |= await admin.list_offsets({item: timestamp})
                 except ClientError as failure:

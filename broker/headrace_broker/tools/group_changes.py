@@ -1,4 +1,4 @@
-"""The changes that kafka-consumer-groups makes: deleting groups, and deleting or resetting their offsets."""
+"""Implements the actions of kafka-consumer-groups that delete groups, and delete or reset their offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _JAVA_EXCEPTIONS = {ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException"}
 
 
 def java_error(error: BrokerError) -> str:
-    """Format an error like the Java exception that Kafka's tool prints, for scripts that search for its name."""
+    """Format an error like the Java exception that Kafka's tool prints; scripts search for the exception's name."""
     code = error.code or ErrorCode.UNKNOWN_SERVER_ERROR
     name = _JAVA_EXCEPTIONS.get(code) or "".join(word.capitalize() for word in code.name.split("_")) + "Exception"
     return f"org.apache.kafka.common.errors.{name}: {broker_message(error)}"

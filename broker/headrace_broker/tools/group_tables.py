@@ -1,4 +1,4 @@
-"""Formats the tables of kafka-consumer-groups, with Kafka's columns and widths. Does no I/O."""
+"""Formats the tables of kafka-consumer-groups with Kafka's columns and widths. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OffsetRow:
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets from the committed offset to the log end."""
+        """The number of offsets from the committed offset to the log end offset."""
         if self.offset is None or self.log_end_offset is None:
             return None
         return self.log_end_offset - self.offset
@@ -43,7 +43,7 @@ class MemberRow:
 
 
 def _table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> Iterator[str]:
-    """Yield each row as a line: its cells are padded to the widths (0 = no padding) and joined by one space."""
+    """Yield each row as a line; cells are padded to `widths` (0 = no padding) and joined by one space."""
     for row in rows:
         yield " ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
 
@@ -57,7 +57,7 @@ def _shown(number: int | None) -> object:
 
 
 def offsets_table(group: str, rows: Sequence[OffsetRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --offsets`, starting with an empty one."""
+    """Return the lines for `--describe --offsets`; the first line is empty."""
     header: list[object] = ["GROUP", "TOPIC", "PARTITION"]
     header += ["LEADER-EPOCH"] if verbose else []
     header += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
@@ -88,7 +88,7 @@ def assignment_text(partitions: Sequence[TopicPartition]) -> str:
 
 
 def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --members`, starting with an empty one; as in Kafka they end with a space."""
+    """Return the lines for `--describe --members`; the first line is empty, the others end with a space as in Kafka."""
     has_instances = any(row.group_instance_id for row in rows)
     header: list[object] = ["GROUP", "CONSUMER-ID"]
     header += ["GROUP-INSTANCE-ID"] if has_instances else []
@@ -113,7 +113,7 @@ def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> li
 
 
 def state_table(group: str, coordinator: str, strategy: str, state: str, members: int, *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --state`, starting with an empty one."""
+    """Return the lines for `--describe --state`; the first line is empty."""
     widths = [_widest([group], 15), _widest([coordinator], 25), 20, 20, *([15, 25] if verbose else []), 0]
     epochs = ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"] if verbose else []
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epochs, "#MEMBERS"]
@@ -133,7 +133,7 @@ def groups_table(groups: Sequence[tuple[str, str, str]], *, with_type: bool, wit
 
 
 def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str]:
-    """Return the lines for the plan of `--reset-offsets`, starting with an empty one."""
+    """Return the lines for the plan of `--reset-offsets`; the first line is empty."""
     topics = [topic for offsets in resets.values() for topic, _ in offsets]
     widths = [_widest(resets, 15), _widest(topics, 15), 10, 0]
     cells: list[Sequence[object]] = [["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]] if resets else []
@@ -143,7 +143,7 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str
 
 
 def deleted_offsets_table(results: Mapping[TopicPartition, str | None]) -> list[str]:
-    """Return the lines for `--delete-offsets`, starting with an empty one; partition -1 = the topic does not exist."""
+    """Return the lines for `--delete-offsets`; the first line is empty. Partition -1 = the topic does not exist."""
     widths = [_widest((topic for topic, _ in results), 15), 10, 15]
     cells: list[Sequence[object]] = [["TOPIC", "PARTITION", "STATUS"]]
     for (topic, partition), error in sorted(results.items()):

@@ -1,4 +1,4 @@
-"""Reads and checks the JSON files of partition tools, `{"version": 1, "partitions": [...]}`."""
+"""Reads and checks the JSON files that list partitions for a tool, `{"version": 1, "partitions": [...]}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = 1
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the object in the file, which must have version 1. Raises ToolError."""
+    """Return the JSON object in the file. Raises ToolError if the object's version is not 1, or for invalid JSON."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
@@ -29,19 +29,19 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def entries(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in the list `name`. Raises ToolError if an entry is not an object."""
+    """Yield the JSON objects in the list `data[name]`. Raises ToolError if an entry is not a JSON object."""
     if name not in data:
         raise ToolError(f"Missing {name} field")
     if not isinstance(data[name], list):
         raise ToolError(f"{name}: expected a list")
     for number, entry in enumerate(data[name], 1):
         if not isinstance(entry, dict):
-            raise ToolError(f"{name}, entry {number}: expected an object")
+            raise ToolError(f"{name}, entry {number}: expected a JSON object")
         yield entry
 
 
 def value(entry: dict[str, Any], name: str, kind: type) -> Any:
-    """Return a field of one entry. Raises ToolError if the field is missing or has another type."""
+    """Return the field `name` of an entry. Raises ToolError if the field is missing or is not of type `kind`."""
     found = entry.get(name)
     if not isinstance(found, kind) or isinstance(found, bool):
         raise ToolError(f'"{name}" is missing or not of the right type in {json.dumps(entry)}')
@@ -49,10 +49,10 @@ def value(entry: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def topic_partition(entry: dict[str, Any]) -> TopicPartition:
-    """Return (topic, partition) of one entry. Raises ToolError."""
+    """Return the topic and partition of an entry. Raises ToolError if a field is missing."""
     return value(entry, "topic", str), value(entry, "partition", int)
 
 
 def names(partitions: Iterator[TopicPartition] | list[TopicPartition]) -> list[str]:
-    """Format partitions as `topic-0`."""
+    """Format each partition as `topic-partition`."""
     return [f"{topic}-{partition}" for topic, partition in partitions]

@@ -64,7 +64,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def read_partitions(path: str) -> list[TopicPartition]:
-    """Return the partitions in the file. Raises ToolError."""
+    """Return the partitions in the file of --path-to-json-file. Raises ToolError."""
     data = json_files.read_json(path)
     if "partitions" not in data:
         raise ToolError('Replica election data is missing "partitions" field')

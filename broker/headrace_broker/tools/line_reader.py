@@ -1,4 +1,4 @@
-"""Parses lines of text into records, like Kafka's LineMessageReader. Does no I/O.
+"""Parses lines of text into records, like Kafka's LineMessageReader. This module does no I/O.
 
     headers <headers.delimiter> key <key.separator> value      with parse.headers=true and parse.key=true
     h1:v1,h2:v2                                                 headers with headers.separator, headers.key.separator
@@ -37,23 +37,23 @@ class LineSplitter:
             self._pending.append(chunk)
             return []
         data = b"".join((*self._pending, chunk))
-        # A carriage return at the very end may be the first half of \r\n.
+        # A carriage return at the end of `chunk` may be the first byte of \r\n.
         end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
         self._pending = [data[end:]]
         return data[:end].splitlines()
 
     def finish(self) -> list[bytes]:
-        """Return the last line, if the input does not end with a line ending."""
+        """Return the incomplete last line, or no line if the input ended with a line ending."""
         pending = b"".join(self._pending)
         self._pending = []
         return pending.splitlines()
 
 
 class LineReader:
-    """Parses lines according to the reader's properties, and counts them for error messages."""
+    """Parses lines according to the reader's properties; error messages contain the line number."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ToolError for separators that are empty or equal."""
+        """Check and store the reader's properties. Raises ToolError for separators that are empty or equal."""
         given = {**_PROPERTIES, **properties}
         self._parses_key = _is_true(given["parse.key"])
         self._parses_headers = _is_true(given["parse.headers"])
@@ -72,7 +72,7 @@ class LineReader:
             raise ToolError(f"headers.separator: {given['headers.separator']} is an invalid regex: {error}") from None
 
     def read(self, lines: Sequence[bytes]) -> tuple[RecordColumns, ToolError | None]:
-        """Return the records of the lines, up to the first line that cannot be parsed, and the error for that line."""
+        """Parse lines into records. Return the records before the first invalid line, and the error for that line."""
         if not self._parses_key and not self._parses_headers:
             self.line_number += len(lines)
             return RecordColumns(

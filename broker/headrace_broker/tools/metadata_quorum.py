@@ -59,7 +59,7 @@ def entry() -> None:
 async def _describe(options: argparse.Namespace) -> int:
     async with admin_client(options) as admin:
         cluster = await admin.describe_cluster()
-        if cluster.controller_id < 0:  # a controller without a leader reports -1; brokers fail DescribeQuorum instead
+        if cluster.controller_id < 0:  # only controllers report -1; without a leader, a broker fails DescribeQuorum
             raise ToolError(f"the metadata quorum has no leader: {_NO_LEADER}")
         quorum = await admin.describe_quorum()
     if options.status:
@@ -124,7 +124,7 @@ def _node(quorum: QuorumDescription, replica: ReplicaState) -> str:
 
 
 def replication(quorum: QuorumDescription, now_ms: int | None) -> list[str]:
-    """Return the lines of --replication; with `now_ms`, times are shown as ages. Raises ToolError."""
+    """Return the lines of --replication; if `now_ms` is given, show ages instead of timestamps. Raises ToolError."""
     leader = _leader(quorum)
     state = quorum.state
     replicas = [(leader, "Leader")]

@@ -1,4 +1,4 @@
-"""Parses times, durations and CSV plans for `kafka-consumer-groups --reset-offsets`. Does no I/O."""
+"""Parses times, durations and CSV plans for `kafka-consumer-groups --reset-offsets`. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DURATION = re.compile(
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Return the timestamp of `YYYY-MM-DDThh:mm:ss.sss`, in UTC unless it has a zone. Raises ToolError."""
+    """Parse `YYYY-MM-DDThh:mm:ss.sss` into a timestamp; without a time zone, it means UTC. Raises ToolError."""
     try:
         if "T" not in text:
             raise ValueError("It does not contain a 'T' according to ISO8601 format")
@@ -41,7 +41,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_topics(arguments: Iterable[str]) -> tuple[list[TopicPartition], list[str]]:
-    """Return the partitions of `topic:0,1` arguments, and the topics without partitions. Raises ToolError."""
+    """Parse `topic:0,1` arguments into partitions, and `topic` arguments into whole topics. Raises ToolError."""
     partitions: list[TopicPartition] = []
     topics: list[str] = []
     for argument in arguments:
@@ -77,7 +77,7 @@ def clamp_offsets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[OffsetPlan, list[str]]:
-    """Return the offsets, limited to the range of their logs, and a warning for each changed offset."""
+    """Limit the offsets to log start and log end offsets. Return the plan, and a warning for each changed offset."""
     plan: OffsetPlan = {}
     warnings = []
     for (topic, partition), offset in requested.items():

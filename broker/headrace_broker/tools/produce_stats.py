@@ -1,4 +1,7 @@
-"""Statistics of kafka-producer-perf-test: throughput and latency per interval and in total. Does no I/O."""
+"""Computes the statistics of kafka-producer-perf-test: throughput and latency per interval and in total.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
 class FailureCounts:
-    """Counts failed records by error type; prints the first error of each type at once, and the counts at the end."""
+    """Counts failed records by error type, and formats the first error of each type and a summary line."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -20,19 +23,19 @@ class FailureCounts:
         """Count records that failed together; return the lines to print."""
         code = getattr(error, "code", None)
         kind = type(error).__name__ if code is None else code.name
-        lines = [] if kind in self._by_kind else [f"{error} (the first of its kind, more are only counted)"]
+        lines = [] if kind in self._by_kind else [f"{error} (the tool only counts further errors of this type)"]
         self._by_kind[kind] = self._by_kind.get(kind, 0) + records
         self.records += records
         return lines
 
     def summary(self, records: int) -> list[str]:
-        """Return the summary line of a test with `records` records, or no line if no record failed."""
+        """Return the summary line for `records` sent records, or no line if no record failed."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
         return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
 
 
 class Window:
-    """Counts and latencies of one interval."""
+    """The record count, bytes and latencies of one interval."""
 
     def __init__(self, start_ms: float) -> None:
         self.start_ms = start_ms
@@ -55,7 +58,7 @@ class Window:
 
     @property
     def latency_average_ms(self) -> float:
-        """The mean latency; 0 without records."""
+        """The mean latency, or 0 if there are no records."""
         return self.latency_sum_ms / self.records if self.records else 0.0
 
 
@@ -99,7 +102,7 @@ class ProduceStats:
         )
 
     def total_line(self, now_ms: float) -> str:
-        """Return the summary line."""
+        """Return the summary line of the whole test."""
         total = self._total
         records_s, mb_s = total.rates(now_ms)
         latencies = sorted(self._latencies) or [0]

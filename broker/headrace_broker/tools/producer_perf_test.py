@@ -1,7 +1,7 @@
 """kafka-producer-perf-test: measure a producer's throughput and latency (Kafka's ProducerPerformance).
 
-Records that are due at the same time are passed to the client together. The latency of each record is measured until
-its acknowledgement.
+The tool passes records that are due at the same time to the producer together. A record's latency ends with its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, int], list[bytes | None]]:
-    """Return a function (`first`, `count`) that returns the values of `count` records, starting at number `first`.
+    """Return a function that takes `first` and `count` and returns the values of records first to first + count - 1.
 
-    Raises ToolError.
+    Raises ToolError if the payload file cannot be read.
     """
     if options.record_size is not None:
         size: int = options.record_size
@@ -119,7 +119,7 @@ def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, 
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """Return the records in the file. Raises ToolError."""
+    """Return the payloads in the file, which are separated by `delimiter`. Raises ToolError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -134,7 +134,7 @@ def read_payloads(path: str, delimiter: str) -> list[bytes]:
 
 
 def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int) -> list[bytes | None] | None:
-    """Return the keys of `count` records from record number `first` on, or None for records without keys."""
+    """Return the keys of records first to first + count - 1, or None for records without keys."""
     if options.key_distribution == "none":
         return None
     if options.key_distribution == "range":
@@ -171,7 +171,7 @@ class _ProducerTest:
         await self._producer.flush()
 
     def _batch_sizes(self) -> Iterator[int]:
-        """Yield the numbers of records to send: all that are due within 2 ms, up to a limit in records and bytes."""
+        """Yield how many records to send together: all records due within 2 ms, up to a limit in records and bytes."""
         options = self._options
         size = options.record_size or 100
         limit = max(1, min(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX // size))

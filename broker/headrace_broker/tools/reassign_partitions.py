@@ -1,7 +1,7 @@
 """kafka-reassign-partitions: move partitions to other brokers (Kafka's ReassignPartitionsCommand, KIP-455).
 
-A plan chooses the brokers of the replicas. Each broker chooses the log directory itself, so a plan may name a log
-directory only if the broker has no other log directory.
+A plan contains each partition's brokers. Each broker chooses the log directory of its replica, so a plan may name a
+log directory only if the broker has no other log directory.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ async def _log_dirs(
 ) -> dict[Replica, str]:
     """Return the log directories of the replicas on live brokers.
 
-    With `for_plan`, brokers with several log directories are left out, because a plan cannot choose one of several.
+    With `for_plan`, omit brokers with several log directories, because a plan cannot choose between them.
     """
     live = {node.node_id for node in (await admin.describe_cluster()).nodes}
     brokers = sorted({broker for replicas in current.values() for broker in replicas} & live)
@@ -247,7 +247,7 @@ async def _check_directories(admin: Admin, plan: ReassignmentPlan) -> None:
 
 
 async def _throttle(admin: Admin, moves: Mapping[TopicPartition, Move], bytes_per_s: int) -> None:
-    """Throttle these moves: existing replicas with the leader throttle, new replicas with the follower throttle."""
+    """Set the leader throttle for the existing replicas of `moves`, and the follower throttle for the new replicas."""
     from headrace_broker.client.admin import BROKER, SET, TOPIC
 
     print(
@@ -314,7 +314,7 @@ async def _clear_throttles(admin: Admin, plan: ReassignmentPlan) -> None:
 
 
 async def _delete_keys(admin: Admin, resources: Sequence[Resource], keys: Sequence[str], delete: int) -> None:
-    """Delete these config keys from the resources on which they are set."""
+    """Delete the dynamic configs `keys` from each resource that has them. Raises ToolError."""
     from headrace_broker.client.errors import BrokerError
 
     for resource, entries in (await admin.describe_configs(dict.fromkeys(resources, keys))).items():

@@ -1,4 +1,4 @@
-"""Parses, proposes and formats the plans of kafka-reassign-partitions. Does no I/O."""
+"""Parses, proposes and formats the plans of kafka-reassign-partitions. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def check_plan(plan: ReassignmentPlan) -> None:
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
     """Raise ToolError if the plan names a log directory of a broker that has several log directories.
 
-    `directories` = {broker: log directories}. Each broker chooses the log directory of its replica; a plan cannot
-    choose it.
+    `directories` = {broker: log directories}. Each broker chooses the log directory of its replica, so a plan cannot
+    choose between several.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
@@ -90,7 +90,7 @@ def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[st
 
 
 def parse_topics(data: Mapping[str, Any]) -> list[str]:
-    """Return the topics in a file's object. Raises ToolError."""
+    """Return the topics in the JSON object of --topics-to-move-json-file. Raises ToolError."""
     topics = [json_files.value(entry, "topic", str) for entry in json_files.entries({"topics": [], **data}, "topics")]
     duplicates = [topic for topic in dict.fromkeys(topics) if topics.count(topic) > 1]
     if duplicates:
@@ -150,7 +150,7 @@ def replica_moves(
     moving: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """Return the moves that are in progress after the plan starts, including those of earlier reassignments."""
+    """Return the replica moves that are in progress once the plan has started, including earlier reassignments."""
     found: dict[TopicPartition, Move] = {
         partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
     }
@@ -196,7 +196,7 @@ def plan_states(
 
 
 def log_dir_states(plan: ReassignmentPlan, found: Mapping[Replica, str]) -> list[str]:
-    """Return the lines of --verify for the log directories in a plan; `found` = the replicas' current directories."""
+    """Return the lines of --verify for a plan's log directories; `found` = {replica: its current log directory}."""
     lines = []
     for (topic, index, broker), target in sorted(plan.log_dirs.items()):
         current = found.get((topic, index, broker))

@@ -32,7 +32,7 @@ _CONTROL_LABELS = {
 }
 
 Parsed = tuple[str | None, str | None]
-"""(the formatted key, the formatted payload) of a record; None = not printed."""
+"""A record's (formatted key, formatted payload); the tool does not print None."""
 RecordParser = Callable[[int, bytes | None, bytes | None], Parsed]
 
 
@@ -86,7 +86,7 @@ def _parse_coordinator_record(
 
 
 def value_class(key_class: type[RecordKey]) -> type[RecordValue]:
-    """Return the value class for a key class."""
+    """Return the class that decodes the values of records with this key class."""
     name = key_class.__name__.removesuffix("Key") + "Value"
     return next(value_class for value_class in RecordValue.__subclasses__() if value_class.__name__ == name)
 
@@ -108,7 +108,7 @@ def _show_consumer_bytes(shown: dict[str, Any], name: str, data: bytes, message:
     try:
         shown[name] = to_json(decode(message, version, data, 2), version)
     except (ProtocolError, ValueError):
-        return  # not a valid record: print its bytes instead
+        return  # `data` cannot be decoded, so `shown` keeps the raw bytes
 
 
 def parse_metadata(offset: int, key: bytes | None, value: bytes | None) -> Parsed:

@@ -1,4 +1,4 @@
-"""Formats records as lines, like Kafka's DefaultMessageFormatter. Does no I/O.
+"""Formats records as lines, like Kafka's DefaultMessageFormatter. This module does no I/O.
 
     CreateTime:1700000000000  Partition:0  Offset:5  Delivery:…  Epoch:…  h1:v1,h2:v2  key  value
 
@@ -20,7 +20,7 @@ class RecordFormatter:
     """Formats records according to the formatter's properties."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ValueError for a deserializer that is not supported."""
+        """Parse the formatter's properties. Raises ValueError for a deserializer that is not supported."""
         self._prints = {
             name: _is_true(properties.get(f"print.{name}", "true" if name == "value" else "false")) for name in _FLAGS
         }

@@ -1,4 +1,4 @@
-"""The metadata versions and feature levels of Kafka's releases, for `kafka-storage`. Does no I/O."""
+"""The metadata versions and feature levels of Kafka's releases, for `kafka-storage`. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace_broker.tools.command_line import ToolError
 
 _FIRST_LEVEL = 7
 _LATEST = "4.3-IV0"
-"""The newest stable metadata.version; newer versions are accepted as a feature level, not as a release."""
+"""The newest stable metadata.version. A newer one is accepted as a level (--feature), not by its name."""
 # fmt: off
 _NAMES = (
     "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2",
@@ -28,7 +28,7 @@ METADATA = "metadata.version"
 
 
 def metadata_level(release: str) -> int:
-    """Return the metadata.version of `4.2` or `4.2-IV1`. Raises ToolError."""
+    """Return the metadata.version level of a release such as `4.2` or `4.2-IV1`. Raises ToolError."""
     stable = _NAMES[: _NAMES.index(_LATEST) + 1]
     found = [level for level, name in enumerate(stable, _FIRST_LEVEL) if release in (name, name.partition("-")[0])]
     if not found:
@@ -37,7 +37,7 @@ def metadata_level(release: str) -> int:
 
 
 def version_mapping(release: str | None) -> list[str]:
-    """Return the lines of version-mapping. Raises ToolError."""
+    """Return the output lines of `kafka-storage version-mapping`. Raises ToolError."""
     shown = release or _LATEST
     level = metadata_level(shown)
     features = [f"{name}={newest if level >= first else 0}" for name, (first, newest) in _DEFAULTS.items()]
@@ -45,7 +45,7 @@ def version_mapping(release: str | None) -> list[str]:
 
 
 def parse_feature(text: str) -> tuple[str, int]:
-    """Return (name, level) of `feature=level`. Raises ToolError."""
+    """Parse `feature=level` into (feature, level). Raises ToolError."""
     name, equals, level = text.partition("=")
     if not equals:
         raise ToolError(f"Invalid feature format: {text}. Expected format: 'feature=version' (e.g. 'group.version=1')")
@@ -56,7 +56,7 @@ def parse_feature(text: str) -> tuple[str, int]:
 
 
 def feature_dependencies(name: str, level: int) -> list[str]:
-    """Return the lines of feature-dependencies for one feature. Raises ToolError."""
+    """Return the output lines of `kafka-storage feature-dependencies` for one feature. Raises ToolError."""
     if name == METADATA:
         if not 0 <= level - _FIRST_LEVEL < len(_NAMES):
             raise ToolError(f"Unknown {METADATA} {level}")

@@ -19,7 +19,7 @@ _READY_TIMEOUT_S = 60
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a broker, or start one in the background, and return the exit code."""
+    """Run a broker in the foreground, or start it in the background with -daemon; return the exit code."""
     parser = Parser("kafka-server-start", "Run a Kafka-compatible broker.")
     parser.add_argument("-daemon", action="store_true", help="Run in the background.")
     parser.add_argument("-name", default="kafkaServer", help="Name of the background process's output file.")

@@ -1,4 +1,4 @@
-"""kafka-server-stop: stop this user's brokers on this machine with SIGTERM: all, or those with a role or node id.
+"""kafka-server-stop: send SIGTERM to all of this user's brokers on this machine, or to those with a role or node id.
 
 Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
 run). Brokers that another process manages, such as the embedded broker of a Connect worker, are left alone. As in
@@ -23,13 +23,13 @@ _OVERRIDES = ("--override", "--property")
 
 @dataclass(frozen=True, slots=True)
 class BrokerCommand:
-    """A broker's command line: its properties file, if any, and the overridden properties."""
+    """A broker's properties file, if any, and overridden properties, as parsed from its command line."""
 
     file: str | None
     overrides: dict[str, str]
 
     def properties(self, directory: str) -> dict[str, str]:
-        """Return the broker's properties; the path of the file is relative to `directory`. Raises ToolError."""
+        """Return the broker's properties. The properties file's path is relative to `directory`. Raises ToolError."""
         from_file = load_properties(str(Path(directory, self.file))) if self.file is not None else {"node.id": "1"}
         return {**from_file, **self.overrides}
 
@@ -58,7 +58,7 @@ def parse_command(command: Sequence[str]) -> BrokerCommand | None:
 def _broker_arguments(command: Sequence[str]) -> list[str] | None:
     """Return the broker's arguments from a Python command line, or None if the command does not run a broker."""
     words = list(command[1:])
-    if "-daemon" in words:  # the process that starts the broker, not the broker
+    if "-daemon" in words:  # this process only starts the broker's process
         return None
     for index, word in enumerate(words[:3]):
         name = os.path.basename(word)
@@ -72,7 +72,7 @@ def _broker_arguments(command: Sequence[str]) -> list[str] | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Stop brokers and return the exit code: 1 if there are none."""
+    """Stop brokers and return the exit code, which is 1 if there are no brokers to stop."""
     parser = Parser("kafka-server-stop", "Stop the brokers of this user on this machine.")
     parser.add_argument("--process-role", metavar="ROLES", help="Only brokers with these process.roles.")
     parser.add_argument("--node-id", metavar="ID", help="Only the broker with this node.id; overrides --process-role.")

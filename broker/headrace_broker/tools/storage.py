@@ -1,4 +1,4 @@
-"""kafka-storage: format the log directories of a node and show their metadata (Kafka's StorageTool)."""
+"""kafka-storage: format a node's log directories and show their metadata (Kafka's StorageTool)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _run_action(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _check_version(options: argparse.Namespace) -> None:
-    """Raise ToolError unless the level is the supported metadata.version, or 0 for any other feature."""
+    """Raise ToolError unless metadata.version has the supported level and all other features have level 0."""
     requested = dict(map(parse_feature, options.feature or ()))
     if options.release_version is not None:
         requested[METADATA] = metadata_level(options.release_version)
@@ -109,7 +109,7 @@ def _check_version(options: argparse.Namespace) -> None:
 
 
 def _directories(path: str) -> tuple[list[str], str]:
-    """Return (all log directories, the metadata log's directory). Raises ToolError."""
+    """Return all log directories and the metadata log's directory from the properties file. Raises ToolError."""
     from headrace_broker.server.config import BrokerConfig, ConfigError
 
     try:
@@ -151,7 +151,7 @@ def _format(options: argparse.Namespace) -> list[str]:
 
 
 def info(directories: Sequence[str]) -> tuple[list[str], int]:
-    """Return the lines about the log directories, and the exit code: 1 if there are problems."""
+    """Return the output lines of `kafka-storage info`, and the exit code, which is 1 if a directory has a problem."""
     found: list[str] = []
     problems: list[str] = []
     meta: dict[str, str] | None = None

@@ -1,4 +1,7 @@
-"""Formats the output of kafka-topics --describe, and selects the topics and partitions to show. Does no I/O."""
+"""Formats the output of kafka-topics --describe, and selects the topics and partitions to show.
+
+This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; `leader_id` None = no leader, `elr` None = the broker does not support the ELR (KIP-966)."""
+    """A partition's state; `leader_id` None = no leader, `elr` None = the broker does not support the ELR (KIP-966)."""
 
     partition: int
     leader_id: int | None
@@ -35,7 +38,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; `configs` are the configs that are not defaults, in the broker's order."""
+    """A topic and its partitions; `configs` are the configs that are not defaults, in the broker's order."""
 
     name: str
     topic_id: str
@@ -46,7 +49,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Selects the partitions to show; without any of the four flags, shows all partitions and one line per topic."""
+    """The topics and partitions that --describe shows; by default, every topic and all its partitions."""
 
     under_replicated: bool = False
     unavailable: bool = False
@@ -60,7 +63,7 @@ class Report:
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:
-        """Whether to show this partition; `live` = the live brokers."""
+        """Whether to show the partition; `live` = the ids of the live brokers."""
         count = len(partition.in_sync_replicas)
         has_leader = partition.leader_id is not None
         return (
@@ -73,7 +76,7 @@ class Report:
 
 
 def describe(topic: TopicDescription, report: Report, live: Collection[int]) -> Iterator[str]:
-    """Yield the lines for one topic."""
+    """Yield the output lines for one topic."""
     if not report.filters_partitions and (topic.configs or not report.only_overrides):
         yield _topic_line(topic)
     if not report.only_overrides:

@@ -1,4 +1,4 @@
-"""Sends the requests of kafka-topics --describe for partitions with their ELR, for configs and for reassignments."""
+"""Sends the requests of kafka-topics --describe, for partitions and their ELR, for configs and for reassignments."""
 
 from __future__ import annotations
 

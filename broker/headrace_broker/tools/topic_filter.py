@@ -1,4 +1,4 @@
-"""Filters for topics and partitions in the tools' options. Does no I/O.
+"""Parses the tools' options that select topics and partitions. This module does no I/O.
 
 A topic filter is a Java regular expression that must match the whole topic name; a comma means "or". Topic names
 contain only letters, digits, dots, dashes and underscores, so Python's regular expressions are used instead of Java's.
@@ -19,7 +19,7 @@ _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?\Z")
 
 
 def topic_filter(expression: str) -> TopicFilter:
-    """Return a predicate for names that match the expression. Raises ToolError for an invalid expression."""
+    """Return a predicate for topic names that match the expression. Raises ToolError for an invalid expression."""
     text = re.sub(r"[\"']+\Z", "", re.sub(r"\A[\"']+", "", expression.strip().replace(",", "|").replace(" ", "")))
     try:
         pattern = re.compile(text)
@@ -29,7 +29,7 @@ def topic_filter(expression: str) -> TopicFilter:
 
 
 def select_topics(names: Iterable[str], expression: str | None, *, exclude_internal: bool) -> list[str]:
-    """Return the sorted names that match the expression (None = all)."""
+    """Return the sorted topic names that match the expression (None = all names)."""
     matches = topic_filter(expression) if expression is not None else lambda name: True
     return sorted(name for name in names if matches(name) and not (exclude_internal and name in INTERNAL_TOPICS))
 
@@ -57,9 +57,9 @@ def _parse_rule(rule: str) -> tuple[TopicFilter, range]:
 
 
 def topic_and_partitions_filter(expression: str | None, partitions: str | None) -> tuple[TopicFilter, PartitionFilter]:
-    """Return a topic and a partition filter for a topic expression and partition numbers (None = all).
+    """Return a topic filter and a partition filter for the values of --topic and --partitions (None = all).
 
-    Raises ToolError.
+    Raises ToolError for an invalid expression or partition number.
     """
     matches = topic_filter(expression if expression is not None else ".*")
     try:

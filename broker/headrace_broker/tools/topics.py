@@ -41,7 +41,7 @@ _ACTIONS_OF_OPTION = {
     "if_not_exists": ("create",),
     "exclude_internal": ("list", "describe"),
 }
-"""{option: the actions that allow it}."""
+"""{option: the actions that allow the option}."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +145,7 @@ async def _selected(admin: Admin, options: argparse.Namespace) -> list[str]:
 
 
 async def _existing(admin: Admin, options: argparse.Namespace) -> list[str]:
-    """Return the topics that --topic matches. Raises ToolError if no topic matches and --if-exists is missing."""
+    """Return the topics that --topic matches. Raises ToolError if no topic matches and --if-exists is not given."""
     names = await _selected(admin, options)
     if options.topic and not names and not options.if_exists:
         raise ToolError(f"Topic '{options.topic}' does not exist as expected")
@@ -156,7 +156,7 @@ async def _existing(admin: Admin, options: argparse.Namespace) -> list[str]:
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """Return {partition: brokers} for `--replica-assignment`. Raises ToolError."""
+    """Parse the value of `--replica-assignment` into {partition: broker ids}. Raises ToolError."""
     assignment: dict[int, list[int]] = {}
     for partition, brokers in enumerate(text.split(",")):
         try:
@@ -176,7 +176,7 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 def parse_configs(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return the configs given as `name=value`; a value may contain equals signs. Raises ToolError."""
+    """Parse configs of the form `name=value`; a value may contain equals signs. Raises ToolError."""
     configs = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")

@@ -143,7 +143,7 @@ def test_long_responses_share_memory_if_frames_are_reused(reuses_frames: bool) -
 
         first, second = await fetched(1, 300_000), await fetched(2, 200_000)
         assert (first.obj is second.obj) == reuses_frames
-        small = await fetched(3, 10)  # after this response, the connection does not reuse the large frame
+        small = await fetched(3, 10)  # a small response ends the reuse of the large frame
         third = await fetched(4, 300_000)
         assert third.obj is not first.obj
         assert small == bytes([3]) * 10
@@ -298,7 +298,7 @@ async def test_api_versions_request_is_retried_with_an_older_version() -> None:
 
 
 @in_loop
-async def test_oldest_request_ignores_join_group_requests() -> None:
+async def test_oldest_request_is_not_a_join_group_request() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

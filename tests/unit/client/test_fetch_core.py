@@ -49,7 +49,7 @@ def test_at_most_one_response_is_prefetched() -> None:
     assert requested.fetch_offset == 3
 
 
-def test_position_advances_only_after_advance_position() -> None:
+def test_position_advances_only_when_advance_position_is_called() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     receive(core, requested, batch_at(0, 3))
@@ -89,7 +89,7 @@ def test_paused_partition_keeps_its_chunks_and_is_not_fetched() -> None:
     assert core.next_chunk() is not None
 
 
-def test_incomplete_batch_at_the_end_is_fetched_again() -> None:
+def test_incomplete_batch_at_the_end_of_a_response_is_fetched_again() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     second = batch_at(3, 2)
@@ -247,7 +247,7 @@ def test_preferred_replica_in_response_to_fetch_before_a_seek_is_ignored() -> No
     assert list(plan(core)) == [1]
 
 
-def test_partition_is_not_fetched_from_leader_with_older_epoch_than_the_position() -> None:
+def test_partition_is_not_fetched_from_leader_with_older_leader_epoch_than_position() -> None:
     """KIP-320: a former leader may lack the newest records and reject a valid offset as out of range."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)
@@ -258,7 +258,7 @@ def test_partition_is_not_fetched_from_leader_with_older_epoch_than_the_position
 
 
 def test_wait_for_newer_leader_epoch_is_limited() -> None:
-    """The epoch may come from an offset commit for a deleted topic of the same name, so the wait must end."""
+    """The position's leader epoch may come from a deleted topic of the same name, so the consumer stops waiting."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)
     assert plan(core, now_ms=0) == {} == plan(core, now_ms=29_000)

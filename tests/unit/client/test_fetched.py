@@ -53,7 +53,7 @@ def test_next_batch_returns_at_most_records_max_records() -> None:
     assert [batch.next_offset for batch in batches] == [2 * HALF - 4, 2 * HALF, 2 * HALF + 10]
 
 
-def test_control_batches_at_the_end_are_skipped() -> None:
+def test_control_batches_at_the_end_of_a_chunk_are_skipped() -> None:
     end = 2 * HALF
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(0), timestamp=1, base_offset=end, producer_id=4

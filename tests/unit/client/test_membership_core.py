@@ -36,7 +36,7 @@ def make_stable(core: MembershipCore, now_ms: float = 0) -> None:
     assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is NextStep.ASSIGNED
 
 
-def test_new_member_receives_its_member_id_before_joining() -> None:
+def test_new_member_joins_with_member_id_from_member_id_required_response() -> None:
     core = make_core("instance")
     request = core.join_request([("default", b"x")])
     assert (request.member_id, request.group_instance_id, request.protocol_type) == ("", "instance", "connect")
@@ -45,7 +45,7 @@ def test_new_member_receives_its_member_id_before_joining() -> None:
     assert core.join_request([("default", b"x")]).member_id == "m-1"
 
 
-def test_leader_sends_assignments_of_all_members() -> None:
+def test_group_leader_sends_assignments_of_all_members() -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(join_response()) is NextStep.LEAD
@@ -57,7 +57,7 @@ def test_leader_sends_assignments_of_all_members() -> None:
     assert core.heartbeat_due_ms() == 3_005
 
 
-def test_follower_and_rejoining_static_leader_send_no_assignments() -> None:
+def test_group_follower_and_rejoining_static_group_leader_send_no_assignments() -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(join_response(leader="other")) is NextStep.FOLLOW
@@ -102,7 +102,7 @@ def test_heartbeat_error_determines_next_step(code: ErrorCode, step: NextStep, k
     assert (core.generation.member_id == "m") is keeps_id
 
 
-def test_session_expires_without_responses() -> None:
+def test_session_expires_without_heartbeat_responses() -> None:
     core = make_core()
     make_stable(core, now_ms=1_000)
     core.heartbeat_request(4_000)

@@ -1,4 +1,4 @@
-"""A client connection detects a close by the broker before the event loop reads the end of the stream."""
+"""Tests that a client connection detects a close by the broker before the event loop reads the end of the stream."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_duplicate_sequence_counts_as_acknowledged() -> None:
     assert core.handle_error(batch, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0) is Verdict.DONE
 
 
-def test_deadline_expires_waiting_and_in_flight_batches() -> None:
+def test_queued_and_in_flight_batches_expire_at_their_deadline() -> None:
     core = make_core(in_flight=1)
     core.add(make_batch(deadline_ms=500))
     core.add(make_batch(deadline_ms=600))
@@ -360,7 +360,7 @@ def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -
     original_data = [batch.data for batch in batches]
     leaders = {0: 2, 1: 1}
     assert core.requeue_from_former_leaders(0, lambda topic, partition: leaders[partition]) == 3
-    assert batches_of(unanswered) == [elsewhere]  # the former leader's response completes only this batch
+    assert batches_of(unanswered) == [elsewhere]  # only this batch still waits for the former leader's response
     for batch in batches:
         (plan,) = core.drain(1000, leader_2, lambda node: True)
         assert (plan.node_id, plan.batches, bytes(batch.data)) == (2, [batch], stamped.pop(0))

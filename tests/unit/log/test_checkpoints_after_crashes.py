@@ -355,7 +355,7 @@ def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdow
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """When the log reaches its old length again, it would seem damaged, or have wrong timestamps in its indexes."""
+    """When the log reached its old length again, it would seem corrupt, or its indexes would have wrong timestamps."""
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)

@@ -627,7 +627,7 @@ def test_log_that_is_shorter_than_at_its_clean_shutdown_is_damaged(has_checkpoin
     assert start(storage).is_damaged
 
 
-def test_missing_recovery_point_after_clean_shutdown_counts_as_damage() -> None:
+def test_log_without_checkpointed_recovery_point_after_clean_shutdown_is_damaged() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")

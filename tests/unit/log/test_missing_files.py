@@ -1,4 +1,4 @@
-"""Files that are deleted or truncated while the broker runs are recreated, or the error names the file."""
+"""Tests of files that are deleted or truncated while the broker runs: recreated, or named in the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Segments that another program modifies while the node is down are recovered; the node compares file times."""
+"""Tests that a node recovers segments which another program modified while the node was down.
+
+The node compares the modification times of the segments with the time of its last checkpoint or shutdown.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
 def test_log_keeps_all_records_if_modified_segment_is_undamaged_or_no_other_replica_exists(
     tmp_path: Path, has_others: bool
 ) -> None:
-    """Truncating the only replica at the damage would lose the undamaged records after the damage."""
+    """Truncating the only replica at a corrupt batch would lose the valid records after this batch."""
     paths = write_segments(tmp_path)
     if not has_others:
         flip_bit(paths[1])

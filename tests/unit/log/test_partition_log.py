@@ -216,7 +216,7 @@ def test_last_five_batches_are_recognized_as_duplicates() -> None:
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap_and_gaps_and_old_producer_epochs_are_rejected() -> None:
+def test_wrapped_sequence_is_accepted_and_gap_or_old_producer_epoch_is_rejected() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)
@@ -563,7 +563,7 @@ def test_append_failing_to_load_index_writes_no_records(suffix: str, is_empty: b
     assert values_from(open_log(storage)) == values
 
 
-def test_recovery_truncates_at_damage_and_deletes_later_segments(caplog: pytest.LogCaptureFixture) -> None:
+def test_recovery_truncates_at_corrupt_batch_and_deletes_later_segments(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=400))
     for number in range(20):
@@ -643,7 +643,7 @@ def test_interrupted_segment_swap_is_completed() -> None:
 
 
 @pytest.mark.parametrize("has_first_segment", [True, False])
-def test_log_with_damaged_swap_segment_opens(has_first_segment: bool) -> None:
+def test_log_with_corrupt_swap_segment_opens(has_first_segment: bool) -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -864,7 +864,7 @@ def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epoch_of_every_record_is_known_after_power_failure(seed: int) -> None:
+def test_leader_epoch_of_every_record_is_known_after_power_failure(seed: int) -> None:
     """The leader epoch checkpoint is flushed with the records; later writes to it may be lost or incomplete."""
     disk = SimulatedDisk(Random(seed))
     log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, EPOCH_A_SEGMENT, NOW)

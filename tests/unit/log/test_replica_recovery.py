@@ -83,7 +83,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """R10: otherwise the leader would return 40 as the end offset of epoch 2, beyond the log end offset."""
+    """R10: otherwise the leader would return 40 as the end offset of leader epoch 2, beyond the log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -158,7 +158,7 @@ def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_p
 
 
 @pytest.mark.parametrize("damaged", [0, 4, 5])
-def test_log_goes_offline_if_damage_prevents_truncation(damaged: int) -> None:
+def test_log_goes_offline_if_corrupt_batch_prevents_truncation(damaged: int) -> None:
     """With the old producer state, the retry of a truncated batch would be acknowledged without being appended.
 
     If the damage hides where the remaining records end, new records would overwrite some of them.
@@ -194,7 +194,7 @@ def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
 
 
 def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
-    """R2: otherwise this replica, as the leader, would return too large an end offset for epoch 1."""
+    """R2: otherwise this replica, as the leader, would return too large an end offset for leader epoch 1."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -225,7 +225,7 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
     assert log.latest_epoch == 4
 
 
-def test_log_that_lost_all_records_has_no_epochs() -> None:
+def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
     """R3: with an old epoch, the log would be truncated to that epoch's end offset, far below committed records."""
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")

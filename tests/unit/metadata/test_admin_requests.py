@@ -1,4 +1,4 @@
-"""Tests of admin requests in the controller: reassignments, elections, configs, features; and internal topics."""
+"""Tests of the controller's admin requests (reassignments, elections, configs, features) and internal topics."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class TestConfigs:
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
     def test_min_isr_of_elections_does_not_depend_on_properties_file(self) -> None:
-        """R1: leaders and the controller use the same value, so every eligible replica has the acknowledged records."""
+        """Invariant R1: leaders and controller use one value, so eligible replicas have all acknowledged records."""
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1
         assert ConfigRecord not in map(type, bootstrap_records(image, 1))

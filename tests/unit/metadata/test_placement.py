@@ -53,7 +53,7 @@ def test_fenced_broker_is_not_leader_and_is_used_only_if_necessary() -> None:
         (brokers({1: None, 2: None, 3: None}, fenced=(1, 2, 3)), "All brokers are currently fenced"),
     ],
 )
-def test_impossible_placement_reports_the_reason(image: MetadataImage, words: str) -> None:
+def test_impossible_placement_fails_with_the_reason(image: MetadataImage, words: str) -> None:
     with pytest.raises(ApiError, match=words):
         place_partitions(image, 0, 1, 3, "t")
 

@@ -56,7 +56,7 @@ def apply_result(image: MetadataImage, result: ControllerResult[object]) -> Meta
     return apply_records(image, result.records, image.offset + len(result.records), 1)
 
 
-def test_create_topic_uses_defaults_for_minus_one() -> None:
+def test_create_topic_with_counts_of_minus_one_uses_default_counts() -> None:
     result = create(cluster(1), topic("t"))
     image = apply_result(cluster(1), result)
     assert [partition.leader for partition in image.topics["t"].partitions] == [1, 1, 1]
@@ -192,7 +192,7 @@ def test_topics_are_deleted_by_id_or_name_and_unknown_topics_are_reported() -> N
     assert apply_result(image, result).topics == {}
 
 
-def test_create_partitions_can_only_increase_the_count() -> None:
+def test_create_partitions_can_only_increase_the_partition_count() -> None:
     image = apply_result(cluster(1), create(cluster(1), topic("t", 2)))
 
     def grow(count: int) -> tuple[int, str | None, int]:

@@ -1,4 +1,7 @@
-"""A request from any process raises the epoch by a small amount at most, so epochs remain for further elections."""
+"""Tests that a request raises a voter's epoch by at most EPOCH_INCREASE_MAX.
+
+A forged request can therefore not use up the epochs that further elections need.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the leader's process dies, the two other voters elect a leader at once.
+"""Tests that two voters elect a new leader at once when the leader's process dies.
 
 A vote response may still name the dead leader, if the responding voter has not noticed the leader's death.
 """

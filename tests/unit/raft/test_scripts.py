@@ -1,4 +1,6 @@
-"""Runs the Raft scripts in `scripts/` and compares their traces.  `support.raft_script` documents the file format.
+"""Runs the Raft scripts in `scripts/` and compares their traces with the expected traces.
+
+`support.raft_script` documents the file format.
 
 To accept changed traces, run `RAFT_SCRIPTS_REWRITE=1 pytest tests/unit/raft/test_scripts.py` and review the diff.
 """

@@ -1,4 +1,4 @@
-"""R8: a voter persists its vote before it responds, and votes at most once per epoch, even across restarts."""
+"""Tests of invariant R8 of docs/broker.md: a voter persists its vote before it responds, and votes once per epoch."""
 
 from __future__ import annotations
 

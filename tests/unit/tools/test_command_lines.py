@@ -1,4 +1,7 @@
-"""Tests of the tools' command lines: option parsing as in Kafka, client properties, console scripts, broker search."""
+"""Tests of the tools' command lines: option parsing as in Kafka, client properties, console scripts.
+
+They also test how kafka-server-stop finds broker processes.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,7 @@ def test_invalid_command_line_prints_error_and_usage(
         ("consumer_perf_test", []),
     ],
 )
-def test_print_metrics_warns_that_it_has_no_effect(
+def test_print_metrics_option_warns_that_it_has_no_effect(
     tool: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def started(work: Coroutine[object, object, int], **_: object) -> int:
@@ -204,7 +207,7 @@ def test_print_metrics_warns_that_it_has_no_effect(
     assert "--print-metrics has no effect: this client has no metrics" in capsys.readouterr().err
 
 
-def test_validate_regex_reports_validity(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_regex_reports_whether_the_regex_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert consumer_groups.main(["--validate-regex", "a.*"]) == 0
     assert consumer_groups.main(["--validate-regex", "a("]) == 1
     valid, invalid = capsys.readouterr().out.splitlines()

@@ -135,13 +135,13 @@ def test_topic_arguments_select_all_or_some_partitions() -> None:
         resets.parse_topics(["a:0,x"])
 
 
-def test_shift_requires_a_committed_offset() -> None:
+def test_shifting_a_partition_without_committed_offset_fails() -> None:
     assert resets.shift_offsets([("t", 0)], {("t", 0): 5}, -7) == {("t", 0): -2}
     with pytest.raises(ToolError, match="Cannot shift offset for partition t-1"):
         resets.shift_offsets([("t", 1)], {("t", 0): 5}, 1)
 
 
-def test_reset_offsets_are_limited_to_the_range_of_the_log() -> None:
+def test_reset_offsets_are_limited_to_log_start_and_log_end_offsets() -> None:
     low, fine, high = ("t", 0), ("t", 1), ("t", 2)
     starts, ends = dict.fromkeys((low, fine, high), 10), dict.fromkeys((low, fine, high), 20)
     plan, warnings = resets.clamp_offsets({low: 9, fine: 20, high: 21}, starts, ends)

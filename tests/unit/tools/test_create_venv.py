@@ -1,4 +1,4 @@
-"""tests/support/create_venv.sh chooses the newest optimized Python of the path, otherwise the newest."""
+"""Tests of tests/support/create_venv.sh: it chooses the newest optimized Python on PATH, or else the newest Python."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ esac
 """
 
 
-def chosen(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """Run the script with these programs on the path: name -> (rank, version). Return its choice and its output."""
+def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    """Run create_venv.sh with `pythons`, {name: (rank, version)}, on PATH. Return the chosen name and the output."""
     tools = directory / "bin"
     tools.mkdir()
     for name in ("mkdir", "dirname", "rm"):
@@ -51,9 +51,9 @@ def chosen(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, s
         ),
     ],
 )
-def test_newest_optimized_python_is_chosen(
+def test_newest_optimized_python_is_preferred_to_newest_python(
     pythons: dict[str, tuple[str, str]], choice: str, description: str, tmp_path: Path
 ) -> None:
-    name, output = chosen(tmp_path, pythons)
+    name, output = run_script(tmp_path, pythons)
     assert name == choice
     assert f"using {tmp_path}/bin/{choice} ({description})" in output

@@ -1,4 +1,4 @@
-"""Lines are parsed into records as by Kafka's LineMessageReader."""
+"""Tests of the console producer's line reader, which parses lines like Kafka's LineMessageReader."""
 
 from __future__ import annotations
 

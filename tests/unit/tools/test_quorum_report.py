@@ -90,5 +90,5 @@ def test_failures_are_counted_and_the_first_of_each_kind_is_printed() -> None:
     first = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")
     assert [line.partition(": ")[0] for line in failures.add(3, first)] == ["t-0"]
     assert failures.add(2, BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-1")) == []
-    assert failures.add(1, TimedOutError("late")) == ["late (the first of its kind, more are only counted)"]
+    assert failures.add(1, TimedOutError("late")) == ["late (the tool only counts further errors of this type)"]
     assert failures.summary(10) == ["6 of 10 records failed: 5 with NOT_ENOUGH_REPLICAS, 1 with REQUEST_TIMED_OUT"]

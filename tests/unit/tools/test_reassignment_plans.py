@@ -1,4 +1,4 @@
-"""Tests of kafka-reassign-partitions: parsing, checking, proposing and formatting plans."""
+"""Tests of how kafka-reassign-partitions parses, checks, proposes and formats plans."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_plan_cannot_choose_a_log_directory_of_a_broker(directories: list[str]) 
             [{"topic": "a", "partition": 0, "replicas": [1, 2], "log_dirs": ["any"]}],
             "Size of replicas list [1, 2] is different from size of log dirs list ['any'] for partition a-0",
         ),
-        (["a"], "partitions, entry 1: expected an object"),
+        (["a"], "partitions, entry 1: expected a JSON object"),
     ],
 )
 def test_invalid_plan_is_rejected(entries: list[Any], message: str) -> None:
@@ -120,7 +120,7 @@ def test_verify_reports_the_state_of_each_partition() -> None:
     ]
 
 
-def test_list_shows_reassignments_in_progress() -> None:
+def test_list_option_shows_reassignments_in_progress() -> None:
     assert list_lines({}) == ["No partition reassignments found."]
     assert list_lines({("a", 1): Reassignment((1, 2, 3), (1,), (3,)), ("a", 0): Reassignment((1,), (), ())}) == [
         "Current partition reassignments:",

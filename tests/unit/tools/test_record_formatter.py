@@ -1,4 +1,4 @@
-"""Records are formatted as by Kafka's DefaultMessageFormatter."""
+"""Tests of the console consumer's formatter, which formats records like Kafka's DefaultMessageFormatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of kafka-storage: formatting and showing log directories, and Kafka's version tables."""
+"""Tests of kafka-storage: formatting and showing log directories, and the tables of Kafka's feature versions."""
 
 from __future__ import annotations
 

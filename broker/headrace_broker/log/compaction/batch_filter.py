@@ -1,4 +1,4 @@
-"""Determines what compaction retains of a batch: the batch, some of its records, only its header, or nothing. Pure.
+"""Determines what compaction retains of a batch: the whole batch, some records, only the header, or nothing.
 
 Offsets never change: a batch from which records are removed keeps its base offset, last offset and sequence numbers.
 The first cleaning of a batch with tombstones, or of a transaction marker without remaining data, sets its delete
@@ -43,7 +43,7 @@ class BatchFilter:
         high_watermark: int,
         last_records: Iterable[LastRecord] = (),
     ) -> None:
-        """`offset_map` covers the dirty records before `map_end_offset`; later records are retained."""
+        """Filter by `offset_map`, which covers the dirty records before `map_end_offset`. Retain all later records."""
         self._offset_map = offset_map
         self._transactions = transactions
         self._map_end_offset = map_end_offset
@@ -99,10 +99,10 @@ class BatchFilter:
         ]
 
     def _empty_batch(self, header: BatchHeader) -> Buffer | None:
-        """Return the batch without records if it must be retained, else None.
+        """Return the batch without records if the batch must be retained, else None.
 
-        It is retained if it contains the last sequence of a producer, the last offset before the high watermark, or the
-        last offset of the segment. Without this last offset, recovery would find a gap before the next segment.
+        A batch is retained if it contains a producer's last sequence, the last offset before the high watermark, or the
+        segment's last offset. Without the segment's last offset, recovery would find a gap before the next segment.
         """
         is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
         if not is_last_batch and not self._is_last_of_producer(header):

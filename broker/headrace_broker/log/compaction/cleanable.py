@@ -1,4 +1,4 @@
-"""Determines the range of a log that can be cleaned, its dirty ratio, and whether cleaning is due. Pure."""
+"""Determines the range of a log that can be cleaned, the log's dirty ratio, and whether cleaning is due."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class SegmentView(Protocol):
 class DirtyRange:
     """The range of a log to clean, from `first_dirty_offset` to `end_offset`, which is the base offset of a segment.
 
-    `clean_bytes` is the size of the segments before `first_dirty_offset`. `is_overdue`: a record has been dirty for
-    longer than max.compaction.lag.ms.
+    `clean_bytes` is the size of the segments before `first_dirty_offset`. `is_overdue` means that a record has been
+    dirty for longer than max.compaction.lag.ms.
     """
 
     first_dirty_offset: int

@@ -1,4 +1,4 @@
-"""Groups adjacent segments to be merged into one, because cleaned segments shrink. Pure."""
+"""Groups adjacent segments that compaction merges into one segment, because cleaned segments shrink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SegmentSizes:
 def group_segments(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int, end_offset: int
 ) -> list[list[SegmentSizes]]:
-    """Return groups of adjacent segments (oldest first) that fit into one segment; a large one is its own group.
+    """Return groups of adjacent segments (oldest first) whose total size fits into one segment.
 
     `end_offset` is the base offset of the segment after the last one.
     """

@@ -1,4 +1,4 @@
-"""The messages between the broker and its cleaner process: jobs and reports, encoded as lines of JSON. Pure."""
+"""The messages between the broker and its cleaner process: jobs and reports, encoded as lines of JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CleaningJob:
     """A log to clean, in its state at `now_ms`.
 
     `segments` are (base offset, size in bytes) of the inactive segments before `end_offset`, oldest first. Records from
-    `first_dirty_offset` on have not been cleaned yet. `is_overdue`: max.compaction.lag.ms has passed.
+    `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that max.compaction.lag.ms has passed.
     """
 
     directory: str
@@ -78,12 +78,12 @@ _REPORTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (CleanedSegmen
 
 
 def encode_job(job: CleaningJob) -> bytes:
-    """Return the job as one line."""
+    """Return the cleaning job as one line of JSON."""
     return json.dumps(asdict(job)).encode() + b"\n"
 
 
 def decode_job(line: bytes) -> CleaningJob:
-    """Return the job from a line of `encode_job`."""
+    """Return the cleaning job in a line that `encode_job` returned."""
     fields = json.loads(line)
     fields["segments"] = tuple(tuple(pair) for pair in fields["segments"])
     fields["last_records"] = tuple(LastRecord(**record) for record in fields["last_records"])
@@ -91,12 +91,12 @@ def decode_job(line: bytes) -> CleaningJob:
 
 
 def encode_report(report: CleanerReport) -> bytes:
-    """Return the report as one line."""
+    """Return the cleaner's report as one line of JSON."""
     return json.dumps({"kind": type(report).__name__, **asdict(report)}).encode() + b"\n"
 
 
 def decode_report(line: bytes) -> CleanerReport:
-    """Return the report from a line of `encode_report`."""
+    """Return the cleaner's report in a line that `encode_report` returned."""
     fields = json.loads(line)
     kind = _REPORTS[fields.pop("kind")]
     if kind is CleanedSegment:

@@ -1,4 +1,4 @@
-"""The offset map of the log cleaner: newest offset of each key, with a memory limit. Pure."""
+"""The offset map of the log cleaner: the newest offset of each key, with a memory limit."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory limit is reached, estimated from the average key size. `add` does not check it."""
+        """Whether the memory limit is reached, estimated from the average key size. `add` ignores the limit."""
         if not self._keys_seen:
             return False
         per_entry = _ENTRY_BYTES + self._key_bytes_seen / self._keys_seen
         return len(self._newest) * per_entry >= self._size_bytes_max
 
     def add(self, keys: Sequence[bytes], offsets: Iterable[int]) -> None:
-        """Add the keys of a batch. Its offsets must be increasing, and larger than those of earlier batches."""
+        """Add the keys of a batch. `offsets` must be increasing, and larger than the offsets of earlier batches."""
         map_keys = _to_map_keys(keys)
         self._keys_seen += len(map_keys)
         self._key_bytes_seen += sum(map(len, map_keys))

@@ -63,5 +63,5 @@ class SegmentOutput:
         self.segment.release()
 
     def discard(self) -> None:
-        """Remove the files."""
+        """Remove the cleaned segment's files."""
         self.segment.remove()

@@ -1,4 +1,4 @@
-"""The I/O throttle of the log cleaner (log.cleaner.io.max.bytes.per.second). Pure."""
+"""The I/O throttle of the log cleaner (log.cleaner.io.max.bytes.per.second). The caller supplies the time."""
 
 from __future__ import annotations
 

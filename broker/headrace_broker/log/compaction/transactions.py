@@ -1,4 +1,4 @@
-"""Identifies batches of aborted transactions, and transaction markers without remaining data. Pure.
+"""Identifies batches of aborted transactions, and transaction markers without remaining data.
 
 The tracker receives the aborted transactions from the transaction indexes, then every batch of a log in order. Both
 passes of a cleaning use it: the first pass skips the records of aborted transactions; the second pass removes them and
@@ -16,7 +16,7 @@ from headrace_broker.records.reader import read_batch
 
 
 class _AbortedInProgress:
-    """An aborted transaction before its marker; `has_batches`: the log still contains a data batch of it."""
+    """An aborted transaction before its abort marker. `has_batches` means that it still has a data batch in the log."""
 
     __slots__ = ("has_batches", "transaction")
 
