@@ -70,7 +70,6 @@ class IncrementalAssignor:
         self._previous_members: frozenset[str] = frozenset()
         self._previous = EMPTY
         self._previous_owned: Mapping[str, Assignment] = {}
-        self._previous_revoked = EMPTY
         self._delay_ms = 0
         self._due_ms: int | None = None  # the end of the delay
         self._candidates: set[str] = set()  # the members without work during the delay
@@ -94,14 +93,11 @@ class IncrementalAssignor:
         if self._previous_generation != last_generation:
             self._previous = EMPTY
         active = union(held.values())
-        if self._previous_revoked & active:  # a revocation did not take effect
-            self._previous = active
-        self._previous_revoked = EMPTY
         deleted = (self._previous | active) - configured  # a new leader knows a deleted connector only from the members
         duplicated = duplicates(held.values())
         lost = self._previous - active - deleted
-        # The owner is still a member: it did not receive the previous assignment, or it has stopped the connector or task
-        # after a revocation that the previous rebalance did not repeat. There is no reason to wait for it.
+        # Their owner is still a member, so they need not wait for a departed worker. The owner did not receive the
+        # previous assignment, or it stopped them late, after a revocation that the previous rebalance did not repeat.
         released = lost & union(self._previous_owned.get(member, EMPTY) for member in held)
         created = configured - self._previous - active
 
@@ -113,12 +109,11 @@ class IncrementalAssignor:
         _assign_evenly([load.tasks for load in loads], sorted(to_assign.tasks))
 
         owned = {load.member: load.as_assignment() for load in loads}
-        self._previous_revoked = union(revoked.values())
-        self._previous = (union(owned.values()) - self._previous_revoked) | lost
+        self._previous = (union(owned.values()) - union(revoked.values())) | lost
         self._previous_owned = owned
         self._previous_generation, self._previous_members = generation, frozenset(held)
         return GroupPlan(
-            assigned={member: each for member, own in owned.items() if (each := own - (held[member] - deleted))},
+            assigned={member: each for member, own in owned.items() if (each := own - held[member])},
             revoked={member: each for member, each in revoked.items() if each},
             owned=owned,
             delay_ms=self._delay_ms,
@@ -188,7 +183,7 @@ class IncrementalAssignor:
     def _backoff_ms(self) -> int:
         if self._max_delay_ms == 0:
             return 0
-        exponent = min(self._successive_revocations, 10)  # more than any maximum
+        exponent = min(self._successive_revocations, 10)  # the limit keeps the power small
         return int(min(_BACKOFF_FACTOR**exponent, self._max_delay_ms))
 
 

@@ -1,4 +1,4 @@
-"""The requests that a standalone and a distributed herder have in common.
+"""The base class of the standalone and the distributed herder, with the requests that both execute.
 
 A request that changes a connector first appends the change to the config store, then waits until no operation of the
 connector is in progress in this worker. A hung connector does not delay requests for other connectors.
@@ -143,7 +143,7 @@ class BaseHerder:
                 raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
             kind = await self._plugins.kind_of(config)
             async with self._lock(name):
-                if self._state(name).config is before:  # otherwise, repeat it with the result of the other change
+                if self._state(name).config is before:  # otherwise, patch the new configuration
                     await self._put(name, config, kind, None)
                     break
         await self._instances.settled(name)
@@ -237,7 +237,7 @@ class BaseHerder:
 
     @cached_property
     def _group_offsets(self) -> GroupOffsets:
-        from headrace.herder.group_offsets import GroupOffsets  # on first use: its client takes time to import
+        from headrace.herder.group_offsets import GroupOffsets  # a late import: it loads the client
 
         return GroupOffsets(self.config.properties)
 

@@ -214,7 +214,7 @@ class HerderCore:
         self._connectors: dict[str, _Connector] = {}
         self._generation = 0
 
-    # What the caller can ask
+    # Queries
 
     def is_settled(self, connector: str) -> bool:
         """Whether no operation of the connector is in progress."""
@@ -373,7 +373,7 @@ class HerderCore:
         return self.task_configs_needed(id_)
 
     def task_configs_generated(self, id_: InstanceId, configs: Sequence[Mapping[str, str]]) -> list[Effect]:
-        """Handle generated task configurations; equal ones change nothing."""
+        """Handle generated task configurations; if they equal the stored ones, nothing changes."""
         state, local = self._completed_request(id_)
         if state is None or local is None:
             return []

@@ -197,7 +197,7 @@ class DistributedHerder(BaseHerder):
         await super().restart_task(name, number)
 
     async def _find_owner(self, name: str, task: int | None) -> None:
-        """Return if this worker runs the connector (task None) or task. Raises NotFoundError, ForwardError."""
+        """Check that this worker runs the connector (task None) or task. Raises NotFoundError, ForwardError."""
         await self._running_group.wait_until_stable()
         self._state(name)
         if self._group_core.assignment.contains(name, task):
@@ -282,7 +282,7 @@ class DistributedHerder(BaseHerder):
         await self._instances.wait_until_stopped(assignment)
 
     def on_rebalance_completed(self) -> None:
-        """Do the leader's work: remove statuses of what no longer exists, and distribute a session key."""
+        """As the leader, remove statuses of deleted connectors and tasks, and distribute a session key."""
         self.ready = True
         if not self._group_core.is_leader:
             return

@@ -62,7 +62,7 @@ class RequestTimeoutError(HerderError):
 class ForwardError(HerderError):
     """Only another worker can execute the request: the leader, or the one that runs the connector or task.
 
-    `url` is that of the other worker; None if it is not known, because a rebalance is in progress.
+    `url` is the other worker's URL; None if it is unknown, because a rebalance is in progress.
     """
 
     status = 409

@@ -1,10 +1,10 @@
-"""The decisions of a worker in its group: what it holds, what it starts and stops, when it rejoins. No I/O, no clock.
+"""Decides which connectors and tasks a worker in a group starts and stops, and when it rejoins. No I/O, no clock.
 
-The owner passes it the events of the group membership and of the config topic, and carries out the returned effects in
-order. The rules are those of Kafka Connect's WorkerCoordinator and DistributedHerder:
+The owner of a `GroupCore` reports the events of the group membership and of the config topic, and carries out the
+returned effects in order. The rules are the same as in Kafka Connect's WorkerCoordinator and DistributedHerder:
 
 - The worker starts assigned connectors and tasks after it has read the config topic to the offset of the assignment.
-- It rejoins the group after it has stopped what the leader revoked. Until then it reports the revoked instances as
+- It rejoins the group after it has stopped the instances that the leader revoked. Until then it reports them as
   held, so that no other worker starts them. A rebalance does not wait for them.
 - It rejoins after the delay that the leader set, and when the set of configured connectors and tasks changes.
 """
@@ -92,7 +92,7 @@ class GroupCore:
 
     @property
     def assignment(self) -> Assignment:
-        """What this worker is to run."""
+        """The connectors and tasks that this worker is to run."""
         return EMPTY if self._held is None else self._held.assigned
 
     def metadata(self) -> WorkerMetadata:
@@ -147,7 +147,7 @@ class GroupCore:
         if new.error:
             return self._on_failed_assignment(new)
         if self.version is Version.EAGER:
-            self._held = new
+            self._held, self._stopping = new, EMPTY
             return [ReadConfigs(), Run(new.assigned)]
         revoked = new.revoked & (before | self._stopping)
         self._held = replace(new, assigned=(before - new.revoked) | new.assigned, revoked=EMPTY)
@@ -156,9 +156,11 @@ class GroupCore:
         if new.delay_ms > 0:
             effects.append(Rejoin("the delay of the scheduled rebalance has elapsed", new.delay_ms))
         if revoked:
-            effects += [Run(before - new.revoked), ReportStop(self._stopping)]
+            effects.append(Run(before - new.revoked))
         elif new.revoked:
             effects.append(Rejoin("the worker does not hold what the leader revoked"))
+        if self._stopping:  # an earlier report may wait for a connector or task that this worker runs again
+            effects.append(ReportStop(self._stopping))
         effects += [ReadConfigs()] if self._snapshot.offset < new.config_offset else []
         return [*effects, Run(self.assignment)]
 
@@ -202,7 +204,8 @@ class GroupCore:
                 offset,
             )
             return dict.fromkeys(members, encode_assignment(replace(answer, error=CONFIG_MISMATCH), version))
-        answer = replace(answer, config_offset=self._snapshot.offset)  # which workers must read to before they start
+        # Each worker reads the config topic to this offset before it starts connectors and tasks.
+        answer = replace(answer, config_offset=self._snapshot.offset)
         if version is Version.EAGER:
             self._owners = assign_round_robin(found, self._configured)
             answers = {member: replace(answer, assigned=owned) for member, owned in self._owners.items()}

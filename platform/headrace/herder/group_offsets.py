@@ -16,7 +16,7 @@ from headrace_broker.client.offsets import OffsetAndMetadata
 from headrace_broker.protocol.errors import ErrorCode
 
 CLUSTER_ID_TIMEOUT_S = 2.0
-REQUEST_TIMEOUT_S = 15.0  # of all requests to the brokers on behalf of one REST request
+REQUEST_TIMEOUT_S = 15.0  # limits all requests to brokers that one REST request causes
 Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
 

@@ -1,6 +1,6 @@
 """The metadata and assignments that Connect workers exchange in JoinGroup and SyncGroup, as bytes. No I/O.
 
-The layouts are those of Kafka Connect: version 0 (eager rebalances), 1 (incremental cooperative rebalances, KIP-415)
+The formats are those of Kafka Connect: version 0 (eager rebalances), 1 (incremental cooperative rebalances, KIP-415)
 and 2 (as 1, and internal REST requests are signed, KIP-507). Missing fields at the end have their default values.
 """
 
@@ -21,7 +21,7 @@ _NO_OFFSET = -1
 
 
 class Version(IntEnum):
-    """A version of the protocol, in the order of preference."""
+    """A version of the group protocol; a group prefers the highest version that all its workers support."""
 
     EAGER = 0
     COMPATIBLE = 1
@@ -189,9 +189,9 @@ class _Fields:
     def items(self) -> Assignment:
         connectors: set[str] = set()
         tasks: set[tuple[str, int]] = set()
-        for _ in range(max(self.int32(), 0)):
+        for _ in range(self.int32()):
             name = self.string() or ""
-            for _ in range(max(self.int32(), 0)):
+            for _ in range(self.int32()):
                 number = self.int32()
                 if number == _CONNECTOR_TASK:
                     connectors.add(name)

@@ -34,7 +34,7 @@ class Instances:
     """The connector instances and tasks of one worker.
 
     `store_task_configs` stores the task configurations that a connector generated. `status_generation` returns the
-    generation that a status of this worker has; the default is that of the instance. If `removes_statuses` is false,
+    generation that a status of this worker has; by default the instance's. If `removes_statuses` is false,
     statuses of instances that no longer exist are kept: in a group of workers, the leader removes them.
     """
 

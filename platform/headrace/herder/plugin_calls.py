@@ -93,5 +93,5 @@ async def _translated(call: Awaitable[R]) -> R:
         raise HerderError(error.message) from error
     except OverflowError as error:
         raise BadRequestError(f"The request contains a number that is too large: {error}") from None
-    except (CallTimeout, OSError) as error:  # the latter: ChannelClosed, or no process can be created
+    except (CallTimeout, OSError) as error:  # OSError: ChannelClosed, or no process can be created
         raise HerderError(str(error)) from error

@@ -43,7 +43,7 @@ def verify(headers: Mapping[str, str], body: bytes, *, key: PutSessionKey | None
         )
     try:
         received = base64.b64decode(signature, validate=True)
-    except ValueError:  # binascii.Error, and for characters that are not ASCII
+    except ValueError:  # binascii.Error is a ValueError; b64decode also raises it for characters that are not ASCII
         raise SignatureError(400, "Received internal request with a signature that is not valid Base64") from None
     if not hmac.compare_digest(received, _mac(key, algorithm, body)):
         raise SignatureError(403, "Internal request contained invalid signature.")

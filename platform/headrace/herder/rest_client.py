@@ -26,7 +26,7 @@ class RestResponse:
 
     status: int
     headers: Mapping[str, str]
-    """With lower-case names."""
+    """The response headers, with lower-case names."""
     body: bytes
 
     def describe(self) -> str:

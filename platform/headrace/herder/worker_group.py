@@ -1,7 +1,7 @@
-"""A worker's membership in its group: runs `GroupCore` with the group protocol of our client.
+"""A worker's membership in its group: passes the client's group events to `GroupCore` and carries out its effects.
 
-It never waits for plug-in code in a rebalance, except with the eager protocol, which requires that everything has
-stopped; stops are limited by task.shutdown.graceful.timeout.ms.
+A rebalance never waits for plug-in code, except with the eager protocol: the worker then first stops all connectors and
+tasks, which takes at most task.shutdown.graceful.timeout.ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESTART_BACKOFF_S = 1.0
 
 
 class GroupListener(Protocol):
-    """What a worker group needs from its herder."""
+    """The calls of a `WorkerGroup` to its herder."""
 
     def run(self, assignment: Assignment) -> None:
         """Run exactly these connectors and tasks."""

@@ -1,1 +1,1 @@
-"""Offset storage of a worker: the file of a standalone worker."""
+"""The stores of a worker for configurations, statuses and source offsets: in memory, in a file, or in topics."""

@@ -54,7 +54,8 @@ def _tasks(name: str, configs: Sequence[Mapping[str, str]]) -> list[Record]:
 
 
 def _target_state(name: str, target: TargetState) -> Record:
-    old = TargetState.PAUSED if target is TargetState.STOPPED else target  # workers before KIP-875 do not know STOPPED
+    # Workers from before KIP-875 do not support STOPPED.
+    old = TargetState.PAUSED if target is TargetState.STOPPED else target
     return TARGET_STATE + name, _json({"state": old.value, "state.v2": target.value})
 
 

@@ -1,8 +1,8 @@
-"""Connector configurations, task configurations and target states as an ordered log: the port and its memory form.
+"""The config store: an ordered log of connector configurations, task configurations and target states.
 
 Every change has an offset in the log. `ConfigSnapshot` is the state after a prefix of the log. Each worker applies the
 changes in log order, so workers with equal offsets have equal snapshots. In a distributed worker, the log is the config
-topic; in a standalone worker, it is in memory. The module is pure except for `MemoryConfigStore`'s listener.
+topic; in a standalone worker, it is in memory (`MemoryConfigStore`). This module has no I/O.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TargetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PutConnector:
-    """Create or reconfigure a connector; without a target state, a new connector is started, an old one keeps its."""
+    """Create or reconfigure a connector; without `target`, an existing connector keeps its target state."""
 
     connector: str
     config: Mapping[str, str]
@@ -94,7 +94,7 @@ ConfigChange: TypeAlias = ConnectorChange | PutSessionKey | PutLogLevel
 
 @dataclass(frozen=True, slots=True)
 class ConnectorState:
-    """The desired state of one connector; the offsets are those of the last changes of the configurations."""
+    """The desired state of one connector; the offsets are those of its last `PutConnector` and `PutTaskConfigs`."""
 
     config: Mapping[str, str]
     target: TargetState
@@ -147,16 +147,16 @@ class ConfigStore(Protocol):
     """The log of configuration changes."""
 
     async def start(self, listener: Listener) -> ConfigSnapshot:
-        """Read the log to its end and return the snapshot; later changes go to the listener."""
+        """Read the log to its end offset and return the snapshot; later changes go to `listener`."""
 
     async def stop(self) -> None:
-        """Stop to read; the listener receives nothing more."""
+        """Stop reading the log; the listener receives no later changes."""
 
     async def append(self, change: ConfigChange) -> int:
         """Append a change and return its offset, after the listener has received it."""
 
     async def refresh(self, timeout_s: float) -> ConfigSnapshot:
-        """Read to the current end of the log and return the snapshot. Raises TimeoutError."""
+        """Read to the current end offset of the log and return the snapshot. Raises TimeoutError."""
 
 
 class MemoryConfigStore:

@@ -1,8 +1,8 @@
 """The connectors as the records of the config topic describe them, by the rules of Kafka Connect. No I/O.
 
-Task configurations take effect together, with the commit record that follows them. If a worker died between them, or
-compaction removed some of them, the connector is inconsistent: it runs without tasks until its task configurations are
-written again.
+A connector's task configurations take effect together, with the commit record that follows them. If a worker died
+before it wrote all of these records, or compaction removed some, the connector is inconsistent: it runs without tasks
+until its task configurations are written again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConfigTopicState:
         self._session_key: PutSessionKey | None = None
 
     def snapshot(self) -> ConfigSnapshot:
-        """Return the current state; its offset is that of the next record, as workers exchange it."""
+        """Return the current state; its offset is the next record's offset, as workers exchange it."""
         return ConfigSnapshot(self._next_offset, dict(self._connectors), self._session_key)
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> ConfigChange | None:
@@ -68,7 +68,8 @@ class ConfigTopicState:
         if key.startswith(records.CONNECTOR):
             return self._put_connector(offset, key.removeprefix(records.CONNECTOR), content)
         if key.startswith(records.TASK):
-            return self._put_task(key, content)
+            self._put_task(key, content)
+            return None
         if key.startswith(records.COMMIT):
             return self._commit(offset, key.removeprefix(records.COMMIT), content)
         if key.startswith(records.RESTART) and content is not None:
@@ -82,7 +83,7 @@ class ConfigTopicState:
 
     def _put_connector(self, offset: int, name: str, content: Any) -> ConfigChange:
         if content is None:
-            self._connectors.pop(name, None)  # its target state has a tombstone of its own
+            self._connectors.pop(name, None)  # a separate tombstone removes its target state
             self._uncommitted.pop(name, None)
             return DeleteConnector(name)
         config, known = _strings(content["properties"]), self._connectors.get(name)

@@ -95,7 +95,7 @@ class FileOffsetStore:
             try:
                 connector, partition = decode_key(key or b"null")
             except ValueError:
-                continue  # an entry of another format: kept, never looked up
+                continue  # an entry of another format stays in the file, but is never looked up
             self._keys[connector, canonical(partition)] = key or b""
 
     def _read_one(self, connector: str, partition: Partition) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from headrace_broker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
-_TOPIC = 2  # the resource type
+_TOPIC = 2  # the resource type of topics in DescribeConfigs
 _REMOVED = ("topic", "partitions", "replication.factor")
 
 
@@ -22,7 +22,7 @@ class InternalTopicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """One internal topic; `prefix` is that of its keys, for example config.storage."""
+    """One internal topic; its configuration keys start with `prefix`, for example config.storage."""
 
     prefix: str
     purpose: str
@@ -33,7 +33,7 @@ class InternalTopic:
 
     @property
     def key(self) -> str:
-        """The configuration key with the topic's name."""
+        """The configuration key that sets the topic's name."""
         return f"{self.prefix}.topic"
 
 
@@ -76,7 +76,7 @@ async def _create(admin: Admin, topics: Sequence[InternalTopic]) -> None:
         error = results.get(topic.name)
         if error is None:
             log.info("Created the topic %s for %s (%s)", topic.name, topic.purpose, topic.key)
-        elif error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another worker has created it meanwhile
+        elif error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # otherwise another worker has created it
             raise InternalTopicError(_creation_error(topic, error))
 
 

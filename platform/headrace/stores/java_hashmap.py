@@ -17,7 +17,7 @@ _HASHMAP_CLASS = (
 )
 _BYTES_CLASS = b"\x72\x00\x02[B\xac\xf3\x17\xf8\x06\x08\x54\xe0\x02\x00\x00\x78\x70"
 _BASE_HANDLE = 0x7E0000
-_BYTES_CLASS_HANDLE = _BASE_HANDLE + 2  # the map's class and the map itself come first
+_BYTES_CLASS_HANDLE = _BASE_HANDLE + 2  # the map's class and the map have handles 0 and 1
 
 
 class JavaStreamError(ValueError):
@@ -74,7 +74,7 @@ class _Reader:
         if (name := self._read_class()) != "java.util.HashMap":
             raise JavaStreamError(f"it contains a {name}, but a java.util.HashMap is expected")
         self._handles.append("the map")
-        self._take(8)  # load factor and threshold: the reader's own business
+        self._take(8)  # skip load factor and threshold
         self._expect(_BLOCK, "the map's size")
         if self._take(1) != b"\x08":
             raise JavaStreamError(f"unexpected block length at byte {self._position - 1}")

@@ -1,4 +1,4 @@
-"""The config topic of a worker group, in the format of Kafka Connect: the distributed form of the config store."""
+"""The config store of a distributed worker: the config topic of the worker group, in the format of Kafka Connect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KafkaConfigStore:
         self._write_lock = asyncio.Lock()
 
     async def start(self, listener: Listener) -> ConfigSnapshot:
-        """Return the state at the current end of the topic; later changes go to the listener."""
+        """Return the state at the topic's current end offset; later changes go to `listener`."""
         self._listener = listener
         return self._state.snapshot()
 
@@ -46,7 +46,7 @@ class KafkaConfigStore:
         return self._state.snapshot().offset
 
     async def refresh(self, timeout_s: float) -> ConfigSnapshot:
-        """Read to the current end of the topic and return the state. Raises ClientError, TimeoutError."""
+        """Read to the topic's current end offset and return the state. Raises ClientError, TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await self._log.read_to_end()
         return self._state.snapshot()

@@ -1,4 +1,4 @@
-"""The offsets topic of a worker group, in the format of Kafka Connect: the distributed form of the offset store.
+"""The offset store of a distributed worker: the offsets topic of the worker group, in the format of Kafka Connect.
 
 A record's key contains the connector and the source partition. Two keys of different bytes may be equal as JSON; then
 the last one that was read or written is current, and later writes use its bytes.

@@ -1,6 +1,7 @@
-"""The status topic of a worker group, in the format of Kafka Connect: the distributed form of the status store.
+"""The status store of a distributed worker: the status topic of the worker group, in the format of Kafka Connect.
 
-Writes are sent in the order of the calls. A read returns the last own write, until a later record of the topic arrives.
+Writes are sent in the order of the calls. A read returns this worker's last write of the key until the worker reads a
+later record with this key.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class KafkaStatusStore:
         self._log = logs.add(topic, self._on_record)
         self._statuses: _Statuses = {}
         self._topics: dict[str, dict[str, None]] = {}
-        self._pending: dict[Key, int] = {}  # own writes that are not acknowledged
-        self._acknowledged: dict[Key, int] = {}  # the offset of the last acknowledged own write
+        self._pending: dict[Key, int] = {}  # this worker's unacknowledged writes
+        self._acknowledged: dict[Key, int] = {}  # the offset of this worker's last acknowledged write
         self._writes: set[asyncio.Future[RecordMetadata]] = set()
 
     async def start(self) -> None:
@@ -119,7 +120,7 @@ class KafkaStatusStore:
             log.error("Status topic: skipping the record at offset %d: %s", record.offset, error)
             return
         if key in self._pending or record.offset < self._acknowledged.get(key, -1):
-            return  # an own write that follows in the topic is current
+            return  # this worker's later write of the key is current
         self._acknowledged.pop(key, None)
         try:
             self._apply(key, record.value)

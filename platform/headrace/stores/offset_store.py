@@ -1,4 +1,4 @@
-"""Offsets of source connectors: the port and its memory form."""
+"""The offset store: the protocol for offsets of source connectors, and its implementation in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses of connectors and tasks, and the topics that connectors use: the port and its memory form. No I/O."""
+"""The status store: statuses of connectors and tasks, and the topics that connectors use. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StatusStore(Protocol):
         """Remove the status of a task, or of a connector with its tasks and topics (task None)."""
 
     def get(self, connector: str) -> ConnectorStatuses:
-        """Return the statuses of a connector; it has none if it is unknown."""
+        """Return the statuses of a connector; an unknown connector has none."""
 
     def connectors(self) -> list[str]:
         """Return the connectors that have a status."""

@@ -76,7 +76,7 @@ class TopicLogs:
         await self.read_to_end(self._listeners)
 
     async def stop(self) -> None:
-        """Append what was sent, and close the clients."""
+        """Stop reading, wait for the acknowledgements of sent records, and close the clients."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -85,7 +85,7 @@ class TopicLogs:
                 await client.close()
 
     async def read_to_end(self, topics: Sequence[str] | Mapping[str, RecordListener]) -> None:
-        """Return when the listeners have received the records that the topics contain now. Raises ClientError."""
+        """Wait until the listeners have received the records that the topics contain now. Raises ClientError."""
         consumer = self._consumer
         assert consumer is not None
         partitions = [partition for partition in consumer.assignment if partition[0] in topics]
@@ -126,7 +126,7 @@ class TopicLogs:
             try:
                 listener(TopicRecord(batch.partition, offset, key, value))
             except Exception:
-                log.exception("Topic %s: the record at offset %d could not be handled", batch.topic, offset)
+                log.exception("Topic %s: skipping the record at offset %d, handling it failed", batch.topic, offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class TopicLog:
         await asyncio.gather(*(self.send(key, value) for key, value in records))
 
     async def read_to_end(self) -> None:
-        """Return when the listener has received the records that the topic contains now. Raises ClientError."""
+        """Wait until the listener has received the records that the topic contains now. Raises ClientError."""
         await self.logs.read_to_end([self.topic])
 
 

@@ -66,9 +66,9 @@ def test_metadata_of_a_worker_that_has_read_no_configs_contains_offset_minus_1()
 @pytest.mark.parametrize("version", [Version.COMPATIBLE, Version.SESSIONED])
 def test_metadata_contains_the_held_assignment_as_bytes_of_the_same_version(version: Version) -> None:
     held = bytes.fromhex(assignment_hex(f"{version:04x}", f"{ITEMS_HEX} {REVOKED_HEX} 000493e0"))
-    assert len(held) == 88
+    assert len(held) == 0x56
     data = encode_metadata(WorkerMetadata(URL, 5, HELD), version)
-    assert data == bytes.fromhex(f"{version:04x} {URL_HEX} {OFFSET_5_HEX} 00000058") + held
+    assert data == bytes.fromhex(f"{version:04x} {URL_HEX} {OFFSET_5_HEX} 00000056") + held
     assert decode_metadata(data) == WorkerMetadata(URL, 5, HELD)
 
 

@@ -1,0 +1,395 @@
+"""Tests of GroupCore's decisions: effects of group events, reported state, and the leader's assignments."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from headrace.herder.assignment import EMPTY, Assignment
+from headrace.herder.group_core import AwaitStop, GroupCore, GroupEffect, ReadConfigs, Rejoin, ReportStop, Run
+from headrace.herder.group_protocol import (
+    CONFIG_MISMATCH,
+    GroupAssignment,
+    GroupProtocolError,
+    Version,
+    WorkerMetadata,
+    decode_assignment,
+    encode_assignment,
+    encode_metadata,
+)
+from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
+
+URL, LEADER_URL = "http://me/", "http://leader/"
+DELAY = 300_000
+
+
+def work(connectors: str = "", *tasks: tuple[str, int]) -> Assignment:
+    return Assignment(frozenset(connectors), frozenset(tasks))
+
+
+def snapshot(offset: int, **task_counts: int) -> ConfigSnapshot:
+    states = {
+        name: ConnectorState({}, TargetState.STARTED, 0, task_configs=({},) * count)
+        for name, count in task_counts.items()
+    }
+    return ConfigSnapshot(offset, states)
+
+
+def worker(highest: Version = Version.SESSIONED, *, offset: int = 5) -> GroupCore:
+    core = GroupCore(URL, highest, DELAY)
+    core.on_snapshot(snapshot(offset, a=2))
+    return core
+
+
+def assign(
+    core: GroupCore,
+    assigned: Assignment = EMPTY,
+    revoked: Assignment = EMPTY,
+    *,
+    delay_ms: int = 0,
+    error: int = 0,
+    offset: int = 5,
+    generation: int = 1,
+    version: Version = Version.SESSIONED,
+    leader: str = "leader",
+) -> list[GroupEffect]:
+    data = encode_assignment(GroupAssignment(leader, LEADER_URL, offset, assigned, revoked, delay_ms, error), version)
+    return core.on_assignment(generation, version.protocol, data, "me")
+
+
+def reported(core: GroupCore) -> Assignment:
+    """Return what the worker reports as held."""
+    held = core.metadata().held
+    return EMPTY if held is None else held.assigned
+
+
+ALL = work("a", ("a", 0), ("a", 1))
+REJOIN_AFTER_STOP = Rejoin("revoked connectors and tasks have stopped")
+
+
+# Assignments of the cooperative protocols
+
+
+def test_new_worker_reports_no_assignment_and_the_offset_of_its_configs() -> None:
+    assert GroupCore(URL, Version.SESSIONED, DELAY).metadata() == WorkerMetadata(URL, -1, None)
+    assert worker().metadata() == WorkerMetadata(URL, 5, None)
+
+
+def test_worker_runs_what_is_assigned() -> None:
+    core = worker()
+    assert assign(core, ALL) == [Run(ALL)]
+    assert core.assignment == reported(core) == ALL
+    assert (core.generation, core.leader_url, core.is_leader) == (1, LEADER_URL, False)
+
+
+def test_assignments_add_to_what_the_worker_runs() -> None:
+    core = worker()
+    assign(core, work("a"))
+    assert assign(core, work("", ("a", 0)), generation=2) == [Run(work("a", ("a", 0)))]
+    assert core.generation == 2
+
+
+def test_worker_reads_configs_first_if_the_assignment_needs_a_later_offset() -> None:
+    core = worker(offset=5)
+    assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
+
+
+def test_worker_with_later_configs_than_the_assignment_runs_it() -> None:
+    assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
+
+
+def test_worker_rejoins_after_the_delay_of_the_assignment() -> None:
+    effects = assign(worker(), work("a"), delay_ms=250)
+    assert effects == [Rejoin("the delay of the scheduled rebalance has elapsed", 250), Run(work("a"))]
+
+
+def test_revoked_work_is_reported_as_held_until_it_has_stopped() -> None:
+    core = worker()
+    assign(core, ALL)
+    kept, revoked = work("a", ("a", 0)), work("", ("a", 1))
+    assert assign(core, revoked=revoked) == [Run(kept), ReportStop(revoked), Run(kept)]
+    assert core.assignment == kept
+    assert reported(core) == ALL
+    assert core.stopped(revoked) == [REJOIN_AFTER_STOP]
+    assert reported(core) == kept
+    assert core.stopped(revoked) == []
+
+
+def test_reported_assignment_contains_no_revocations() -> None:
+    core = worker()
+    assign(core, ALL)
+    assign(core, revoked=work("a"))
+    held = core.metadata().held
+    assert held is not None
+    assert held.revoked == EMPTY
+
+
+def test_worker_rejoins_after_the_last_revoked_instance_has_stopped() -> None:
+    core = worker()
+    assign(core, ALL)
+    assign(core, revoked=work("", ("a", 0), ("a", 1)))
+    assert core.stopped(work("", ("a", 0))) == []
+    assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
+
+
+def test_assignments_during_a_stop_keep_the_stopping_work_reported() -> None:
+    core = worker()
+    assign(core, ALL)
+    assign(core, revoked=work("a"))
+    assert assign(core, work("b")) == [ReportStop(work("a")), Run(work("b", ("a", 0), ("a", 1)))]
+    assert reported(core) == work("ab", ("a", 0), ("a", 1))
+    assert core.stopped(work("a")) == [REJOIN_AFTER_STOP]
+
+
+def test_repeated_revocation_of_stopping_work_is_reported_once() -> None:
+    core = worker()
+    assign(core, work("a"))
+    assign(core, revoked=work("a"))
+    assert assign(core, revoked=work("a")) == [Run(EMPTY), ReportStop(work("a")), Run(EMPTY)]
+    assert core.stopped(work("a")) == [REJOIN_AFTER_STOP]
+    assert core.stopped(work("a")) == []
+
+
+def test_second_revocation_waits_for_the_first_one() -> None:
+    core = worker()
+    assign(core, ALL)
+    assign(core, revoked=work("a"))
+    effects = assign(core, revoked=work("", ("a", 0)))
+    assert ReportStop(work("a", ("a", 0))) in effects
+    assert core.stopped(work("a")) == []
+    assert core.stopped(work("a", ("a", 0))) == [REJOIN_AFTER_STOP]
+
+
+def test_stopping_work_is_reported_without_what_the_worker_runs_again() -> None:
+    """The report of the second revocation waits for both; task 0 has stopped, and its new start must not block it."""
+    core = worker()
+    assign(core, ALL)
+    assign(core, revoked=work("", ("a", 0)))
+    assign(core, revoked=work("", ("a", 1)))
+    assert core.stopped(work("", ("a", 0))) == []
+    assert assign(core, work("", ("a", 0))) == [ReportStop(work("", ("a", 1))), Run(work("a", ("a", 0)))]
+    assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
+
+
+def test_worker_rejoins_if_the_leader_revokes_what_it_does_not_hold() -> None:
+    effects = assign(worker(), work("a"), work("b"))
+    assert effects == [Rejoin("the worker does not hold what the leader revoked"), Run(work("a"))]
+
+
+def test_work_that_is_assigned_again_is_no_longer_stopping() -> None:
+    core = worker()
+    assign(core, work("a"))
+    assign(core, revoked=work("a"))
+    assert assign(core, work("a")) == [Run(work("a"))]
+    assert core.stopped(work("a")) == []
+    assert reported(core) == work("a")
+
+
+def test_failed_assignment_keeps_the_work_and_rejoins_after_reading_configs(caplog: pytest.LogCaptureFixture) -> None:
+    core = worker()
+    assign(core, ALL)
+    with caplog.at_level(logging.INFO):
+        effects = assign(core, error=CONFIG_MISMATCH, generation=2)
+    assert effects == [ReadConfigs(), Rejoin("the assignment failed")]
+    assert core.assignment == reported(core) == ALL
+    assert core.generation == 2
+    assert "the leader's state of the config topic is behind" in caplog.text
+
+
+def test_unknown_error_of_an_assignment_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert assign(worker(), error=7) == [ReadConfigs(), Rejoin("the assignment failed")]
+    assert "error 7" in caplog.text
+
+
+def test_malformed_assignment_and_unknown_protocol_are_rejected() -> None:
+    core = worker()
+    assign(core, ALL)
+    with pytest.raises(GroupProtocolError):
+        core.on_assignment(2, "sessioned", b"\x00", "me")
+    with pytest.raises(GroupProtocolError):
+        core.on_assignment(2, "range", encode_assignment(GroupAssignment("l", "", 0), Version.EAGER), "me")
+    assert (core.assignment, core.generation, core.version) == (ALL, 1, Version.SESSIONED)
+
+
+# Rebalances and lost memberships
+
+
+def test_cooperative_worker_keeps_running_during_a_rebalance() -> None:
+    core = worker()
+    assign(core, ALL, leader="me")
+    assert core.is_leader
+    assert core.on_join_prepare() == []
+    assert core.assignment == ALL
+    assert not core.is_leader
+
+
+def test_eager_worker_stops_everything_before_a_rebalance() -> None:
+    core = worker(Version.EAGER)
+    assert core.on_join_prepare() == []
+    assert assign(core, ALL, version=Version.EAGER) == [ReadConfigs(), Run(ALL)]
+    assert core.on_join_prepare() == [Run(EMPTY), AwaitStop(ALL)]
+    assert core.assignment == EMPTY
+    assert core.metadata().held is None
+
+
+def test_eager_assignment_replaces_the_earlier_one() -> None:
+    core = worker()
+    assign(core, work("ab"))
+    assert assign(core, work("c"), version=Version.EAGER) == [ReadConfigs(), Run(work("c"))]
+    assert core.assignment == work("c")
+    assert core.version is Version.EAGER
+
+
+def test_worker_does_not_rejoin_for_an_earlier_revocation_after_a_downgrade_to_the_eager_protocol() -> None:
+    core = worker()
+    assign(core, work("ab"))
+    assign(core, revoked=work("b"))
+    assign(core, work("a"), version=Version.EAGER)
+    assert core.stopped(work("b")) == []
+
+
+def test_version_follows_the_protocol_that_the_group_has_chosen() -> None:
+    core = worker()
+    assert core.version is core.highest is Version.SESSIONED
+    assign(core, version=Version.COMPATIBLE)
+    assert (core.version, core.highest) == (Version.COMPATIBLE, Version.SESSIONED)
+
+
+def test_worker_that_loses_its_membership_stops_everything() -> None:
+    core = worker()
+    assign(core, ALL, leader="me")
+    assign(core, revoked=work("", ("a", 1)), leader="me")
+    assert core.on_membership_lost() == [Run(EMPTY), AwaitStop(ALL)]
+    assert core.metadata().held is None
+    assert core.stopped(work("", ("a", 1))) == []
+    assert (core.is_leader, core.leader_url) == (False, None)
+    assert core.on_membership_lost() == []
+
+
+# Changes of the config topic
+
+
+@pytest.mark.parametrize(
+    ("after", "rejoins"),
+    [
+        (snapshot(6, a=2), False),
+        (snapshot(6, a=3), True),
+        (snapshot(6, a=1), True),
+        (snapshot(6, a=2, b=0), True),
+        (snapshot(6), True),
+    ],
+    ids=["new configuration", "more tasks", "fewer tasks", "created connector", "deleted connector"],
+)
+def test_worker_rejoins_if_the_set_of_connectors_and_tasks_changes(after: ConfigSnapshot, rejoins: bool) -> None:
+    core = worker()
+    expected = [Rejoin("connectors or tasks were created or deleted")] if rejoins else []
+    assert core.on_snapshot(after) == expected
+    assert core.metadata().config_offset == 6
+
+
+# The leader
+
+
+def metadata(url: str, offset: int, held: Assignment = EMPTY, version: Version = Version.SESSIONED) -> bytes:
+    assignment = GroupAssignment("leader", URL, offset, held) if held else None
+    return encode_metadata(WorkerMetadata(url, offset, assignment), version)
+
+
+def compute(
+    core: GroupCore, members: Mapping[str, bytes], version: Version = Version.SESSIONED, generation: int = 1
+) -> dict[str, GroupAssignment]:
+    found = core.compute_assignments(generation, version.protocol, "me", members, 0)
+    return {member: decode_assignment(data) for member, data in found.items()}
+
+
+@pytest.mark.parametrize(("offset", "is_behind"), [(4, False), (5, False), (6, True)])
+def test_leader_is_behind_if_a_member_has_read_further(offset: int, is_behind: bool) -> None:
+    members = {"me": metadata(URL, 5), "other": metadata("http://other/", offset)}
+    assert worker(offset=5).is_behind(members) is is_behind
+
+
+def test_leader_that_is_behind_responds_with_config_mismatch(caplog: pytest.LogCaptureFixture) -> None:
+    core = worker(offset=5)
+    found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 6)})
+    expected = GroupAssignment("me", URL, 6, error=CONFIG_MISMATCH)
+    assert found == {"me": expected, "other": expected}
+    assert "read to offset 5, but another worker to offset 6" in caplog.text
+
+
+def test_leader_assigns_all_connectors_and_tasks() -> None:
+    found = compute(worker(), {"me": metadata(URL, 5), "other": metadata("http://other/", 4)})
+    assert found == {
+        "me": GroupAssignment("me", URL, 5, work("a", ("a", 0))),
+        "other": GroupAssignment("me", URL, 5, work("", ("a", 1))),
+    }
+
+
+def test_assignments_contain_the_offset_of_the_configs_that_the_leader_used() -> None:
+    """The leader has read a record after it joined; a worker must read it before it starts the new tasks."""
+    core = worker(offset=5)
+    members = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
+    core.on_snapshot(snapshot(9, a=4))
+    found = compute(core, members)
+    assert {each.config_offset for each in found.values()} == {9}
+    assert sum(len(each.assigned.tasks) for each in found.values()) == 4
+
+
+def test_leader_uses_the_eager_assignor_for_the_eager_protocol() -> None:
+    core = worker()
+    members = {name: metadata(f"http://{name}/", 5, version=Version.EAGER) for name in ("me", "other")}
+    found = compute(core, members, Version.EAGER)
+    assert found == {
+        "me": GroupAssignment("me", "http://me/", 5, work("a", ("a", 1))),
+        "other": GroupAssignment("me", "http://me/", 5, work("", ("a", 0))),
+    }
+
+
+def test_assignments_have_the_version_of_the_chosen_protocol() -> None:
+    for version in Version:
+        data = worker().compute_assignments(1, version.protocol, "me", {"me": metadata(URL, 5)}, 0)["me"]
+        assert data[:2] == version.to_bytes(2, "big")
+
+
+def test_leader_revokes_what_was_deleted_and_sets_the_delay_for_departed_workers() -> None:
+    core = worker()
+    everything = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
+    assign(core, compute(core, everything)["me"].assigned)
+    core.on_snapshot(snapshot(6, a=2))
+    found = compute(core, {"me": metadata(URL, 6, work("ab", ("a", 0)))}, generation=2)
+    assert found == {"me": GroupAssignment("me", URL, 6, EMPTY, work("b"), DELAY)}
+
+
+def test_leader_that_missed_its_assignment_forgets_the_departed_workers() -> None:
+    core = worker()
+    compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
+    found = compute(core, {"me": metadata(URL, 5)}, generation=2)
+    assert found["me"] == GroupAssignment("me", URL, 5, ALL)
+
+
+def test_leader_knows_the_url_of_each_owner() -> None:
+    core = worker()
+    found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
+    assert core.owner_url("a", None) is None  # its own assignment has not arrived
+    assign(core, found["me"].assigned, leader="me")
+    assert core.owner_url("a", None) == core.owner_url("a", 0) == URL
+    assert core.owner_url("a", 1) == "http://other/"
+    assert core.owner_url("b", None) is None
+    core.on_join_prepare()
+    assert core.owner_url("a", None) is None
+
+
+def test_follower_does_not_know_owners() -> None:
+    core = worker()
+    assign(core, ALL)
+    assert core.owner_url("a", None) is None
+
+
+def test_malformed_metadata_of_a_member_is_rejected() -> None:
+    members = {"me": metadata(URL, 5), "other": b"\x00"}
+    with pytest.raises(GroupProtocolError):
+        worker().is_behind(members)
+    with pytest.raises(GroupProtocolError):
+        compute(worker(), members)

@@ -1,0 +1,423 @@
+"""Tests of ConfigTopicState: the state that the records of the config topic describe, also after compaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.stores.config_records import steps
+from headrace.stores.config_store import (
+    ConfigChange,
+    ConfigSnapshot,
+    ConnectorState,
+    DeleteConnector,
+    PutConnector,
+    PutLogLevel,
+    PutSessionKey,
+    PutTargetState,
+    PutTaskConfigs,
+    RequestRestart,
+    TargetState,
+)
+from headrace.stores.config_topic_state import ConfigTopicState
+
+KeyValue = tuple[str, str | bytes | None]
+
+CONNECTOR = ("connector-c", '{"properties":{"name":"c"}}')
+TASK_0 = ("task-c-0", '{"properties":{"n":"0"}}')
+TASK_1 = ("task-c-1", '{"properties":{"n":"1"}}')
+NEW_TASK_0 = ("task-c-0", '{"properties":{"n":"new"}}')
+STARTED = ("target-state-c", '{"state":"STARTED","state.v2":"STARTED"}')
+PAUSED = ("target-state-c", '{"state":"PAUSED","state.v2":"PAUSED"}')
+CONFIG = {"name": "c"}
+
+
+def commit(count: int) -> KeyValue:
+    return ("commit-c", f'{{"tasks":{count}}}')
+
+
+def read(*records: KeyValue | None) -> tuple[ConfigTopicState, list[ConfigChange | None]]:
+    """Read records from offset 0 on; compaction has removed the records None."""
+    state, changes = ConfigTopicState(), list[ConfigChange | None]()
+    for offset, record in enumerate(records):
+        if record is not None:
+            key, value = record
+            data = value.encode() if isinstance(value, str) else value
+            changes.append(state.apply(offset, key.encode(), data))
+    return state, changes
+
+
+def connector_after(*records: KeyValue | None) -> ConnectorState:
+    return read(*records)[0].snapshot().connectors["c"]
+
+
+def tasks_after(*records: KeyValue | None) -> list[str]:
+    return [config["n"] for config in connector_after(*records).task_configs]
+
+
+# Offsets
+
+
+def test_offset_of_an_empty_topic_is_minus_1() -> None:
+    assert ConfigTopicState().snapshot() == ConfigSnapshot(-1, {}, None)
+
+
+def test_offset_is_that_of_the_next_record() -> None:
+    state = ConfigTopicState()
+    state.apply(41, b"connector-c", CONNECTOR[1].encode())
+    assert state.snapshot().offset == 42
+    state.apply(50, b"unknown", b"{}")
+    assert state.snapshot().offset == 51
+
+
+def test_value_that_is_not_json_does_not_advance_the_offset() -> None:
+    """Kafka Connect does not count it, and workers start an assignment only if its offset is theirs."""
+    state, _ = read(CONNECTOR, ("connector-c", "{"), ("connector-c", b"\xff"))
+    assert state.snapshot().offset == 1
+    state.apply(3, *(each.encode() for each in STARTED))
+    assert state.snapshot().offset == 4
+
+
+def test_snapshots_do_not_change_later() -> None:
+    state, _ = read(CONNECTOR)
+    before = state.snapshot()
+    state.apply(1, b"connector-d", CONNECTOR[1].encode())
+    state.apply(2, b"connector-c", None)
+    assert list(before.connectors) == ["c"]
+    assert list(state.snapshot().connectors) == ["d"]
+
+
+# Connectors and target states
+
+
+def test_connector_without_a_target_state_is_started() -> None:
+    state, changes = read(CONNECTOR)
+    assert state.snapshot() == ConfigSnapshot(1, {"c": ConnectorState(CONFIG, TargetState.STARTED, 0)})
+    assert changes == [PutConnector("c", CONFIG, TargetState.STARTED)]
+
+
+def test_target_state_before_the_connector_is_its_initial_state() -> None:
+    state, changes = read(PAUSED, CONNECTOR)
+    assert state.snapshot().connectors == {"c": ConnectorState(CONFIG, TargetState.PAUSED, 1)}
+    assert changes == [None, PutConnector("c", CONFIG, TargetState.PAUSED)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ('{"state":"PAUSED","state.v2":"STOPPED"}', TargetState.STOPPED),
+        ('{"state":"PAUSED"}', TargetState.PAUSED),
+        ('{"state":"PAUSED","state.v2":null}', TargetState.PAUSED),
+        ('{"state":"PAUSED","state.v2":1}', TargetState.PAUSED),
+        ('{"state":"STARTED","state.v2":"STARTED"}', TargetState.STARTED),
+        (None, TargetState.STARTED),
+    ],
+    ids=["STOPPED", "older worker", "null", "number", "STARTED", "tombstone"],
+)
+def test_target_state_is_read_from_its_newer_field(value: str | None, expected: TargetState) -> None:
+    state, changes = read(CONNECTOR, PAUSED, ("target-state-c", value))
+    assert state.snapshot().connectors["c"].target is expected
+    assert changes[-1] == PutTargetState("c", expected)
+
+
+def test_new_configuration_keeps_target_state_and_tasks() -> None:
+    found = connector_after(CONNECTOR, TASK_0, commit(1), PAUSED, ("connector-c", '{"properties":{"name":"new"}}'))
+    assert found == ConnectorState(
+        {"name": "new"}, TargetState.PAUSED, 4, task_configs=({"n": "0"},), task_configs_offset=2, applied_config=CONFIG
+    )
+
+
+def test_deleted_connector_has_no_tasks_and_is_started_when_it_is_created_again() -> None:
+    deletion = (("connector-c", None), ("target-state-c", None))
+    state, changes = read(CONNECTOR, PAUSED, TASK_0, commit(1), *deletion)
+    assert state.snapshot() == ConfigSnapshot(6, {})
+    assert changes[-2:] == [DeleteConnector("c"), None]
+    found = connector_after(CONNECTOR, PAUSED, TASK_0, commit(1), *deletion, CONNECTOR)
+    assert found == ConnectorState(CONFIG, TargetState.STARTED, 6)
+
+
+def test_target_state_remains_until_its_own_tombstone() -> None:
+    """A worker that starts later must read the same state from the topic after compaction."""
+    live = connector_after(CONNECTOR, PAUSED, ("connector-c", None), CONNECTOR)
+    compacted = connector_after(None, PAUSED, None, CONNECTOR)
+    assert live == compacted == ConnectorState(CONFIG, TargetState.PAUSED, 3)
+
+
+def test_properties_without_a_value_are_omitted_and_others_are_strings() -> None:
+    found = connector_after(("connector-c", '{"properties":{"a":null,"b":1,"ä":"数"}}'))
+    assert found.config == {"b": "1", "ä": "数"}
+
+
+# Task configurations
+
+
+def test_task_configurations_take_effect_with_the_commit() -> None:
+    assert tasks_after(CONNECTOR, TASK_0, TASK_1) == []
+    state, changes = read(CONNECTOR, TASK_0, TASK_1, commit(2))
+    found = state.snapshot().connectors["c"]
+    assert list(found.task_configs) == [{"n": "0"}, {"n": "1"}]
+    assert (found.task_configs_offset, found.applied_config) == (3, CONFIG)
+    assert changes[1:] == [None, None, PutTaskConfigs("c", ({"n": "0"}, {"n": "1"}))]
+
+
+def test_tasks_keep_their_configurations_until_the_next_commit() -> None:
+    assert tasks_after(CONNECTOR, TASK_0, commit(1), NEW_TASK_0) == ["0"]
+    assert tasks_after(CONNECTOR, TASK_0, commit(1), NEW_TASK_0, commit(1)) == ["new"]
+
+
+def test_applied_config_is_the_configuration_at_the_time_of_the_commit() -> None:
+    new = ("connector-c", '{"properties":{"name":"new"}}')
+    assert connector_after(CONNECTOR, TASK_0, commit(1), new).applied_config == CONFIG
+    assert connector_after(CONNECTOR, TASK_0, commit(1), new, TASK_0, commit(1)).applied_config == {"name": "new"}
+
+
+def test_commit_of_no_tasks_stops_all_tasks() -> None:
+    found = connector_after(CONNECTOR, TASK_0, commit(1), commit(0))
+    assert (found.task_configs, found.task_configs_offset, found.applied_config) == ((), 3, CONFIG)
+
+
+def test_compaction_may_keep_tasks_of_an_earlier_greater_count() -> None:
+    """Two tasks were committed, then one: of the first commit, only the record of task 1 remains."""
+    assert tasks_after(CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1)) == ["new"]
+
+
+def test_leftover_task_of_a_greater_count_is_not_part_of_later_commits(caplog: pytest.LogCaptureFixture) -> None:
+    records = (CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1), NEW_TASK_0, commit(2))
+    assert tasks_after(*records) == []
+    assert "1 of its 2 task configurations" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (CONNECTOR, None, TASK_1, commit(2)),
+        (CONNECTOR, TASK_0, None, commit(2)),
+        (CONNECTOR, None, None, commit(1)),
+        (CONNECTOR, TASK_0, commit(1), TASK_1, commit(2)),
+    ],
+    ids=["task 0 is missing", "task 1 is missing", "all are missing", "task 0 is of an earlier commit"],
+)
+def test_commit_without_all_tasks_leaves_the_connector_without_tasks(
+    records: Sequence[KeyValue | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    state, changes = read(*records)
+    found = state.snapshot().connectors["c"]
+    assert (found.task_configs, found.applied_config) == ((), None)
+    assert found.task_configs_offset == len(records) - 1
+    assert changes[-1] == PutTaskConfigs("c", ())
+    assert "Connector c: the config topic contains" in caplog.text
+
+
+def test_complete_commit_repairs_an_inconsistent_connector() -> None:
+    found = connector_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, TASK_1, commit(2))
+    assert [config["n"] for config in found.task_configs] == ["0", "1"]
+    assert found.applied_config == CONFIG
+
+
+def test_uncommitted_tasks_of_an_incomplete_commit_are_forgotten() -> None:
+    assert tasks_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, commit(2)) == []
+
+
+def test_tasks_of_a_deleted_connector_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """The connector was deleted; compaction has removed its configuration and the tombstone."""
+    state, changes = read(None, TASK_0, commit(1))
+    assert state.snapshot() == ConfigSnapshot(3, {})
+    assert changes == [None, None]
+    assert caplog.text == ""
+
+
+def test_commit_before_the_connector_does_not_apply_to_it() -> None:
+    assert connector_after(TASK_0, commit(1), CONNECTOR) == ConnectorState(CONFIG, TargetState.STARTED, 2)
+    assert tasks_after(TASK_0, commit(1), CONNECTOR, commit(1)) == []
+
+
+def test_uncommitted_tasks_of_a_deleted_connector_are_forgotten() -> None:
+    assert tasks_after(CONNECTOR, TASK_0, ("connector-c", None), CONNECTOR, commit(1)) == []
+
+
+def test_number_of_a_task_is_the_text_after_the_last_hyphen() -> None:
+    state, _ = read(
+        ("connector-a-1", '{"properties":{}}'),
+        ("task-a-1-0", '{"properties":{"n":"0"}}'),
+        ("commit-a-1", '{"tasks":1}'),
+    )
+    assert list(state.snapshot().connectors["a-1"].task_configs) == [{"n": "0"}]
+
+
+def test_more_than_10_tasks_are_in_numeric_order() -> None:
+    tasks = [(f"task-c-{number}", f'{{"properties":{{"n":"{number}"}}}}') for number in reversed(range(12))]
+    assert tasks_after(CONNECTOR, *tasks, commit(12)) == [str(number) for number in range(12)]
+
+
+# Requests, levels and keys
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "change"),
+    [
+        (
+            "restart-connector-c",
+            '{"include-tasks":true,"only-failed":false}',
+            RequestRestart("c", include_tasks=True, only_failed=False),
+        ),
+        (
+            "restart-connector-c",
+            '{"include-tasks":"true"}',
+            RequestRestart("c", include_tasks=False, only_failed=False),
+        ),
+        ("logger-cluster-org.x", '{"level":"DEBUG"}', PutLogLevel("org.x", "DEBUG")),
+        (
+            "session-key",
+            '{"key":"c2VjcmV0","algorithm":"HmacSHA256","creation-timestamp":17}',
+            PutSessionKey("c2VjcmV0", "HmacSHA256", 17),
+        ),
+    ],
+)
+def test_record_is_read_as_a_change(key: str, value: str, change: ConfigChange) -> None:
+    state, changes = read((key, value))
+    assert changes == [change]
+    expected_key = change if isinstance(change, PutSessionKey) else None
+    assert state.snapshot() == ConfigSnapshot(1, {}, expected_key)
+
+
+def test_record_of_exactly_once_support_is_skipped_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    state, changes = read(("tasks-fencing-c", '{"task-count":3}'))
+    assert (changes, state.snapshot().offset, caplog.text) == ([None], 1, "")
+
+
+# Records that cannot be read
+
+SESSION_KEY = ("session-key", '{"key":"c2VjcmV0","algorithm":"HmacSHA256","creation-timestamp":17}')
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("unknown-c", "{}"),
+        ("connectorc", "{}"),
+        ("connector-c", "[]"),
+        ("connector-c", "17"),
+        ("connector-c", "{}"),
+        ("connector-c", '{"properties":[]}'),
+        ("connector-c", "{"),
+        ("connector-c", b"\xff\xfe"),
+        ("connector-c", "[" * 100_000),
+        ("target-state-c", '{"state":"RESTING"}'),
+        ("target-state-c", "{}"),
+        ("target-state-c", '"PAUSED"'),
+        ("task-c-0", None),
+        ("task-c-0", "{}"),
+        ("task-c-x", '{"properties":{}}'),
+        ("task-c-", '{"properties":{}}'),
+        ("task-0", '{"properties":{}}'),
+        ("commit-c", None),
+        ("commit-c", '{"tasks":"many"}'),
+        ("commit-c", "{}"),
+        ("session-key", None),
+        ("session-key", '{"key":"c2VjcmV0","algorithm":"HmacSHA256"}'),
+        ("session-key", '{"key":5,"algorithm":"HmacSHA256","creation-timestamp":17}'),
+        ("session-key", '{"key":"?","algorithm":"HmacSHA256","creation-timestamp":17}'),
+        ("restart-connector-c", "true"),
+        ("logger-cluster-x", "{}"),
+    ],
+)
+def test_unreadable_record_is_logged_and_skipped(
+    key: str, value: str | bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = (CONNECTOR, PAUSED, TASK_0, TASK_1, commit(2), SESSION_KEY, NEW_TASK_0, TASK_1)
+    state, changes = read(*before, (key, value))
+    expected = read(*before)[0].snapshot()
+    assert changes[-1] is None
+    assert state.snapshot() == replace(expected, offset=state.snapshot().offset)
+    [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "offset 8" in line.getMessage()
+    assert key in line.getMessage()
+    # The record does not disturb those before it: the uncommitted configuration of task 0 is still known.
+    state.apply(9, b"commit-c", b'{"tasks":2}')
+    assert [config["n"] for config in state.snapshot().connectors["c"].task_configs] == ["new", "1"]
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff"])
+def test_record_with_an_unreadable_key_is_logged_and_skipped(
+    key: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = ConfigTopicState()
+    assert state.apply(3, key, b"{}") is None
+    assert state.snapshot() == ConfigSnapshot(4, {})
+    assert "offset 3" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["restart-connector-c", "logger-cluster-x"])
+def test_tombstone_of_a_request_has_no_effect(key: str) -> None:
+    state, changes = read((key, None))
+    assert (changes, state.snapshot()) == ([None], ConfigSnapshot(1, {}))
+
+
+# Reading what `steps` writes
+
+NAMES = st.sampled_from(["a", "a-1", "ä"])
+CONFIGS = st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2)
+TARGETS = st.sampled_from(TargetState)
+CHANGES = st.one_of(
+    st.builds(PutConnector, NAMES, CONFIGS, st.none() | TARGETS),
+    st.builds(DeleteConnector, NAMES),
+    st.builds(PutTaskConfigs, NAMES, st.lists(CONFIGS, max_size=3)),
+    st.builds(PutTargetState, NAMES, TARGETS),
+    st.builds(RequestRestart, NAMES, st.booleans(), st.booleans()),
+    st.builds(PutSessionKey, st.just("c2VjcmV0"), st.just("HmacSHA256"), st.integers(0, 2**62)),
+    st.builds(PutLogLevel, NAMES, st.just("INFO")),
+)
+
+
+def write(changes: Sequence[ConfigChange]) -> tuple[list[tuple[bytes, bytes | None]], ConfigSnapshot]:
+    """Return the records of the changes, and the snapshot that ConfigSnapshot.apply computes."""
+    records, expected = list[tuple[bytes, bytes | None]](), ConfigSnapshot()
+    for change in changes:
+        if isinstance(change, PutTargetState) and change.connector not in expected.connectors:
+            continue  # the herder rejects it; a later connector of this name would have this initial state
+        records += [(key.encode(), value) for step in steps(change) for key, value in step]
+        expected = expected.apply(len(records) - 1, change)
+    return records, replace(expected, offset=len(records) if records else -1)
+
+
+def tuples(snapshot: ConfigSnapshot) -> ConfigSnapshot:
+    connectors = {
+        name: replace(state, task_configs=tuple(state.task_configs)) for name, state in snapshot.connectors.items()
+    }
+    return replace(snapshot, connectors=connectors)
+
+
+@given(changes=st.lists(CHANGES, max_size=12))
+def test_written_changes_give_the_same_snapshot_as_applied_changes(changes: list[ConfigChange]) -> None:
+    records, expected = write(changes)
+    state = ConfigTopicState()
+    for offset, (key, value) in enumerate(records):
+        state.apply(offset, key, value)
+    found = tuples(state.snapshot())
+    assert found == tuples(expected)
+    assert list(found.connectors) == list(expected.connectors)
+
+
+@given(changes=st.lists(CHANGES, max_size=12))
+def test_compacted_topic_gives_the_same_connectors_and_target_states(changes: list[ConfigChange]) -> None:
+    """Compaction keeps the last record of each key. Tasks may be missing, but then all of a connector's are."""
+    records, expected = write(changes)
+    last = {key: offset for offset, (key, _) in enumerate(records)}
+    state = ConfigTopicState()
+    for offset, (key, value) in enumerate(records):
+        if last[key] == offset:
+            state.apply(offset, key, value)
+    found = state.snapshot()
+    assert found.session_key == expected.session_key
+    assert found.connectors.keys() == expected.connectors.keys()
+    for name, connector in found.connectors.items():
+        wanted = expected.connectors[name]
+        assert (connector.config, connector.target) == (wanted.config, wanted.target)
+        assert connector.config_offset == wanted.config_offset
+        if connector.task_configs:
+            assert list(connector.task_configs) == list(wanted.task_configs)
