@@ -49,7 +49,7 @@ class PipelineStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tasks run, all rows are committed by the source, and all records are in the tables."""
+        """Whether all tasks run, the source has committed all rows, and the tables contain all records."""
         if not self.is_running or self.source_offsets != self.database_rows:
             return False
         return all(

@@ -58,7 +58,7 @@ def _to_integer(target: Type) -> Callable[[Any], int]:
     low, high = INT_RANGES[target]
 
     def cast(value: Any) -> int:
-        if isinstance(value, int):  # booleans are 0 and 1
+        if isinstance(value, int):  # Python's booleans are the integers 0 and 1
             return wrap(value, bits)
         if isinstance(value, float):
             return float_to_integer(value, bits)
@@ -115,7 +115,7 @@ def _to_string(value: Any) -> str:
         raise _unexpected(value)
     if isinstance(value, (list, dict)):
         raise DataError(f"Cast transformation does not support casting from {type(value).__name__}")
-    return java_string(value)  # booleans, Decimals, and subclasses of the types above
+    return java_string(value)  # for booleans, Decimals, and subclasses of the types above
 
 
 def _unsupported(type_: Type) -> Callable[[Any], Any]:

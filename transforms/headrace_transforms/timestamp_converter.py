@@ -139,7 +139,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         return updated, lambda rows: [converted(row) for row in filled(rows)]
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Convert each value, or its field."""
+        """Convert each value, or the configured field of each value."""
         if schema is None:
             return None, self._without_schema(values)
         if not self._field:

@@ -84,7 +84,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         return key_schema, [make(row) for row in batch.values]
 
     def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
-        """Create the keys from columns of the values. Returns None if that is not possible, as for nested fields."""
+        """Create the keys from columns of the values. Returns None if a field is not a column."""
         values, key_schema = batch.compact, None
         if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
             return None

@@ -129,7 +129,7 @@ class Config(BaseModel):
             config = cls.model_validate(values)
         except pydantic.ValidationError as error:
             raise ConfigErrors(_from_pydantic(cls, error, values)) from None
-        except ConfigError as error:  # raised by a validator of the model's own: it names its key itself
+        except ConfigError as error:  # a validator of the model raised it, and it already names its key
             raise ConfigErrors([error]) from None
         config._originals = {name: text for name, text in props.items() if text is not None}
         return config

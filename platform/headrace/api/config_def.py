@@ -88,7 +88,7 @@ Validator = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """The definition of one key. If `default` is REQUIRED, the key must be set; if it is None, it may be unset."""
+    """The definition of one key. `default` is REQUIRED if the key must be set, and None if it may be unset."""
 
     name: str
     type: ConfigType = ConfigType.STRING

@@ -8,7 +8,7 @@ from headrace.api.plugin import C, Plugin
 class ConfigProvider(Plugin[C]):
     """The base class of all config providers (KIP-297).
 
-    The keys of `config` are those of the worker's ``config.providers.<name>.param.*``, without that prefix.
+    `config` has the worker's keys ``config.providers.<name>.param.*``, without this prefix.
     """
 
     abstract = True

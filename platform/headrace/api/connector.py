@@ -18,7 +18,7 @@ from headrace.api.task import OffsetReader, SelfReadingSinkTask, SinkTask, Sourc
 
 
 class ConnectorContext(Protocol):
-    """The interface of the platform for a connector."""
+    """The platform's interface for a connector."""
 
     @property
     def connector_name(self) -> str: ...
@@ -52,10 +52,10 @@ class Connector(Plugin[C]):
     context: ConnectorContext
 
     def start(self, config: C) -> None:
-        """Start; `config` is also `self.config`. Raises ConnectError if the connector cannot start."""
+        """Start the connector; `config` is also `self.config`. Raises ConnectError if the connector cannot start."""
 
     def stop(self) -> None:
-        """Stop and release resources; called once, also after a failed start."""
+        """Stop the connector and release its resources; called once, also after a failed start."""
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration per task, at most `max_tasks`. The platform adds connector name and class names.
@@ -65,7 +65,7 @@ class Connector(Plugin[C]):
         raise NotImplementedError(f"{type(self).__qualname__} does not define task_configs")
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Check more than single keys (e.g. open a connection), and add errors to `values`.
+        """Validate what `config_model` cannot (for example, open a connection), and add the errors to `values`.
 
         The platform calls this method on an instance that was not started, with the validation result of
         `config_model`.
@@ -123,7 +123,7 @@ class SinkConnector(Connector[C]):
 
 
 def connector_for(task_class: type[Task[Any]]) -> type[Connector[Any]]:
-    """Return a connector class for a task class that needs no connector of its own; it has the task's name.
+    """Return a connector class for a task class that needs no separate one; it has the task class's name.
 
     The task class may define the class method ``task_configs(config, max_tasks)``, as source functions do.
     """

@@ -1,6 +1,6 @@
 """The errors that plug-ins raise, and how the platform handles them.
 
-`ConnectError` fails the task. After a `RetriableError` the platform calls again: a sink receives the same records, and
+`ConnectError` fails the task. After a `RetriableError` the call is repeated: a sink receives the same records, and
 the stages before it are retried until ``errors.retry.timeout``. `DataError` concerns one record: ``errors.tolerance``
 decides whether it fails the task. `RecordErrors` names the failed records of a call, so that the platform can process
 the others. `ConfigError` concerns one configuration key; `ConfigErrors` reports the errors of all keys together.
@@ -31,7 +31,7 @@ class RetriableError(ConnectError):
 class ConfigError(ConnectError):
     """One configuration key is invalid, or (if `key` is "") the configuration as a whole.
 
-    The message is that of Kafka's ConfigException.
+    The message is the same as in Kafka's ConfigException.
     """
 
     def __init__(self, key: str, value: object = None, message: str = "") -> None:

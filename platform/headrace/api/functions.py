@@ -67,10 +67,10 @@ def source(function: Any = None, /, *, partitions: Any = None) -> Any:
     """Make a source connector from a generator function.
 
     The function receives the configuration and the last committed offset (None at first). It yields records with a
-    topic and a `source_offset`, which means "resume after this record"; a record without one keeps the offset before
-    it. It may yield `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset of
-    the last record that it yielded. While the connector is paused, the generator is not advanced. When the task stops,
-    the generator is closed at its next `yield`, so its `finally` blocks run.
+    topic and a `source_offset`, which means "resume after this record"; a record without one keeps the last yielded
+    offset. It may yield `wait(seconds)`. When it returns, it is called again after ``poll.interval.ms`` with the offset
+    of the last record that it yielded. While the connector is paused, the generator is not advanced. When the task
+    stops, the generator is closed at its next `yield`, so its `finally` blocks run.
 
     Without `partitions` there is one task and one source partition. ``partitions(config)`` returns several source
     partitions, which are spread over at most ``tasks.max`` tasks; the function then receives its source partition as
@@ -128,7 +128,7 @@ class _Reader:
 
 
 class _FunctionSourceTask(SourceTask[Config]):
-    """Advances the generators of a source function."""
+    """Advances the generators of a source function, one for each source partition of the task."""
 
     abstract = True
     function: ClassVar[Callable[..., Any]]
@@ -147,10 +147,10 @@ class _FunctionSourceTask(SourceTask[Config]):
         partitions = self._own_partitions(config)
         offsets = self.context.offsets.read_all(partitions)
         self._readers = [_Reader(each, offset) for each, offset in zip(partitions, offsets, strict=True)]
-        self._error: Exception | None = None  # raised after the records before it were returned
+        self._error: Exception | None = None  # `poll` raises it after it has returned the earlier records
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Advance each generator that is due; return what they yielded, or None after a wait."""
+        """Advance each generator that is due; return the yielded records, or None after a wait."""
         started_s = self.context.monotonic()
         records: list[SourceRecord] = []
         for reader in self._readers:
@@ -188,7 +188,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         return records
 
     def _next(self, reader: _Reader) -> object:
-        """Return what the generator yields next; at its end, a wait until the next call of the function."""
+        """Return the generator's next item; when the generator ends, a wait until the next call of the function."""
         if reader.generator is None:
             reader.generator = self._call(reader)
         try:
@@ -217,7 +217,7 @@ class _FunctionSourceTask(SourceTask[Config]):
         return record.replace(source_partition=reader.partition)
 
     def _own_partitions(self, config: Config) -> list[SourcePartition]:
-        """Return every n-th source partition, by the task's number: `task_configs` of the connector sets n."""
+        """Return this task's source partitions: with n tasks, every n-th one, from the one with the task's number."""
         partitions = type(self).partitions
         if partitions is None:
             return [{"source": type(self).__name__}]
@@ -295,7 +295,7 @@ def _config_model(function: Callable[..., Any], parameters: int) -> type[Config]
     if len(found) != parameters:
         raise TypeError(f"{_path(function)} must have {parameters} parameters, of which the first is the configuration")
     model = found[0].annotation
-    if isinstance(model, str):  # from __future__ import annotations
+    if isinstance(model, str):  # a string because of `from __future__ import annotations`
         with suppress(NameError):
             model = eval(model, function.__globals__)
     if not (isinstance(model, type) and issubclass(model, Config)):

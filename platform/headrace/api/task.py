@@ -39,7 +39,7 @@ class OffsetReader(Protocol):
 
 
 class TaskContext(Protocol):
-    """The interface of the platform for every kind of task."""
+    """The platform's interface for every kind of task."""
 
     @property
     def connector_name(self) -> str: ...
@@ -50,7 +50,7 @@ class TaskContext(Protocol):
         """The task's configuration as strings, with resolved variables."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait. Return True after that time, or False as soon as the task is to stop.
+        """Wait for that many seconds and return True, or return False as soon as the task is to stop.
 
         In `headrace.testing` the time is virtual: the wait returns at once.
         """
@@ -60,7 +60,7 @@ class TaskContext(Protocol):
 
 
 class SourceTaskContext(TaskContext, Protocol):
-    """The interface of the platform for a source task."""
+    """The platform's interface for a source task."""
 
     @property
     def offsets(self) -> OffsetReader: ...
@@ -69,8 +69,8 @@ class SourceTaskContext(TaskContext, Protocol):
 class ErrantRecordReporter(Protocol):
     """Sends records that a sink cannot store to the dead letter queue (KIP-610). Callable from any thread.
 
-    Both methods return a future that is done when the report is durable; the platform does not commit the record's
-    offset before. Both raise ConnectError if ``errors.tolerance`` is `none`. A report after the revocation of the
+    Both methods return a future that is done when the report is durable; the platform commits the record's offset
+    only after that. Both raise ConnectError if ``errors.tolerance`` is `none`. A report after the revocation of the
     record's partition is still written.
     """
 
@@ -82,13 +82,13 @@ class ErrantRecordReporter(Protocol):
 
 
 class SinkTaskContext(TaskContext, Protocol):
-    """The interface of the platform for a sink task."""
+    """The platform's interface for a sink task."""
 
     @property
     def assignment(self) -> frozenset[TopicPartition]: ...
     @property
     def errant_record_reporter(self) -> ErrantRecordReporter | None:
-        """None if neither a dead letter queue nor logging of errors is configured."""
+        """The reporter; None if neither a dead letter queue nor logging of errors is configured."""
 
     def pause(self, *partitions: TopicPartition) -> None: ...
     def resume(self, *partitions: TopicPartition) -> None: ...
@@ -128,7 +128,7 @@ class SelfReadingErrantRecordReporter(Protocol):
 
 
 class SelfReadingSinkTaskContext(TaskContext, Protocol):
-    """The interface of the platform for a `SelfReadingSinkTask`; `props` has the effective converter configuration."""
+    """The platform's interface for a `SelfReadingSinkTask`; `props` has the effective converter configuration."""
 
     @property
     def client_properties(self) -> Mapping[str, str]:
@@ -253,7 +253,7 @@ class SelfReadingSinkTask(Task[C]):
         """Request that `run` releases its resources and returns soon; called from another thread."""
 
     def pause(self) -> None:
-        """Pause soon; may be called from another thread."""
+        """Request that `run` pauses soon; may be called from another thread."""
 
     def resume(self) -> None:
-        """Resume; may be called from another thread."""
+        """Request that `run` continues after a pause; may be called from another thread."""

@@ -50,7 +50,7 @@ def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[s
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        ignore_signals()  # the shutdown of the embedded broker ends by itself
+        ignore_signals()  # no signal can interrupt the embedded broker's shutdown, which has a timeout
         if check is not None:
             check.kill()
         if broker is not None:

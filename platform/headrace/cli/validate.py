@@ -1,4 +1,4 @@
-"""The command `headrace validate FILE…`: shows errors and warnings of connector files. Needs no worker or broker."""
+"""The command `headrace validate FILE…`: shows errors and warnings of connector files, without a worker or broker."""
 
 from __future__ import annotations
 

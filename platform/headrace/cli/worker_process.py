@@ -1,4 +1,4 @@
-"""What the processes of standalone and distributed workers have in common: configuration, signals, exit codes."""
+"""Functions that standalone and distributed worker processes share: configuration, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -101,9 +101,8 @@ def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
     if not properties.get("config.providers", "").strip():
         return properties
-    from headrace.plugins.variables import (
-        resolve_worker,
-    )  # import only if needed: this import takes a third of the startup time
+    # This is a late import, because it takes a third of the startup time.
+    from headrace.plugins.variables import resolve_worker
 
     return resolve_worker(properties)
 

@@ -84,7 +84,7 @@ ListEncoder = Callable[[list[Any]], "list[bytes] | None"]
 
 @lru_cache(maxsize=1024)
 def list_encoder(schema: Schema | None, options: EncodingOptions) -> ListEncoder:
-    """Return the function that encodes lists of values of that schema."""
+    """Return the function that encodes lists of values with this schema."""
     if schema is None:
         return _encode_schemaless
     if schema.type is Type.STRUCT and schema.fields and has_plain_names(schema):
@@ -156,7 +156,7 @@ _CHECKED_INLINE = {Type.FLOAT64: "float", Type.BYTES: "bytes"}
 
 
 def _field_code(name: str, schema: Schema, options: EncodingOptions, scope: dict[str, Any]) -> tuple[str, str, Any]:
-    """Return, for one field of a row: its expression, the condition for its validity, the type for msgspec to check."""
+    """Return a field's expression, the condition under which its value is valid, and the type that msgspec checks."""
     replaced = schema.default is not None and options.replace_null_with_default
     plain = _PYTHON_TYPES.get(schema.type)
     if replaced or is_logical(schema) or (plain is None and schema.type not in _CHECKED_INLINE):

@@ -1,6 +1,6 @@
 """Converts Connect schemas to and from JSON: the ``schema`` part of JsonConverter's envelope.
 
-Names and order of the keys are those of ``org.apache.kafka.connect.json.JsonConverter``: type, then items | keys,
+Names and order of the keys are the same as in Kafka's JsonConverter: type, then items | keys,
 values | fields, then optional, name, version, doc, parameters, default; in a struct's fields ``field`` comes last.
 """
 

@@ -151,7 +151,7 @@ def _compile_formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
 
 # ---- parsing ---------------------------------------------------------------------------------------------------------
 
-_FAST = "yMdHmsS"  # in the order of the arguments of datetime
+_FAST = "yMdHmsS"  # the numeric fields, in the order of datetime's arguments
 
 
 def _compile_fast_parser(

@@ -18,7 +18,7 @@ _R = TypeVar("_R", bound="ConnectRecord")
 
 
 class TimestampType(IntEnum):
-    """The origin of a consumed record's timestamp; the values are those of the record batch attribute."""
+    """The origin of a consumed record's timestamp; the values are the same as in the record batch attribute."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0

@@ -66,7 +66,7 @@ class Struct(_Mapping):
         return len(self.row)
 
     def __bool__(self) -> bool:
-        return True  # also without fields: only null is false
+        return True  # a struct without fields is true, too; only null is false
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.schema.field(name) is not None
@@ -135,7 +135,7 @@ def contains_struct(schema: Schema | None) -> bool:
 
 
 def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert record values of that schema to their batch form; returns the same list if nothing has to change."""
+    """Convert record values with this schema to their batch form; return the same list if no value changes."""
     if not contains_struct(schema):
         return values
     convert = row_converter(schema)
@@ -143,7 +143,7 @@ def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
 
 
 def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert batch values of that schema to their record form; returns the same list if nothing has to change."""
+    """Convert batch values with this schema to their record form; return the same list if no value changes."""
     if not contains_struct(schema):
         return values
     convert = struct_converter(schema)

@@ -133,7 +133,7 @@ def check_level(level: str) -> None:
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
     """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level.
 
-    The root logger's children keep the levels that were set for them; all others inherit the root logger's.
+    The root logger's children keep the levels that were set for them; all others inherit the root logger's level.
     """
     number = LEVELS[level.upper()]
     if name in ROOT_NAMES:

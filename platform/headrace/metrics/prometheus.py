@@ -79,7 +79,7 @@ def render(metrics: WorkerMetrics) -> bytes:
     """Return the metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_PageCollector(metrics))
-    ProcessCollector(registry=registry)  # of the worker's process, without its connectors and tasks
+    ProcessCollector(registry=registry)  # measures the worker's process, not those of connectors and tasks
     return generate_latest(registry)
 
 
@@ -175,7 +175,7 @@ def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: M
 
 
 def _family_class(name: str) -> type[CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily]:
-    """Return the type of a metric; a counter whose name does not end with `_total` has none in Prometheus."""
+    """Return the type of a metric; a counter whose name does not end with `_total` has the type "unknown"."""
     if name.endswith("_total"):
         return CounterMetricFamily
     return UnknownMetricFamily if name.startswith("total_") else GaugeMetricFamily

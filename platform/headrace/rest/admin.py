@@ -16,7 +16,7 @@ from headrace_broker.protocol import KAFKA_VERSION
 
 
 class AdminEndpoints:
-    """The endpoints for one herder."""
+    """The endpoints of this module, for one herder."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
@@ -45,7 +45,7 @@ class AdminEndpoints:
     async def root(self, request: Request) -> Response:
         """Return the version and the cluster id.
 
-        Tools check the version, so it is that of the Kafka release whose REST API this server implements.
+        Tools check the version, so the response has the Kafka release whose REST API this server implements.
         """
         from importlib.metadata import version
 
@@ -103,7 +103,7 @@ class AdminEndpoints:
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics in Prometheus' text format."""
-        from headrace.metrics import prometheus  # on first use: a worker starts sooner without prometheus_client
+        from headrace.metrics import prometheus  # a late import, because prometheus_client would delay startup
 
         return Response(prometheus.render(self._herder.metrics()), media_type=prometheus.CONTENT_TYPE)
 

@@ -33,7 +33,7 @@ _EXTERNAL_OFFSETS_MESSAGE = (
 
 
 class ConnectorEndpoints:
-    """The endpoints for one herder."""
+    """The endpoints of this module, for one herder."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder

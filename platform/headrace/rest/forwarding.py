@@ -1,6 +1,7 @@
 """Forwards a request to the worker that can execute it, at most twice, as Kafka Connect does.
 
-The first worker adds `forward=true` to the query, the second one `forward=false`; a third one responds with an error.
+The first worker adds `forward=true` to the query, and the second worker changes it to `forward=false`. A third worker
+does not forward the request again: it responds with an error.
 """
 
 from __future__ import annotations

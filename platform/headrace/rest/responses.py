@@ -39,13 +39,13 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
         try:
             return await endpoint(request)
         except ForwardError as error:
-            from headrace.rest.forwarding import forward  # on first use: a standalone worker never forwards
+            from headrace.rest.forwarding import forward  # a late import, because a standalone worker never forwards
 
             return await forward(request, error, config)
 
     async def handle(request: Request) -> Response:
         operation = asyncio.ensure_future(forward_if_needed(request))
-        try:  # shielded: a timed-out operation still runs to completion instead of stopping halfway
+        try:  # shield the operation: after a timeout it still runs to completion instead of stopping halfway
             return await asyncio.wait_for(asyncio.shield(operation), REQUEST_TIMEOUT_S)
         except TimeoutError:
             return error_response(RequestTimeoutError.status, "Request timed out. The operation may still complete.")
@@ -81,15 +81,15 @@ async def json_body(request: Request) -> Any:
         body += block
         if len(body) > BODY_SIZE_MAX:
             raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
-    request.state.body = bytes(body)  # another worker may have to execute the request
+    request.state.body = bytes(body)  # `forward` sends it if another worker must execute the request
     try:
-        return msgspec.json.decode(body)  # strict: rejects NaN and unpaired surrogates
+        return msgspec.json.decode(body)  # msgspec rejects NaN and unpaired surrogates
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
 
 
 def _check_media_type(request: Request) -> None:
-    """Reject a body that another type than JSON is declared for; a body without a declared type is read as JSON."""
+    """Reject a body whose Content-Type is not JSON; a body without a Content-Type is read as JSON."""
     declared = request.headers.get("content-type")
     if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaTypeError(

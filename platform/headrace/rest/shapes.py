@@ -1,4 +1,4 @@
-"""The REST API's JSON form of the herder's results. No I/O."""
+"""Converts the herder's results to the JSON objects of the REST API. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.stores.status_store import State, Status
 
 
 def connector_info(info: ConnectorInfo) -> dict[str, Any]:
-    """`GET /connectors/C`."""
+    """Return the response of `GET /connectors/C`."""
     tasks = [{"connector": info.name, "task": number} for number in range(info.task_count)]
     return {"name": info.name, "config": dict(info.config), "tasks": tasks, "type": info.type}
 
 
 def connector_status(status: ConnectorStatus) -> dict[str, Any]:
-    """`GET /connectors/C/status`."""
+    """Return the response of `GET /connectors/C/status`."""
     return {
         "name": status.name,
         "connector": _instance_status(status.connector),
@@ -26,7 +26,7 @@ def connector_status(status: ConnectorStatus) -> dict[str, Any]:
 
 
 def task_status(number: int, status: Status) -> dict[str, Any]:
-    """`GET /connectors/C/tasks/N/status`."""
+    """Return the response of `GET /connectors/C/tasks/N/status`."""
     return {"id": number, **_instance_status(status)}
 
 
@@ -41,12 +41,12 @@ def _instance_status(status: Status) -> dict[str, Any]:
 
 
 def task_configs(name: str, configs: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """`GET /connectors/C/tasks`."""
+    """Return the response of `GET /connectors/C/tasks`."""
     return [
         {"id": {"connector": name, "task": number}, "config": dict(config)} for number, config in enumerate(configs)
     ]
 
 
 def offsets(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
-    """`GET /connectors/C/offsets`."""
+    """Return the response of `GET /connectors/C/offsets`."""
     return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in pairs]}

@@ -1,10 +1,10 @@
-"""`KafkaBroker`: a real headrace broker in the test's own process, on a thread and an event loop of its own.
+"""`KafkaBroker`: a real headrace broker in the test's process, with its own thread and event loop.
 
 The broker starts in milliseconds on a free port of 127.0.0.1, with its data in a temporary directory. Any Kafka client
 can use it. Its clients connect through a `FaultProxy`, so that a test can make their requests fail.
 
-All public methods are for other threads, such as the test's, and block. They raise `RuntimeError` while the broker is
-stopped. They are not affected by faults.
+Call the public methods from other threads, such as the test's thread, because they block. They raise `RuntimeError`
+while the broker is stopped. Faults do not affect them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _POLL_MS = 100.0
 _MISSING_TOPIC_MS = "2000"
 """How long `produce` waits for a topic that is not created automatically."""
 _DEFAULTS = {
-    "offsets.topic.num.partitions": "1",  # the first consumer group creates them: 50 would take 50 times as long
+    "offsets.topic.num.partitions": "1",  # 50 partitions would delay the first consumer group
     "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
@@ -325,7 +325,7 @@ class _BrokerThread:
         server = SocketServer(
             config.socket_listen_backlog_size, config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes
         )
-        # One processor disables busy polling: it would take the interpreter lock from the test's thread.
+        # With one processor, the broker does not busy-poll: busy polling would keep the interpreter lock from the test.
         node = await Node.start(config, environment=Environment(listening=server, processors=1))
         proxy = FaultProxy((_HOST, server.listeners[0].port), self._faults)
         try:
@@ -338,7 +338,7 @@ class _BrokerThread:
 
 
 def _bind(port: int) -> socket.socket:
-    """Bind a port, together with other sockets of this class: one that never listens keeps the port reserved."""
+    """Bind a port that other sockets of this module may bind, too: a socket that never listens reserves the port."""
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -369,7 +369,7 @@ async def _with_timeout(work: Awaitable[T], timeout_s: float) -> T:
 
 
 async def _partitions(cluster: Cluster, topic: str, timeout_s: float) -> list[tuple[str, int]]:
-    """Return the partitions of a topic; waits until it exists. Raises TimeoutError."""
+    """Wait until the topic exists, and return its partitions. Raises TimeoutError."""
     try:
         found = await cluster.topic(topic, timeout_s * 1000)
     except (BrokerError, TimedOutError):

@@ -79,7 +79,7 @@ class FaultProxy:
             finally:
                 broker_writer.transport.abort()
         except asyncio.CancelledError:
-            return  # by close(); asyncio's streams would report it as an unhandled error
+            return  # `close` cancels this task; asyncio's streams would log the cancellation as an error
         except OSError:
             return  # the broker is stopping
         finally:
@@ -173,7 +173,7 @@ class _Connection:
                     return False
                 await self._forward(frame, header, request, fault)
                 if not _expects_response(request):
-                    self._broker_writer.write_eof()  # the broker still processes what was forwarded
+                    self._broker_writer.write_eof()  # the broker still processes the forwarded requests
                     fault.record_applied()
                     self._writer.transport.abort()
                 return False
@@ -181,19 +181,19 @@ class _Connection:
     async def _fail(
         self, fault: Fault, error: ErrorCode, frame: bytes, header: RequestHeader, request: Request[Any] | None
     ) -> bool:
-        if request is None:  # of a version that the broker does not support: it rejects the request itself
+        if request is None:  # the broker does not support the request's version, and rejects the request itself
             await self._forward(frame, header, request, None)
             return True
         if error_responses.is_incremental_fetch(request):
             self._respond(header, error_responses.end_of_fetch_session())
-            return True  # the fault applies to the next request, which names all partitions
+            return True  # the fault applies to the client's next Fetch request, which names all partitions
         self._faults.use(fault)
         if header.api_key == ApiKey.METADATA:
             await self._forward(frame, header, request, fault)
             return True
         if not _expects_response(request):
             fault.record_applied()
-            self._writer.transport.abort()  # as a broker does: it cannot report the error with acks=0
+            self._writer.transport.abort()  # like a broker, which cannot report the error of a request with acks=0
             return False
         if isinstance(request, ProduceRequest) and error.is_retriable:
             self._rejected.add(request, error)
@@ -278,7 +278,7 @@ def _idempotent_batches(request: ProduceRequest) -> list[tuple[_Sequence, int]]:
             try:
                 batch = read_header(partition.records)
             except CorruptBatchError:
-                continue  # the broker rejects it
+                continue  # the broker rejects the corrupt batch
             if batch.has_producer_id:
                 sequence = (batch.producer_id, batch.producer_epoch, topic.name or topic.topic_id, partition.index)
                 found.append((sequence, batch.base_sequence))
@@ -286,7 +286,7 @@ def _idempotent_batches(request: ProduceRequest) -> list[tuple[_Sequence, int]]:
 
 
 def _decode_request(header: RequestHeader, frame: Buffer) -> Request[Any] | None:
-    """Return the request; None if the proxy does not know its version."""
+    """Decode a request; return None if the proxy does not know the request's version."""
     api = API[header.api_key]
     if not api.min_version <= header.api_version <= api.max_version:
         return None

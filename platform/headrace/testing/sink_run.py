@@ -53,7 +53,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LostPut:
-    """Put number `put` has its effects, but the platform sees a RetriableError: the records are put again."""
+    """Call number `put` of the task's `put` succeeds, but the platform receives a RetriableError and puts again."""
 
     put: int
 
@@ -342,7 +342,7 @@ class _SinkTaskRun:
         self._run.calls.append(name)
         return method(*arguments)
 
-    # For the context
+    # Called by the task's context
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -377,7 +377,7 @@ class _SinkTaskRun:
 
 
 class _SinkContext(VirtualContext):
-    """The interface of the platform for the sink task; it is its own errant record reporter."""
+    """The platform's interface for the sink task; also the task's errant record reporter."""
 
     def __init__(self, run: _SinkTaskRun, clock: VirtualClock, props: Mapping[str, str]) -> None:
         super().__init__(clock, props, CONNECTOR_NAME, 0)

@@ -119,7 +119,7 @@ def run_source(
 
 @dataclass
 class _Progress:
-    """What all instances of one task have done."""
+    """The progress of one task, across all its instances."""
 
     wanted: int
     idle_s: float
@@ -294,7 +294,7 @@ class _SourceTaskRun:
 
 
 class _SourceContext(VirtualContext):
-    """The interface of the platform for the source task."""
+    """The platform's interface for the source task."""
 
     def __init__(self, clock: VirtualClock, props: Mapping[str, str], number: int, offsets: StoredOffsets) -> None:
         super().__init__(clock, props, CONNECTOR_NAME, number)

@@ -1,4 +1,4 @@
-"""Creates the parts of a task in memory: its configuration from its connector, its plug-ins, its transforms."""
+"""Creates a task's configuration, plug-ins and transforms in memory, from a connector and its configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECTOR_NAME = "test"
 
 
 class ConnectorContext:
-    """The interface of the platform for a connector under test."""
+    """The platform's interface for a connector under test."""
 
     def __init__(self, props: Mapping[str, str], offsets: StoredOffsets) -> None:
         self.connector_name = CONNECTOR_NAME

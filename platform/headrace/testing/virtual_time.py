@@ -30,7 +30,7 @@ class VirtualClock:
 
 
 class VirtualContext:
-    """The parts of a task's context that all kinds of tasks share."""
+    """The base class of task contexts in memory: the methods that all kinds of tasks share."""
 
     def __init__(self, clock: VirtualClock, props: Mapping[str, str], connector_name: str, task_number: int) -> None:
         self.connector_name = connector_name

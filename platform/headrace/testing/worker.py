@@ -130,7 +130,7 @@ class ConnectWorker:
 
     @property
     def log(self) -> str:
-        """What the worker and its tasks have logged."""
+        """The log of the worker and its tasks."""
         path = self._path("worker.log")
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -211,7 +211,7 @@ class ConnectWorker:
         self.request("DELETE", f"/connectors/{_quoted(name)}")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request to the REST API and return the response body. Raises ConnectWorkerError for an error."""
+        """Send a request to the REST API; return the response body. Raises ConnectWorkerError for an error status."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
         try:

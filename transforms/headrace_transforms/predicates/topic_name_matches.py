@@ -32,7 +32,7 @@ class TopicNameMatches(Predicate[TopicNameMatchesConfig]):
         self._pattern = JavaPattern(config.pattern)
 
     def test(self, record: Any) -> bool:
-        """Whether the record's topic matches."""
+        """Whether the record's whole topic name matches the pattern."""
         return record.topic is not None and self._pattern.matches(record.topic)
 
     def test_batch(self, batch: Batch) -> list[bool]:

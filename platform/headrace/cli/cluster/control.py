@@ -1,4 +1,4 @@
-"""Both ends of the control socket: commands from another shell to a running supervisor, over a Unix socket.
+"""The client and the server of the control socket, over which other processes send commands to the supervisor.
 
 A request and its response are one line of JSON each. The response to `{"command": "stop-node", "node": 2}` is
 `{"lines": [...]}` or `{"error": "..."}`. The lock on `cluster.lock` shows whether a supervisor is running. The kernel
@@ -25,7 +25,7 @@ CommandHandler = Callable[[str, int | None], Awaitable[list[str]]]
 
 
 class ControlServer:
-    """The supervisor's end of the control socket; holds the lock on the directory while it is open."""
+    """The server of the control socket; it holds the lock on the cluster's directory until `close`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -34,7 +34,7 @@ class ControlServer:
         self._requests: set[asyncio.Task[None]] = set()
 
     def lock_directory(self) -> None:
-        """Lock the directory for this process.  Raises ClusterError, OSError."""
+        """Lock the cluster's directory for this process.  Raises ClusterError, OSError."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -66,7 +66,7 @@ class ControlServer:
         self._server = await asyncio.start_unix_server(on_connection, sock=listening)
 
     async def close(self) -> None:
-        """Finish pending commands, and release the lock on the directory."""
+        """Finish pending commands, and release the lock on the cluster's directory."""
         if self._server is not None:
             self._server.close()
         if self._requests:
@@ -95,7 +95,7 @@ async def _handle_connection(
 
 
 def send_command(directory: Path, command: str, node_id: int | None = None) -> list[str]:
-    """Send a command to the supervisor of a directory, and wait for its response.  Raises ClusterError."""
+    """Send a command to the supervisor of the cluster in `directory`; return its response.  Raises ClusterError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             with _short_socket_path(directory) as path:
@@ -119,7 +119,7 @@ def send_command(directory: Path, command: str, node_id: int | None = None) -> l
 
 @contextmanager
 def _short_socket_path(directory: Path) -> Iterator[str]:
-    """Yield a path of the socket that is short enough for a socket address, even if the directory's path is long."""
+    """Yield a path of the control socket that is short enough for a socket address, even in a long directory."""
     path = str(directory / SOCKET_FILE)
     if len(os.fsencode(path)) <= _SUN_PATH_BYTES or not os.path.isdir("/proc/self/fd"):
         yield path

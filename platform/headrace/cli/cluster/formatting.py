@@ -2,8 +2,8 @@
 
 A node's directories are formatted once, when its cluster is created; an unformatted directory later means data loss. A
 voter that lost its data has lost its votes and the metadata records that it acknowledged: if too few other voters are
-available, its vote could elect a leader that lacks committed records. Therefore such a node starts only after an
-explicit command, and only if the other nodes have all committed records.
+available, its vote could elect a leader that lacks committed records. Therefore such a node starts only with
+`start-node --format`, and only if the other nodes have all committed records.
 """
 
 from __future__ import annotations

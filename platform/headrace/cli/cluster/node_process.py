@@ -96,7 +96,7 @@ class NodeProcess:
         self._monitor_task = asyncio.create_task(self._monitor(self._process, ready))
 
     async def wait_until_started_or_ended(self) -> bool:
-        """Wait until the started node serves (True) or has ended (False)."""
+        """Wait until the started node serves, or its process has ended; return whether the node serves."""
         await self._started_or_ended.wait()
         return self.state is NodeState.SERVING
 
@@ -140,7 +140,7 @@ class NodeProcess:
 
 
 def last_line(log: Path, start: int, prefix: str) -> str:
-    """Return the last line with that prefix that was logged after byte `start`, or ""."""
+    """Return the last line of `log` after byte `start` that begins with `prefix`, or ""."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - _TAIL_BYTES))

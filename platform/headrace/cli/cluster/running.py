@@ -36,7 +36,7 @@ def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overr
         layout = _open_and_lock(control, directory, nodes, base_port)
         _check_overrides(layout, values)
         is_new = read_layout(directory) is None
-        check_ports(layout, is_new=is_new)  # before writing any file, so that a new cluster can still use other ports
+        check_ports(layout, is_new=is_new)  # no file is written yet, so a new cluster can still use other ports
         if is_new:
             write_unfinished_file(layout)
         write_node_files(layout, values)

@@ -1,4 +1,4 @@
-"""The parts that the conformance suites of all kinds of connectors share."""
+"""The base class of the conformance suites for all kinds of connectors."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Conformance:
     def _errors(self, props: Mapping[str, str]) -> list[Any]:
         return connector_class_of(self.plugin).config_model.errors(props)
 
-    def test_configuration_is_valid_and_invalid_ones_are_rejected_without_the_external_system(self) -> None:
-        """Validation reads no external system: it checks the model alone."""
+    def test_validation_accepts_valid_and_rejects_invalid_configurations_without_the_external_system(self) -> None:
+        """The configuration model alone validates the configurations."""
         assert self._errors(self.config()) == []
         for props in self.invalid_configs():
             with pytest.raises(ConfigErrors):

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class SelfReadingSinkConformance(Conformance):
-    """The cases for self-reading sinks; every case writes records and compares what the external system contains.
+    """The cases for self-reading sinks; every case writes records and checks the contents of the external system.
 
     The connector consumes `topics` of `kafka_broker` with the converters of its configuration.
     """
@@ -42,7 +42,7 @@ class SelfReadingSinkConformance(Conformance):
         self.broker, self.worker = kafka_broker, connect_worker
 
     def stored(self, topic: str) -> Sequence[Any]:
-        """Return what the external system contains of a topic: one item per record, in any form with equality."""
+        """Return the topic's records in the external system: one item per record, of any type that supports `==`."""
         raise NotImplementedError(f"{type(self).__name__} must define stored")
 
     def value(self, number: int) -> bytes:
@@ -130,7 +130,7 @@ class SelfReadingSinkConformance(Conformance):
         self.wait_for_committed(test=9)
         self.check_stored(9)
 
-    def test_lost_offsets_lose_no_records(self) -> None:
+    def test_reset_of_committed_offsets_loses_no_records(self) -> None:
         self.create_topics("test")
         self.start()
         self.produce(0, 3)
@@ -143,7 +143,7 @@ class SelfReadingSinkConformance(Conformance):
         self.check_stored(6)
 
     def check_stored(self, count: int) -> None:
-        """Check that the external system contains that many different records, and no others if it must not."""
+        """Check that the external system has that many different records, and no duplicates if it must not have any."""
         found = list(self.stored("test"))
         assert len({repr(item) for item in found}) == count
         if self.is_exactly_once:

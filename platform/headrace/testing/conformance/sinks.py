@@ -13,7 +13,7 @@ from headrace.testing.sink_run import LostPartitions, LostPut, Pause, Rebalance,
 
 
 class SinkConformance(Conformance):
-    """The cases for sinks; every case puts records and compares what the external system contains."""
+    """The cases for sinks; every case puts records and checks the contents of the external system."""
 
     is_exactly_once: ClassVar[bool] = False
     """Whether records that are delivered twice are stored once."""
@@ -22,7 +22,7 @@ class SinkConformance(Conformance):
     """A value that the sink cannot store; None skips the case."""
 
     def stored(self) -> Sequence[Any]:
-        """Return what the external system contains: one item per stored record, in any form with equality."""
+        """Return the records in the external system: one item per record, of any type that supports `==`."""
         raise NotImplementedError(f"{type(self).__name__} must define stored")
 
     def values(self) -> Sequence[Any]:

@@ -57,7 +57,7 @@ class SourceConformance(Conformance):
         assert run.calls[0] == "start"
         assert run.calls[-1] == "stop"
 
-    def test_nothing_is_read_from_an_empty_system(self) -> None:
+    def test_no_records_are_read_from_an_empty_external_system(self) -> None:
         props = self.config()
         self.produce(0)
         assert self.run(props, 1).records == []
@@ -71,7 +71,7 @@ class SourceConformance(Conformance):
         assert len(first.records) == len(second.records) == 5
         assert len({self.identity(record) for record in [*first.records, *second.records]}) == 10
 
-    def test_restart_from_a_committed_offset_loses_nothing(self) -> None:
+    def test_restart_from_a_committed_offset_loses_no_records(self) -> None:
         props = self.config()
         self.produce(10)
         run = self.run(props, 100, RestartSource(after_records=4))
@@ -94,7 +94,7 @@ class SourceConformance(Conformance):
         self.produce(0)
         assert stop_while_polling(self.plugin, props) < self.waits_s
 
-    def test_hostile_names_are_read(self) -> None:
+    def test_records_of_sources_with_hostile_names_are_read(self) -> None:
         configs = self.hostile_configs()
         if not configs:
             pytest.skip("the source's configuration contains no names")
