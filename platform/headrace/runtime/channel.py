@@ -13,6 +13,7 @@ import socket
 import traceback
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -41,6 +42,12 @@ class _ErrorDetails(msgspec.Struct, array_like=True):
     details: Any = None
 
 
+@cache
+def decoder(receives: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder of messages of this type; creating one takes time and memory."""
+    return msgspec.msgpack.Decoder(receives)
+
+
 _FRAMES = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
 
 
@@ -64,7 +71,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(self, receives: Any, handler: Handler) -> None:
         self._handler = handler
-        self._decoder = msgspec.msgpack.Decoder(receives)
+        self._decoder = decoder(receives)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         self._received = bytearray()
         self._requests: dict[int, tuple[Any, asyncio.Future[Any]]] = {}  # by request number: response type and response

@@ -34,6 +34,10 @@ _MODULES = (
     "headrace_broker.client.consumer",
     "headrace_broker.client.admin",
 )
+_CONVERTERS = {
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}
 
 
 def load() -> None:
@@ -45,9 +49,28 @@ def load() -> None:
 
     compile_codecs()
     registry.find_installed()
+    _rehearse()
     if threading.active_count() != 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(f"a preloaded module started threads: {names}")
+
+
+def _rehearse() -> None:
+    """Do once what every task does without I/O, so that its caches are filled before the fork."""
+    from headrace.plugins.connector_config import framework_value
+    from headrace.plugins.plugin_sections import create_converter_of
+    from headrace.runtime import client_configs, messages
+    from headrace.runtime.channel import decoder
+    from headrace_broker.client.config import ClientConfig
+
+    decoder(messages.WorkerMessage)
+    framework_value({}, "errors.tolerance")
+    worker = {"bootstrap.servers": "localhost:9092", **_CONVERTERS}
+    for key in (*_CONVERTERS, "header.converter"):
+        create_converter_of(key, {}, worker)
+    client_configs.parse_producer(client_configs.source_producer_properties(worker, {}, "c-0"))
+    consumer = client_configs.consumer_properties(worker, {"name": "c"}, "c-0")
+    ClientConfig.from_properties(consumer, kind="consumer")
 
 
 def share(module: str) -> None:
