@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.broker import running_broker
 from support.ports import free_port
+from support.topics import end_offset
 from support.worker import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -42,15 +44,17 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def foreground(command: str, directory: Path, port: int) -> Iterator[None]:
+def foreground(command: str, directory: Path, port: int, **overrides: str) -> Iterator[None]:
     """Run a command that stays in the foreground; at the end, stop it as Ctrl-C does, and check that it stops."""
-    assert command.endswith("# stays in the foreground")
-    words = [*command.partition("#")[0].split(), "--override", f"listeners=http://127.0.0.1:{port}"]
-    with open(directory / "worker.log", "wb") as log:
+    overrides["listeners"] = f"http://127.0.0.1:{port}"
+    words = command.partition("#")[0].split()
+    words += [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]
+    file = directory / f"worker-{port}.log"
+    with open(file, "wb") as log:
         process = subprocess.Popen(words, cwd=directory, env=environment(), stdout=log, stderr=log)
     try:
         yield
-        assert process.poll() is None, (directory / "worker.log").read_text()
+        assert process.poll() is None, file.read_text()
     finally:
         process.terminate()
         process.wait(30)
@@ -88,3 +92,27 @@ def test_database_example(directory: Path) -> None:
 def test_completion_script_is_available_for_each_documented_shell(directory: Path) -> None:
     for name in ("bash", "zsh", "fish"):
         assert "headrace" in shell(f"_HEADRACE_COMPLETE={name}_source headrace", directory)
+
+
+def test_group_example(directory: Path) -> None:
+    first_worker, second_worker, write, create, status = example("A group of workers.")
+    assert "listeners=http://localhost:8084" in second_worker
+    ports = {"8083": str(free_port()), "8084": str(free_port())}
+    shell(write, directory)
+    with running_broker(directory) as broker:
+        brokers = {"bootstrap.servers": broker.address}
+        with (
+            foreground(first_worker, directory, int(ports["8083"]), **brokers),
+            foreground(second_worker, directory, int(ports["8084"]), **brokers),
+        ):
+            for port in ports.values():
+                wait_for(lambda port=port: is_healthy(int(port)), "the worker is healthy", 60)
+            assert '"name":"lines"' in shell(create.replace("8084", ports["8084"]), directory)
+            show = status.replace("8083", ports["8083"])
+            wait_for(lambda: shell(show, directory).count('"RUNNING"') == 2, "the connector and its task run", 60)
+            wait_for(lambda: end_offset(broker.address, "lines") == 2, "both lines")
+
+
+def is_healthy(port: int) -> bool:
+    command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"http://127.0.0.1:{port}/health"]
+    return subprocess.run(command, capture_output=True, text=True).stdout == "200"
