@@ -199,7 +199,7 @@ def _readers(text_format: SimpleDateFormat | None, precision: str) -> dict[str, 
     def from_text(value: Any) -> dt.datetime:
         _require(str, value, "string timestamp to be a String")
         if text_format is None:
-            raise DataError(f"Could not parse timestamp: value ({value}), since no format is configured")
+            raise DataError(f"Could not parse the timestamp string ({value}): no format is configured; set format")
         return text_format.parse(value)
 
     def from_unix(value: Any) -> dt.datetime:

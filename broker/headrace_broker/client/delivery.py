@@ -40,7 +40,7 @@ class Delivery:
     def __init__(self, topic: str, on_done: Completion) -> None:
         self.topic = topic
         self._on_done = on_done
-        self._pending = 1  # `seal` removes this first item, so the delivery cannot complete before `seal`
+        self._pending = 1  # `seal` decrements it, so the delivery cannot complete before `seal`
         self._parts: list[RecordMetadata] = []
         self._error: ClientError | None = None
         self._listeners: list[Callable[[], None]] = []

@@ -47,7 +47,7 @@ class ConfigResolver:
             prefix = f"config.providers.{name}."
             class_name = worker.get(prefix + "class")
             if not class_name:
-                raise ConfigError(prefix + "class", None, f"The class of config provider {name} is missing")
+                raise ConfigError(prefix + "class", None, f"The class of config provider {name} is not set")
             provider_class = registry.find("config_provider", class_name)
             parameters = {
                 text[len(prefix) + len("param.") :]: value

@@ -121,7 +121,7 @@ def test_superseded_records_are_removed_and_batch_fields_are_preserved(codec: Co
     assert header.max_timestamp == NOW - 4980
 
 
-def test_batch_without_newest_records_is_removed() -> None:
+def test_batch_with_only_superseded_records_is_removed() -> None:
     assert retained(filter_of({b"a": 99}), batch(10, (b"a", b"1"))) is None
 
 
