@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 from headrace.api.config import Config, Importance, key
@@ -11,6 +10,7 @@ from headrace.data.batch import Batch
 from headrace.data.java_dates import SimpleDateFormat
 from headrace.data.logical import millis_to_timestamp
 from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.topics import with_topics
 
 
 def _check_format(pattern: str) -> None:
@@ -53,8 +53,4 @@ class TimestampRouter(ListTransformation[TimestampRouterConfig]):
 
     def change_batch(self, batch: Any) -> list[Batch]:
         """Split the batch into batches of consecutive records with the same new topic."""
-        topics = [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()]
-        if len(set(topics)) == 1:
-            return [batch.replace(topic=topics[0])]
-        runs = groupby(range(len(topics)), key=topics.__getitem__)
-        return [batch.take(list(indexes)).replace(topic=topic) for topic, indexes in runs]
+        return with_topics(batch, [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()])

@@ -1,0 +1,147 @@
+"""Confluent's ExtractTopic: change the topic of records to a string from the key, the value or a header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import ConfigError, DataError
+from headrace.api.plugin import C
+from headrace.data.batch import Batch
+from headrace.data.struct import from_rows
+from headrace_transforms.json_path import JsonPath
+from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.topics import with_topics
+
+_SKIP_DOC = "Whether a record in which the topic's name is missing or null keeps its topic. If false, it is an error."
+
+
+def _skip_key() -> Any:
+    return key("skip.missing.or.null", default=False, doc=_SKIP_DOC, importance=Importance.LOW)
+
+
+class ExtractTopicConfig(Config):
+    """Configuration of ExtractTopic for keys and values."""
+
+    field: str = key(
+        "field",
+        default="",
+        doc="The field that contains the topic's name. Empty: the whole key or value is the name.",
+        importance=Importance.MEDIUM,
+    )
+    field_format: str = key(
+        "field.format",
+        default="plain",
+        one_of=("plain", "json_path"),
+        case_insensitive=True,
+        doc="plain: `field` is the name of a field. json_path: it is a JSONPath, for example $['f1']['f2'].",
+        importance=Importance.MEDIUM,
+    )
+    skip_missing_or_null: bool = _skip_key()
+
+
+class ExtractTopicHeaderConfig(Config):
+    """Configuration of ExtractTopic for headers."""
+
+    field: str = key("field", doc="The key of the header that contains the topic's name.", importance=Importance.MEDIUM)
+    skip_missing_or_null: bool = _skip_key()
+
+
+class _TopicRouter(ListTransformation[C]):
+    """Changes the topics of records to names found in them."""
+
+    abstract = True
+    _skip: bool
+    _source: str
+
+    def names(self, batch: Batch) -> list[Any]:
+        """Return what is found as the name of each record's topic, None if it is missing."""
+        raise NotImplementedError
+
+    def change_batch(self, batch: Any) -> list[Batch]:
+        """Return the records with their new topics. Raises DataError for a missing name or one that is no string."""
+        return with_topics(batch, [self._topic(name, batch.topic) for name in self.names(batch)])
+
+    def _topic(self, name: Any, old: str) -> str:
+        if name is None or name == "":
+            if self._skip:
+                return old
+            raise DataError(
+                f"The topic's name is missing or null in {self._source} of a record of topic {old}; set "
+                "skip.missing.or.null=true to keep the topic of such records"
+            )
+        if not isinstance(name, str):
+            raise DataError(f"A topic's name must be a string, found in {self._source}: {type(name).__name__}")
+        return name
+
+
+class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
+    """Takes the topic's name from the key or value."""
+
+    abstract = True
+    side: str
+
+    def configure(self, config: ExtractTopicConfig) -> None:
+        """Compile the path. Raises ConfigError if it is invalid."""
+        self._skip = config.skip_missing_or_null
+        self._field = config.field
+        self._source = f"field {config.field} of the {self.side}" if config.field else f"the {self.side}"
+        self._path = None
+        if config.field and config.field_format.lower() == "json_path":
+            try:
+                self._path = JsonPath(config.field)
+            except ValueError as error:
+                raise ConfigError("field", config.field, str(error)) from None
+
+    def names(self, batch: Batch) -> list[Any]:
+        """Return the field, or the whole key or value, of each record."""
+        if self.side == "value":
+            items = from_rows(batch.value_schema, batch.values)
+        else:
+            items = from_rows(batch.key_schema, batch.keys) if batch.keys is not None else [None] * len(batch)
+        return [self._name(item) for item in items]
+
+    def _name(self, item: Any) -> Any:
+        if not self._field or item is None:
+            return item
+        if self._path is not None:
+            return next(iter(self._path.select(item)), None)
+        if not isinstance(item, Mapping):
+            raise DataError(
+                f"Only Struct or Map objects contain fields, found in {self._source}: {type(item).__name__}"
+            )
+        return item.get(self._field)
+
+
+class ExtractTopicKey(ExtractTopic):
+    """ExtractTopic applied to the key."""
+
+    side = "key"
+    java_names = ("io.confluent.connect.transforms.ExtractTopic$Key",)
+
+
+class ExtractTopicValue(ExtractTopic):
+    """ExtractTopic applied to the value."""
+
+    side = "value"
+    java_names = ("io.confluent.connect.transforms.ExtractTopic$Value",)
+
+
+class ExtractTopicHeader(_TopicRouter[ExtractTopicHeaderConfig]):
+    """Takes the topic's name from the last header with a key."""
+
+    java_names = ("io.confluent.connect.transforms.ExtractTopic$Header",)
+
+    def configure(self, config: ExtractTopicHeaderConfig) -> None:
+        """Store the header's key."""
+        self._skip = config.skip_missing_or_null
+        self._key = config.field
+        self._source = f"header {config.field}"
+
+    def names(self, batch: Batch) -> list[Any]:
+        """Return the header's value of each record."""
+        if batch.headers is None:
+            return [None] * len(batch)
+        found = [headers.last(self._key) for headers in batch.headers]
+        return [header.value if header else None for header in found]

@@ -1,0 +1,94 @@
+"""MessageTimestampRouter: put a timestamp from the value into the topic's name, as Confluent's transform does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import DataError
+from headrace.data.batch import Batch
+from headrace.data.java_dates import SimpleDateFormat
+from headrace.data.logical import millis_to_timestamp
+from headrace.data.struct import from_rows
+from headrace_transforms.key_or_value import ListTransformation
+from headrace_transforms.list_checks import require_non_empty_unique
+from headrace_transforms.topics import with_topics
+
+
+def _check_format(pattern: str) -> None:
+    SimpleDateFormat(pattern)
+
+
+class MessageTimestampRouterConfig(Config):
+    """Configuration of MessageTimestampRouter."""
+
+    topic_format: str = key(
+        "topic.format",
+        default="${topic}-${timestamp}",
+        doc="The new topic name. ${topic} is replaced with the old name and ${timestamp} with the formatted timestamp.",
+        importance=Importance.HIGH,
+    )
+    message_timestamp_keys: list[str] = key(
+        "message.timestamp.keys",
+        validator=require_non_empty_unique,
+        doc="Names of fields of the value. The first one that is present and not null contains the timestamp.",
+        importance=Importance.HIGH,
+    )
+    message_timestamp_format: str = key(
+        "message.timestamp.format",
+        default="yyyy-MM-dd",
+        validator=_check_format,
+        doc="SimpleDateFormat pattern of a timestamp that is a string. Numbers are milliseconds since the epoch.",
+        importance=Importance.HIGH,
+    )
+    topic_timestamp_format: str = key(
+        "topic.timestamp.format",
+        default="yyyyMMdd",
+        validator=_check_format,
+        doc="SimpleDateFormat pattern for the timestamp in the topic's name, in UTC.",
+        importance=Importance.HIGH,
+    )
+
+
+class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
+    """Changes the topic of records to `topic.format`. A record without a timestamp is an error.
+
+    Confluent's transform accepts maps only; this one accepts structs too.
+    """
+
+    java_names = ("io.confluent.connect.transforms.MessageTimestampRouter",)
+
+    def configure(self, config: MessageTimestampRouterConfig) -> None:
+        """Compile the formats."""
+        self._topic_format = config.topic_format
+        self._keys = config.message_timestamp_keys
+        self._parse = SimpleDateFormat(config.message_timestamp_format).parse
+        self._format = SimpleDateFormat(config.topic_timestamp_format).format
+
+    def change_batch(self, batch: Any) -> list[Batch]:
+        """Return the records with their new topics."""
+        values = from_rows(batch.value_schema, batch.values)
+        return with_topics(batch, [self._topic(value, batch.topic) for value in values])
+
+    def _topic(self, value: Any, topic: str) -> str:
+        text = self._format(self._timestamp(value, topic))
+        return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
+
+    def _timestamp(self, value: Any, topic: str) -> dt.datetime:
+        if not isinstance(value, Mapping):
+            kind = "null" if value is None else type(value).__name__
+            raise DataError(f"Only Map or Struct values contain a timestamp field, found in topic {topic}: {kind}")
+        name = next((name for name in self._keys if value.get(name) is not None), None)
+        if name is None:
+            raise DataError(f"No field of message.timestamp.keys ({', '.join(self._keys)}) has a value in a record of "
+                            f"topic {topic}")  # fmt: skip
+        found = value.get(name)
+        if isinstance(found, str):
+            return self._parse(found)
+        if isinstance(found, dt.datetime):
+            return found
+        if isinstance(found, int) and not isinstance(found, bool):
+            return millis_to_timestamp(found)
+        raise DataError(f"Field {name} must be a string, a Timestamp or milliseconds, found: {type(found).__name__}")

@@ -1,0 +1,52 @@
+"""TombstoneHandler: drop or refuse records with a null value, as Confluent's transform of that name does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from headrace.api.config import Config, Importance, key
+from headrace.api.errors import DataError
+from headrace.data.batch import Batch
+from headrace_transforms.key_or_value import ListTransformation
+
+_log = logging.getLogger(__name__)
+
+
+class TombstoneHandlerConfig(Config):
+    """Configuration of TombstoneHandler."""
+
+    behavior: str = key(
+        "behavior",
+        default="drop_silent",
+        one_of=("drop_silent", "drop_warn", "fail", "ignore"),
+        case_insensitive=True,
+        doc="What happens to a tombstone (a record whose value is null). drop_silent: it is dropped. drop_warn: it is "
+        "dropped with a warning in the log. fail: it is an error. ignore: it stays unchanged.",
+        importance=Importance.MEDIUM,
+    )
+
+
+class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
+    """Drops, refuses or ignores tombstones. Other records stay unchanged."""
+
+    java_names = ("io.confluent.connect.transforms.TombstoneHandler",)
+
+    def configure(self, config: TombstoneHandlerConfig) -> None:
+        """Store the behavior."""
+        self._behavior = config.behavior.lower()
+
+    def change_batch(self, batch: Any) -> Batch | None:
+        """Return the batch without its tombstones. Raises DataError for a tombstone if the behavior is fail."""
+        if self._behavior == "ignore" or batch.compact is not None:
+            return batch  # type: ignore[no-any-return]
+        values = batch.values
+        if None not in values:
+            return batch  # type: ignore[no-any-return]
+        kept = [index for index, value in enumerate(values) if value is not None]
+        dropped = len(values) - len(kept)
+        if self._behavior == "fail":
+            raise DataError(f"Tombstone record of topic {batch.topic} is not allowed: behavior=fail")
+        if self._behavior == "drop_warn":
+            _log.warning("Dropped %d tombstone record(s) of topic %s", dropped, batch.topic)
+        return batch.take(kept) if kept else None

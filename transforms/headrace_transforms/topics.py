@@ -1,0 +1,16 @@
+"""Changes the topics of a batch's records, for transforms that route records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from headrace.data.batch import Batch
+
+
+def with_topics(batch: Batch, topics: Sequence[str]) -> list[Batch]:
+    """Return the records with these topics, one topic per record, as batches of consecutive records with one topic."""
+    if len(set(topics)) == 1:
+        return [batch.replace(topic=topics[0])]
+    runs = groupby(range(len(topics)), key=topics.__getitem__)
+    return [batch.take(list(indexes)).replace(topic=topic) for topic, indexes in runs]
