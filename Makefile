@@ -10,8 +10,10 @@ DEMO_DIR ?= build/demo
 PYTEST   := $(BIN)/python -m pytest
 # Two tests at a time. `worksteal` balances small tests; `loadfile` keeps a file's tests, and the servers that they share, in one process.
 UNIT     := $(PYTEST) -n 2 --dist worksteal tests/unit tests/property
-PARALLEL := $(PYTEST) -n 2 --dist loadfile tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
-SERIAL   := $(PYTEST) tests/integration tests/fuzz tests/wire
+# CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
+AGAIN    := $(if $(CI),--reruns 1 -rR)
+PARALLEL := $(PYTEST) $(AGAIN) -n 2 --dist loadfile tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
+SERIAL   := $(PYTEST) $(AGAIN) tests/integration tests/fuzz tests/wire
 QUICK    := not jvm and not slow and not prove
 
 .DEFAULT_GOAL := help
@@ -57,7 +59,7 @@ test: $(STAMP) system-packages check test-unit ## run check and all tests except
 	@$(SERIAL) -m "$(QUICK) and serial"
 
 test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
-	@$(PYTEST) -m "(jvm or slow) and not prove"
+	@$(PYTEST) $(AGAIN) -m "(jvm or slow) and not prove"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
 	@$(PYTEST) -m "prove"
