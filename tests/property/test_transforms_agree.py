@@ -33,7 +33,9 @@ ROW = struct(
     optional=True,
 )
 ROW_WITHOUT_DEFAULTS = struct([("a", INT32_SCHEMA), ("b", STRING_SCHEMA), ("ts", INT64_SCHEMA.replace(optional=True))])
-SCHEMAS = (ROW, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, INT64_SCHEMA, None)
+OPTIONAL_ROW = ROW.replace(optional=True)
+ENVELOPE = struct([("before", OPTIONAL_ROW), ("after", OPTIONAL_ROW), ("op", STRING_SCHEMA)], name="t.Envelope")
+SCHEMAS = (ROW, ENVELOPE, STRING_SCHEMA, OPTIONAL_STRING_SCHEMA, INT64_SCHEMA, None)
 
 TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("HoistField", {"field": "f"}),
@@ -52,6 +54,10 @@ TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("MaskField", {"fields": "a,b", "replacement": "7"}),
     ("HeaderFrom", {"fields": "a,b", "headers": "x,y", "operation": "move"}),
     ("Flatten", {}),
+    ("Drop", {"schema.behavior": "retain"}),
+    ("io.confluent.connect.transforms.Filter", {"filter.condition": "$[?(@.a > 1)]", "filter.type": "include"}),
+    ("ExtractTopic", {"field": "$.in.x", "field.format": "JSON_PATH", "skip.missing.or.null": "true"}),
+    ("ExtractTopic", {"field": "c"}),
 ]
 RECORD_TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("ValueToKey", {"fields": "a,in.x", "field.syntax.version": "V2"}),
@@ -60,6 +66,10 @@ RECORD_TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("DropHeaders", {"headers": "h"}),
     ("InsertHeader", {"header": "h", "value.literal": "1"}),
     ("Filter", {}),
+    ("TombstoneHandler", {"behavior": "fail"}),
+    ("TombstoneHandler", {}),
+    ("MessageTimestampRouter", {"message.timestamp.keys": "ts,a"}),
+    ("ExtractNewRecordState", {"add.headers": "op", "delete.tombstone.handling.mode": "rewrite", "add.fields": "op"}),
 ]
 
 COLUMNAR_CASES: list[tuple[str, dict[str, str]]] = [
