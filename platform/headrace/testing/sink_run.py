@@ -198,6 +198,9 @@ class _SinkTaskRun:
             self._carry_out(self._core.on_stop())
         except _Killed:
             return False
+        except Exception:
+            self._call("stop", self._task.stop)  # a worker stops a failed task, too
+            raise
         finally:
             self._chain.close()
         self._call("stop", self._task.stop)

@@ -132,6 +132,22 @@ def test_failed_record_fails_the_task_without_error_tolerance(props: dict[str, s
     assert stored(props) == []
 
 
+def test_failed_task_is_stopped() -> None:
+    stopped = []
+
+    class FailingTask(SinkTask[StoreConfig]):
+        def put(self, records: SinkRecords) -> None:
+            if len(records):
+                raise ConnectError("the store is gone")
+
+        def stop(self) -> None:
+            stopped.append(True)
+
+    with pytest.raises(ConnectError, match="the store is gone"):
+        run_sink(FailingTask, {"path": "unused"}, ["a"])
+    assert stopped == [True]
+
+
 def test_task_that_pauses_partitions_and_waits_receives_all_records(props: dict[str, str]) -> None:
     run_sink(StoreTask, {**props, "mode": "pause"}, range(5), max_poll_records=2)
     assert stored(props) == [0, 1, 2, 3, 4]
