@@ -15,12 +15,18 @@ def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
             from headrace_connectors.jdbc.sqlite import SqliteDialect
 
             return SqliteDialect(url, config)
-        from headrace_connectors.jdbc.postgresql import PostgresqlDialect
+        if url.kind == "postgresql":
+            from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 
-        return PostgresqlDialect(url, config)
+            return PostgresqlDialect(url, config)
     except ModuleNotFoundError as error:
         raise ConfigError(
             "connection.url",
             redact_passwords(config.connection_url),
             f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
         ) from error
+    raise ConfigError(
+        "connection.url",
+        redact_passwords(config.connection_url),
+        f"the source cannot read jdbc:{url.kind} yet, only jdbc:sqlite and jdbc:postgresql",
+    )

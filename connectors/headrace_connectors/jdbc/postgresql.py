@@ -56,10 +56,10 @@ from sqlalchemy.types import (
     UnicodeText,
 )
 
-from headrace.api.config import config_def
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.connections import ConnectionConfig, driver_properties
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Dialect,
@@ -169,6 +169,23 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
+def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
+    """Return an engine for the URL, with the user, password and driver properties of the configuration."""
+    properties = {"connect_timeout": "10", **libpq_options({**url.properties, **driver_properties(config)})}
+    user, secret = properties.pop("user", None), properties.pop("password", None)
+    password = config.connection_password
+    address = sqlalchemy.URL.create(
+        "postgresql+psycopg",
+        username=config.connection_user or user,
+        password=password.value if password else secret,
+        host=url.host,
+        port=url.port,
+        database=url.database or None,
+        query=properties,
+    )
+    return engine_for(address)
+
+
 class PostgresqlDialect(Dialect):
     """Dialect for one PostgreSQL database."""
 
@@ -177,19 +194,7 @@ class PostgresqlDialect(Dialect):
     transient_errors = (psycopg.OperationalError, psycopg.InterfaceError)
 
     def _engine(self) -> Engine:
-        password = self.config.connection_password
-        properties = {"connect_timeout": "10", **libpq_options({**self.url.properties, **self._driver_properties()})}
-        user, secret = properties.pop("user", None), properties.pop("password", None)
-        address = sqlalchemy.URL.create(
-            "postgresql+psycopg",
-            username=self.config.connection_user or user,
-            password=password.value if password else secret,
-            host=self.url.host,
-            port=self.url.port,
-            database=self.url.database or None,
-            query=properties,
-        )
-        engine = engine_for(address)
+        engine = postgresql_engine(self.url, self.config)
         dialect: Any = engine.dialect
         dialect.ischema_names = {**dialect.ischema_names, "xml": UnicodeText}  # SQLAlchemy has no XML type
         run_on_connect(engine, self._prepare)
@@ -206,11 +211,6 @@ class PostgresqlDialect(Dialect):
         quoted = self.quote_table(table)
         bases = dict(inspector.bind.exec_driver_sql(_BASE_TYPES, (quoted,)).fetchall())  # type: ignore[union-attr]
         return [{**item, "type": _base_type(item["type"], bases.get(item["name"], ""))} for item in described]
-
-    def _driver_properties(self) -> dict[str, str]:
-        known = config_def(type(self.config)).keys
-        given = self.config.originals_with_prefix("connection.")
-        return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         if self.config.transaction_isolation_mode != "DEFAULT":

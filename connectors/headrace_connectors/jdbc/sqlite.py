@@ -43,7 +43,7 @@ _BUSY_TIMEOUT_S = 10.0
 _FUNCTION = "headrace_microseconds"
 # The driver raises OperationalError for invalid SQL too. The primary result code distinguishes transient errors.
 _PRIMARY_CODE = 0xFF
-_TRANSIENT_CODES = frozenset(
+TRANSIENT_CODES = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -79,7 +79,7 @@ class SqliteDialect(Dialect):
 
     def is_transient(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        return super().is_transient(error) and code & _PRIMARY_CODE in _TRANSIENT_CODES
+        return super().is_transient(error) and code & _PRIMARY_CODE in TRANSIENT_CODES
 
     def now(self, connection: Connection) -> dt.datetime:
         (text,) = connection.execute("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')").fetchone()

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from headrace.api.errors import ConfigError
 
-SUPPORTED = ("sqlite", "postgresql")
+SUPPORTED = ("sqlite", "postgresql", "mysql", "mariadb")
 
 _NETWORK = re.compile(
     r"//(?P<host>\[[^\]]+\]|[^:/?]*)(?::(?P<port>\d+))?(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?$"
@@ -45,7 +45,7 @@ def parse(url: str) -> JdbcUrl:
         raise ConfigError(
             "connection.url",
             redact_passwords(url),
-            f"jdbc:{kind} is not supported; supported databases are {' and '.join(SUPPORTED)}",
+            f"jdbc:{kind} is not supported; supported databases are {', '.join(SUPPORTED)}",
         )
     return _network_url(url, kind, address)
 

@@ -1,0 +1,140 @@
+"""JdbcSinkConnector, which writes records to tables of an SQL database.
+
+Each `put` is one transaction: its records are durable when it returns, so offsets are committed only afterwards.
+Delivery is at least once. With insert.mode=upsert, a record that is written again changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.api.connector import SinkConnector
+from headrace.api.errors import ConnectError, RecordErrors, RetriableError
+from headrace.api.task import SinkTask
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.jdbc import url
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+
+if TYPE_CHECKING:
+    from headrace_connectors.jdbc.writing.database import Database
+    from headrace_connectors.jdbc.writing.runs import Run
+
+logger = logging.getLogger(__name__)
+
+
+def _database(config: JdbcSinkConfig) -> Database:
+    from headrace_connectors.jdbc.writing.databases import database_for  # this imports SQLAlchemy, which is slow
+
+    return database_for(url.parse(config.connection_url), config)
+
+
+class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
+    """Writes the records of each `put` in one transaction over one connection."""
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+        self._failures = 0
+
+    def start(self, config: JdbcSinkConfig) -> None:
+        """Connect to the database. Raises ConnectError after `connection.attempts` attempts."""
+        from headrace_connectors.jdbc.writing.runs import RunBuilder
+        from headrace_connectors.jdbc.writing.table_cache import TableCache
+
+        self._config = config
+        self._tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
+        self._database = _database(config)
+        self._builder = RunBuilder(self.context.connector_name, config)
+        self._tables = TableCache(self._database, config)
+        for attempt in range(config.connection_attempts):
+            try:
+                self._connection = self._database.connect()
+                return
+            except self._database.driver_error as error:
+                problem = f"Cannot connect to {self._database.address}: {self._database.error_text(error)}"
+                if attempt + 1 == config.connection_attempts or not self._database.is_transient(error):
+                    raise ConnectError(problem) from error
+                logger.warning("%s; the next attempt follows in %d ms", problem, config.connection_backoff_ms)
+            self.context.wait(config.connection_backoff_ms / 1000)
+
+    def put(self, records: SinkRecords) -> None:
+        """Write all records. Raises RetriableError after an error that may be temporary."""
+        if not len(records):
+            return
+        runs, errors = self._builder.build(records)
+        if errors and not self._tolerates_errors:
+            raise errors[min(errors)]
+        try:
+            errors |= self._write(runs, records)
+        except self._database.driver_error as error:
+            self._handle(error)
+        self._failures = 0
+        if errors:
+            raise RecordErrors(errors)
+
+    def _write(self, runs: Sequence[Run], records: SinkRecords) -> dict[int, Exception]:
+        """Write the runs in one transaction; return the errors of records. Raises the driver's exception, DataError."""
+        from headrace_connectors.jdbc.writing.transaction import Writer
+
+        if self._connection is None:
+            self._connection = self._database.connect()
+        writer = Writer(self._database, self._tables, self._connection, records, self._tolerates_errors)
+        try:
+            return writer.write(runs)
+        except Exception:
+            self._roll_back()
+            raise
+
+    def _handle(self, error: Exception) -> None:
+        """Raise RetriableError for an error that may be temporary, at most `max.retries` times in a row."""
+        problem = f"Cannot write to {self._database.address}: {self._database.error_text(error)}"
+        self._tables.clear()
+        if not self._database.is_transient(error):
+            raise ConnectError(problem) from error
+        self._disconnect()
+        self._failures += 1
+        if self._failures > self._config.max_retries:
+            raise ConnectError(f"{problem}; the last of {self._failures} attempts (max.retries)") from error
+        self.context.timeout(self._config.retry_backoff_ms)
+        raise RetriableError(f"{problem}; attempt {self._failures} of {self._config.max_retries + 1}") from error
+
+    def _roll_back(self) -> None:
+        try:
+            self._connection.rollback()
+        except self._database.driver_error as error:
+            logger.debug("Rollback failed, because the connection is lost: %s", error)
+            self._disconnect()
+        self._database.transaction_failed()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            connection.close()
+        except self._database.driver_error as error:
+            logger.debug("A lost connection could not be closed: %s", error)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._disconnect()
+
+
+class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
+    """Starts `tasks.max` tasks, each with a connection of its own."""
+
+    task_class = JdbcSinkTask
+    java_names = ("io.confluent.connect.jdbc.JdbcSinkConnector",)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return the modules of the database's driver, so that all tasks share their memory."""
+        from headrace_connectors.jdbc.writing.databases import modules_for
+
+        return [__name__, *modules_for(props.get("connection.url", ""))]
+
+    def alter_offsets(self, config: JdbcSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Return True for any offsets, because the task stores no offsets in the database."""
+        return True

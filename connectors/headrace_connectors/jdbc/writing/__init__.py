@@ -1,0 +1,1 @@
+"""How the JDBC sink writes: records become rows of tables (pure), and databases receive the rows."""

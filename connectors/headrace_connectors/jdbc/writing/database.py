@@ -1,0 +1,324 @@
+"""`Database`, the base class for code of the JDBC sink that differs between databases.
+
+A database creates and describes tables and writes runs of rows. The task owns the connection and its transactions.
+SQLAlchemy describes tables and quotes identifiers; the driver's cursor executes statements.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any, ClassVar, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import sqlalchemy
+from sqlalchemy.engine import Engine
+
+from headrace.api.errors import ConfigError, DataError
+from headrace.data.logical import DATE_NAME as DATE
+from headrace.data.logical import DECIMAL_NAME as DECIMAL
+from headrace.data.logical import TIME_NAME as TIME
+from headrace.data.logical import TIMESTAMP_NAME as TIMESTAMP
+from headrace.data.schema import Schema, Type
+from headrace_connectors.jdbc.dialects import driver_errors
+from headrace_connectors.jdbc.names import split_name
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.url import JdbcUrl
+from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.runs import Run
+from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
+
+Connection = Any  # the driver's DBAPI connection
+Convert = Callable[[Any], Any] | None
+_PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+
+
+class ExistingTable(NamedTuple):
+    """A table of the database: its quoted name, kind and column names."""
+
+    quoted: str
+    kind: str
+    """``TABLE``, ``PARTITIONED TABLE`` or ``VIEW``."""
+    columns: tuple[str, ...]
+
+    def column(self, name: str) -> str | None:
+        """Return the column with that name, or the only one whose name differs in case; None if there is none."""
+        if name in self.columns:
+            return name
+        similar = [column for column in self.columns if column.lower() == name.lower()]
+        return similar[0] if len(similar) == 1 else None
+
+
+class Target(NamedTuple):
+    """Where a run is written: a table and its columns, in the order of the run's columns, quoted."""
+
+    table: ExistingTable
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that are not in the primary key."""
+        return tuple(name for name in self.names if name not in self.keys)
+
+
+class Database(ABC):
+    """Writes to the database of one JDBC URL."""
+
+    driver_error: type[Exception]
+    """The base class of the driver's exceptions."""
+    marker: str
+    """The driver's placeholder for a parameter."""
+    types: ClassVar[Mapping[Type, str]]
+    """The SQL types of Connect's primitive types."""
+
+    def __init__(self, url: JdbcUrl, config: JdbcSinkConfig) -> None:
+        self.url = url
+        self.config = config
+        self.zone = _zone(config.db_timezone)
+        self.engine = self._engine()
+
+    @abstractmethod
+    def _engine(self) -> Engine: ...
+
+    @abstractmethod
+    def is_transient(self, error: Exception) -> bool:
+        """Whether the same write may succeed later, on a new connection."""
+
+    @abstractmethod
+    def logical_type(self, name: str, schema: Schema) -> str:
+        """Return the SQL type of a logical type (Decimal, Date, Time or Timestamp)."""
+
+    @abstractmethod
+    def upsert_sql(self, target: Target) -> str:
+        """Return the statement that inserts a row or updates the row with the same primary key."""
+
+    @property
+    def address(self) -> str:
+        """The database's address for error messages, without user and password."""
+        return f"{self.url.kind}://{self.url.host}{f':{self.url.port}' if self.url.port else ''}/{self.url.database}"
+
+    def connect(self) -> Connection:
+        """Open a new DBAPI connection. Raises the driver's exception."""
+        with driver_errors():
+            pooled = self.engine.raw_connection()
+        connection = pooled.driver_connection
+        pooled.detach()  # otherwise SQLAlchemy closes the connection when `pooled` is garbage-collected
+        return connection
+
+    def error_text(self, error: Exception) -> str:
+        """Return the database's message, or only the error's class if trim.sensitive.log is true."""
+        return type(error).__name__ if self.config.trim_sensitive_log else " ".join(str(error).split())
+
+    def quote(self, identifier: str) -> str:
+        """Return an identifier as SQL text. Raises DataError for a name that must be quoted if quoting is off."""
+        if self.config.quote_sql_identifiers.lower() == "never":
+            if not _PLAIN_IDENTIFIER.fullmatch(identifier):
+                raise DataError(f"quote.sql.identifiers=never: {identifier!r} is not a plain SQL identifier")
+            return identifier
+        return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
+
+    def quote_table(self, table: str) -> str:
+        """Return a qualified table name as SQL text."""
+        return ".".join(self.quote(part) for part in split_name(table))
+
+    # -- tables
+
+    def find_table(self, table: str) -> ExistingTable | None:
+        """Return the table with that name, or the only one whose name differs in case; None if there is none.
+
+        Raises the driver's exception.
+        """
+        *schemas, name = split_name(table)
+        schema = schemas[-1] if schemas else None
+        with driver_errors(), self.engine.connect() as connection:
+            inspector = sqlalchemy.inspect(connection)
+            tables = dict.fromkeys(inspector.get_table_names(schema=schema), "TABLE")
+            tables |= dict.fromkeys(inspector.get_view_names(schema=schema), "VIEW")
+            if name not in tables:
+                similar = [found for found in tables if found.lower() == name.lower()]
+                if len(similar) != 1:
+                    return None
+                name = similar[0]
+            columns = tuple(item["name"] for item in inspector.get_columns(name, schema=schema))
+            kind = self._kind(connection, name, schema) or tables[name]
+        return ExistingTable(".".join(map(self.quote, (*schemas, name))), kind, columns)
+
+    def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
+        """Return a kind of table that SQLAlchemy's inspector does not distinguish; None if there is none."""
+        return None
+
+    def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
+        """Return the statement that creates a table. Raises DataError if a field has no SQL type."""
+        definitions = [self.column_definition(column) for column in columns]
+        keys = [self.quote(column.name) for column in columns if column.is_key]
+        if keys:
+            definitions.append(f"PRIMARY KEY({', '.join(keys)})")
+        return f"CREATE TABLE {self.quote_table(table)} ({', '.join(definitions)})"
+
+    def add_columns(self, table: ExistingTable, columns: Sequence[Column]) -> list[str]:
+        """Return the statements that add columns to a table."""
+        return [f"ALTER TABLE {table.quoted} ADD COLUMN {self.column_definition(column)}" for column in columns]
+
+    def column_definition(self, column: Column) -> str:
+        """Return a column's definition in CREATE TABLE. Raises DataError if the field has no SQL type."""
+        schema = column.schema
+        definition = f"{self.quote(column.name)} {self.column_type(column)}"
+        if schema.default is not None and not column.is_timestamp:
+            definition += f" DEFAULT {self.literal(schema, schema.default)}"
+        nullable = schema.optional and not column.is_key
+        return definition + (" NULL" if nullable else " NOT NULL")
+
+    def column_type(self, column: Column) -> str:
+        """Return the SQL type of a column. Raises DataError if it has none."""
+        schema = column.schema
+        if column.is_timestamp:
+            return self.logical_type(TIMESTAMP, schema)
+        if schema.name in (DECIMAL, DATE, TIME, TIMESTAMP):
+            return self.logical_type(schema.name, schema)
+        found = self.types.get(schema.type)
+        if found is None:
+            raise DataError(
+                f"field {column.name}: {schema.name or ''} ({schema.type.name}) type doesn't have a mapping to the SQL "
+                f"database column type of {self.url.kind}; remove the field with a transform or fields.whitelist"
+            )
+        return found
+
+    def literal(self, schema: Schema, value: Any) -> str:
+        """Return a default value as SQL text."""
+        convert = self.converter(schema)
+        value = value if convert is None else convert(value)
+        if isinstance(value, bool):
+            return "TRUE" if value else "FALSE"
+        if isinstance(value, (int, float, Decimal)):
+            return str(value)
+        if isinstance(value, bytes):
+            return f"x'{value.hex()}'"
+        return "'" + str(value).replace("'", "''") + "'"
+
+    # -- values
+
+    def converter(self, schema: Schema) -> Convert:
+        """Return a function that converts a value that is not null to the driver's form; None if it is the same."""
+        if schema.name == TIMESTAMP:
+            zone = self.zone
+            return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
+        return None
+
+    def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+        """Return a column's values in the driver's form."""
+        convert = self.converter(column.schema)
+        if column.is_timestamp:
+            read = timestamp_reader(column.name, self.config.timestamp_precision_mode)
+            to_driver = self.converter(_TIMESTAMP)
+            convert = read if to_driver is None else lambda value: to_driver(read(value))
+        if convert is None:
+            return values
+        return [None if value is None else convert(value) for value in values]
+
+    # -- writes
+
+    def write(self, connection: Connection, target: Target, run: Run) -> None:
+        """Write or delete the rows of a run. Raises the driver's exception, or DataError for a value."""
+        values = [self.convert(column, items) for column, items in zip(run.columns, run.values, strict=True)]
+        if run.is_delete:
+            self.delete(connection, target, values)
+        else:
+            mode = self.config.insert_mode.lower()
+            {"insert": self.insert, "upsert": self.upsert, "update": self.update}[mode](connection, target, values)
+
+    def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Insert rows."""
+        self._execute(connection, self.insert_sql(target), list(zip(*values, strict=True)))
+
+    def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Insert rows, or update the rows with the same primary keys."""
+        self._execute(connection, self.upsert_sql(target), list(zip(*values, strict=True)))
+
+    def update(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Update the rows with these primary keys."""
+        if not target.others:
+            return
+        order = [*target.others, *target.keys]
+        columns = [values[target.names.index(name)] for name in order]
+        changes = ", ".join(f"{name}={self.marker}" for name in target.others)
+        sql = f"UPDATE {target.table.quoted} SET {changes} WHERE {self._key_condition(target)}"
+        self._execute(connection, sql, list(zip(*columns, strict=True)))
+
+    def delete(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Delete the rows with these primary keys."""
+        sql = f"DELETE FROM {target.table.quoted} WHERE {self._key_condition(target)}"
+        self._execute(connection, sql, list(zip(*values, strict=True)))
+
+    def _key_condition(self, target: Target) -> str:
+        return " AND ".join(f"{name}={self.marker}" for name in target.keys)
+
+    def insert_sql(self, target: Target) -> str:
+        """Return the statement that inserts one row."""
+        markers = ", ".join([self.marker] * len(target.names))
+        return f"INSERT INTO {target.table.quoted} ({', '.join(target.names)}) VALUES ({markers})"
+
+    def _execute(self, connection: Connection, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.executemany(sql, rows)
+        finally:
+            cursor.close()
+
+    # -- transactions
+
+    def begin(self, connection: Connection) -> None:  # noqa: B027 - most drivers begin transactions implicitly
+        """Begin a transaction."""
+
+    @contextmanager
+    def savepoint(self, connection: Connection) -> Iterator[None]:
+        """Undo what the block has written if it raises an exception."""
+        self.run_statement(connection, "SAVEPOINT headrace")
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, self.driver_error) or not self.is_transient(error):
+                self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace")
+                self.transaction_failed()
+            raise
+        self.run_statement(connection, "RELEASE SAVEPOINT headrace")
+
+    def transaction_failed(self) -> None:  # noqa: B027 - most databases keep nothing between statements
+        """Called after a transaction, or a part of it, was rolled back."""
+
+    def run_statement(self, connection: Connection, sql: str) -> None:
+        """Execute a statement without parameters."""
+        cursor = connection.cursor()
+        try:
+            cursor.execute(sql)
+        finally:
+            cursor.close()
+
+
+_TIMESTAMP = Schema(Type.INT64, name=TIMESTAMP, version=1)
+
+
+def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Return the rows without those whose primary key occurs again later, because one statement writes a row once."""
+    keys = [values[target.names.index(name)] for name in target.keys]
+    last = {key: index for index, key in enumerate(zip(*keys, strict=True))}
+    if len(last) == len(values[0]):
+        return values
+    kept = sorted(last.values())
+    return [[column[index] for index in kept] for column in values]
+
+
+def milliseconds_of_day(value: dt.time) -> int:
+    """Return the time of day in milliseconds."""
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
+
+
+def _zone(name: str) -> dt.tzinfo:
+    try:
+        return dt.UTC if name.upper() in ("UTC", "GMT", "Z") else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError("db.timezone", name, "unknown time zone; set a name such as UTC or Europe/Berlin") from None

@@ -1,0 +1,45 @@
+"""Creates the database for a JDBC URL, and imports only the driver that it needs."""
+
+from __future__ import annotations
+
+from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc import url as urls
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.writing.database import Database
+
+_EXTRAS = {"postgresql": "jdbc-postgres", "mysql": "jdbc-mysql", "mariadb": "jdbc-mysql"}
+
+
+def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
+    """Return the database for `url`. Raises ConfigError if its driver is not installed."""
+    try:
+        if url.kind == "sqlite":
+            from headrace_connectors.jdbc.writing.sqlite import SqliteDatabase
+
+            return SqliteDatabase(url, config)
+        if url.kind in ("mysql", "mariadb"):
+            from headrace_connectors.jdbc.writing.mysql import MysqlDatabase
+
+            return MysqlDatabase(url, config)
+        from headrace_connectors.jdbc.writing.postgresql import PostgresqlDatabase
+
+        return PostgresqlDatabase(url, config)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "connection.url",
+            redact_passwords(config.connection_url),
+            f'needs the Python package {error.name}: pip install "headrace[{_EXTRAS.get(url.kind, "jdbc")}]"',
+        ) from error
+
+
+def modules_for(connection_url: str) -> tuple[str, ...]:
+    """Return the modules that a task for this URL imports, none if the URL is invalid."""
+    try:
+        kind = urls.parse(connection_url).kind
+    except ConfigError:
+        return ()
+    module = "mysql" if kind == "mariadb" else kind
+    package = __package__ or ""
+    names = ("runs", "table_cache", "transaction", module)
+    return (*(f"{package}.{name}" for name in names), f"sqlalchemy.dialects.{module}")

@@ -1,0 +1,104 @@
+"""Writes to MySQL and MariaDB with PyMySQL, which sends many rows with one INSERT."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pymysql
+import sqlalchemy
+from sqlalchemy.engine import Engine
+
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
+from headrace.data.schema import Schema, Type
+from headrace_connectors.jdbc.connections import driver_properties
+from headrace_connectors.jdbc.dialects import engine_for
+from headrace_connectors.jdbc.writing.database import Connection, Database, Target
+from headrace_connectors.jdbc.writing.fields import Column
+
+logger = logging.getLogger(__name__)
+
+_KEY_LENGTH = 255
+# Server errors after which the same write may succeed: missing resources, locks, shutdown, read-only mode.
+_TRANSIENT_CODES = frozenset({1021, 1040, 1041, 1053, 1077, 1114, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213,
+                              1290, 1317, 1836, 1927})  # fmt: skip
+
+
+class MysqlDatabase(Database):
+    """One MySQL or MariaDB database."""
+
+    driver_error = pymysql.MySQLError
+    marker = "%s"
+    types: ClassVar = {
+        Type.INT8: "TINYINT",
+        Type.INT16: "SMALLINT",
+        Type.INT32: "INT",
+        Type.INT64: "BIGINT",
+        Type.FLOAT32: "FLOAT",
+        Type.FLOAT64: "DOUBLE",
+        Type.BOOLEAN: "TINYINT",
+        Type.STRING: "TEXT",
+        Type.BYTES: "VARBINARY(1024)",
+    }
+
+    def _engine(self) -> Engine:
+        properties = {**self.url.properties, **driver_properties(self.config)}
+        user, secret = properties.pop("user", None), properties.pop("password", None)
+        password = self.config.connection_password
+        address = sqlalchemy.URL.create(
+            "mysql+pymysql",
+            username=self.config.connection_user or user,
+            password=password.value if password else secret,
+            host=self.url.host,
+            port=self.url.port,
+            database=self.url.database or None,
+        )
+        return engine_for(address, connect_args=_arguments(properties))
+
+    def is_transient(self, error: Exception) -> bool:
+        """Whether the connection was lost, or the server lacks resources or has conflicting transactions."""
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        return isinstance(error, pymysql.err.InterfaceError) or code in _TRANSIENT_CODES or 2000 <= code < 3000
+
+    def logical_type(self, name: str, schema: Schema) -> str:
+        """Return the SQL type of a logical type."""
+        if name == DECIMAL_NAME:
+            return f"DECIMAL(65,{scale_of(schema)})"
+        return "DATE" if name == DATE_NAME else "TIME(3)" if name == TIME_NAME else "DATETIME(3)"
+
+    def column_type(self, column: Column) -> str:
+        """Return VARCHAR for a string in the primary key, because MySQL has no keys of type TEXT."""
+        found = super().column_type(column)
+        return f"VARCHAR({_KEY_LENGTH})" if column.is_key and found == "TEXT" else found
+
+    def literal(self, schema: Schema, value: Any) -> str:
+        """Return the value as SQL text; MySQL also escapes with backslashes."""
+        return super().literal(schema, value).replace("\\", "\\\\") if isinstance(value, str) else super().literal(
+            schema, value
+        )  # fmt: skip
+
+    def upsert_sql(self, target: Target) -> str:
+        """Return INSERT with ON DUPLICATE KEY UPDATE."""
+        changed = target.others or target.keys[:1]
+        changes = ", ".join(f"{name}=VALUES({name})" for name in changed)
+        return f"{self.insert_sql(target)} ON DUPLICATE KEY UPDATE {changes}"
+
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction."""
+        connection.begin()
+
+
+def _arguments(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Convert properties of MySQL's JDBC driver to arguments of PyMySQL. Skip unknown properties with a warning."""
+    arguments: dict[str, Any] = {"charset": "utf8mb4", "connect_timeout": 10}
+    for name, value in properties.items():
+        if name == "connectTimeout":
+            arguments["connect_timeout"] = max(1, int(value) // 1000)
+        elif name in ("useSSL", "requireSSL") and value.lower() == "true":
+            arguments["ssl"] = {"check_hostname": False}
+        elif name in ("sslCa", "ssl_ca"):
+            arguments["ssl_ca"] = value
+        elif name != "useSSL":
+            logger.warning("Connection property %s is ignored, PyMySQL has no such option", name)
+    return arguments

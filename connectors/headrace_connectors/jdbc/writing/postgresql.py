@@ -1,0 +1,183 @@
+"""Writes to PostgreSQL with psycopg.
+
+Values are sent as text that the server converts to the type of the column, so a STRING can be written to a column of
+type uuid, jsonb or an enumeration. Many rows are sent with COPY: directly for inserts, and through a temporary table
+for upserts and updates.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.engine import Engine
+
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
+from headrace.data.schema import Schema, Type
+from headrace_connectors.jdbc.postgresql import postgresql_engine
+from headrace_connectors.jdbc.writing.database import Connection, Convert, Database, Target, last_of_each_key
+
+_COPY_ROWS = 20
+"""Fewer rows than this are sent with INSERT."""
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_NOT_TRANSIENT = ("54",)
+"""SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
+_KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
+
+
+class PostgresqlDatabase(Database):
+    """One PostgreSQL database."""
+
+    driver_error = psycopg.Error
+    marker = "%s"
+    types: ClassVar = {
+        Type.INT8: "SMALLINT",
+        Type.INT16: "SMALLINT",
+        Type.INT32: "INT",
+        Type.INT64: "BIGINT",
+        Type.FLOAT32: "REAL",
+        Type.FLOAT64: "DOUBLE PRECISION",
+        Type.BOOLEAN: "BOOLEAN",
+        Type.STRING: "TEXT",
+        Type.BYTES: "BYTEA",
+    }
+    _staged: dict[Target, str]
+
+    def _engine(self) -> Engine:
+        return postgresql_engine(self.url, self.config)
+
+    def connect(self) -> Connection:
+        """Open a connection; it has no temporary tables yet."""
+        self._staged = {}
+        return super().connect()
+
+    def is_transient(self, error: Exception) -> bool:
+        """Whether the connection was lost, the server lacks resources, or transactions conflict."""
+        state = getattr(error, "sqlstate", None) or ""
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
+
+    def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
+        quoted = ".".join(
+            self.engine.dialect.identifier_preparer.quote_identifier(part) for part in (schema, name) if part
+        )
+        row = connection.exec_driver_sql(
+            "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = to_regclass(%s)", (quoted,)
+        ).fetchone()
+        return _KINDS.get(row[0]) if row else None
+
+    def logical_type(self, name: str, schema: Schema) -> str:
+        """Return the SQL type of a logical type."""
+        return {DECIMAL_NAME: "DECIMAL", DATE_NAME: "DATE", TIME_NAME: "TIME", TIMESTAMP_NAME: "TIMESTAMP"}[name]
+
+    def column_type(self, column: Any) -> str:
+        """Return also the type of arrays of primitive values."""
+        schema = column.schema
+        if schema.type is Type.ARRAY and schema.value_schema is not None:
+            return super().column_type(column._replace(schema=schema.value_schema)) + "[]"
+        return super().column_type(column)
+
+    def literal(self, schema: Schema, value: Any) -> str:
+        """Return the value's text in quotes; PostgreSQL converts it to the type of the column."""
+        return "'" + str(_text_of(schema, self.zone)(value)).replace("'", "''") + "'"
+
+    def converter(self, schema: Schema) -> Convert:
+        """Convert every value to PostgreSQL's text."""
+        return _text_of(schema, self.zone)
+
+    def upsert_sql(self, target: Target) -> str:
+        """Return INSERT with ON CONFLICT."""
+        return f"{self.insert_sql(target)} {_on_conflict(target)}"
+
+    def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Insert rows, with COPY if there are many."""
+        if len(values[0]) < _COPY_ROWS or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
+            super().insert(connection, target, values)
+        else:
+            _copy(connection, target.table.quoted, target.names, values)
+
+    def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Insert or update rows, through a temporary table if there are many."""
+        if len(values[0]) < _COPY_ROWS:
+            super().upsert(connection, target, values)
+            return
+        stage = self._stage(connection, target, last_of_each_key(target, values))
+        names = ", ".join(target.names)
+        self.run_statement(
+            connection,
+            f"INSERT INTO {target.table.quoted} ({names}) SELECT {names} FROM {stage} {_on_conflict(target)}",
+        )
+        self.run_statement(connection, f"TRUNCATE {stage}")
+
+    def update(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
+        """Update rows, through a temporary table if there are many."""
+        if len(values[0]) < _COPY_ROWS or not target.others:
+            super().update(connection, target, values)
+            return
+        stage = self._stage(connection, target, last_of_each_key(target, values))
+        changes = ", ".join(f"{name}=stage.{name}" for name in target.others)
+        keys = " AND ".join(f"target.{name}=stage.{name}" for name in target.keys)
+        self.run_statement(
+            connection, f"UPDATE {target.table.quoted} AS target SET {changes} FROM {stage} AS stage WHERE {keys}"
+        )
+        self.run_statement(connection, f"TRUNCATE {stage}")
+
+    def _stage(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> str:
+        """Copy rows to a temporary table with the target's columns, and return the table's name."""
+        stage = self._staged.get(target)
+        if stage is None:
+            stage = f"headrace_stage_{len(self._staged)}"
+            self.run_statement(connection, f"DROP TABLE IF EXISTS {stage}")
+            columns = f"SELECT {', '.join(target.names)} FROM {target.table.quoted} LIMIT 0"
+            self.run_statement(connection, f"CREATE TEMPORARY TABLE {stage} AS {columns}")
+            self._staged[target] = stage
+        _copy(connection, stage, target.names, values)
+        return stage
+
+    def transaction_failed(self) -> None:
+        """Forget the temporary tables, which a rollback may have removed."""
+        self._staged = {}
+
+
+def _on_conflict(target: Target) -> str:
+    changes = ", ".join(f"{name}=EXCLUDED.{name}" for name in target.others)
+    return f"ON CONFLICT ({', '.join(target.keys)}) " + (f"DO UPDATE SET {changes}" if changes else "DO NOTHING")
+
+
+def _copy(connection: Connection, table: str, names: tuple[str, ...], values: list[Sequence[Any]]) -> None:
+    columns = [["\\N" if value is None else value.translate(_ESCAPES) for value in column] for column in values]
+    data = "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
+        copy.write(data)
+
+
+def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
+    """Return a function that formats a value that is not null as PostgreSQL's text."""
+    if schema.name == TIMESTAMP_NAME:
+        # The offset makes the text correct for columns with and without a time zone.
+        return lambda instant: instant.astimezone(zone).isoformat(" ")
+    if schema.name == DECIMAL_NAME:
+        return str
+    if schema.type is Type.ARRAY and schema.value_schema is not None:
+        item = _text_of(schema.value_schema, zone)
+        return lambda items: "{" + ",".join("NULL" if each is None else _array_item(item(each)) for each in items) + "}"
+    if schema.type is Type.BOOLEAN:
+        return lambda value: "t" if value else "f"
+    if schema.type in (Type.FLOAT32, Type.FLOAT64):
+        return _float_text
+    if schema.type is Type.BYTES:
+        return lambda value: "\\x" + bytes(value).hex()
+    return str
+
+
+def _float_text(value: float) -> str:
+    text = repr(value)
+    return text if math.isfinite(value) else text.replace("inf", "Infinity").replace("nan", "NaN")
+
+
+def _array_item(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

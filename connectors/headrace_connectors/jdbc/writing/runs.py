@@ -1,0 +1,128 @@
+"""Groups the records of one `put` into runs: consecutive rows of one table with the same columns. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from headrace.api.errors import DataError
+from headrace.data.batch import SinkBatch
+from headrace.data.schema import Schema, Type
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.writing.fields import Column, ColumnPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows to write, or keys of rows to delete, in the order of their records."""
+
+    table: str
+    columns: tuple[Column, ...]
+    values: list[Sequence[Any]]
+    """One sequence of values for each column."""
+    indexes: Sequence[int]
+    """The index of each row's record in the `put`."""
+    is_delete: bool = False
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    def part(self, start: int, end: int) -> Run:
+        """Return the rows from `start` to before `end`."""
+        values = [column[start:end] for column in self.values]
+        return Run(self.table, self.columns, values, self.indexes[start:end], self.is_delete)
+
+
+class RunBuilder:
+    """Converts records to runs."""
+
+    def __init__(self, name: str, config: JdbcSinkConfig) -> None:
+        self._name = name
+        self._config = config
+        self._planner = ColumnPlanner(config)
+        self._mode = config.pk_mode.lower()
+
+    def build(self, records: SinkRecords) -> tuple[list[Run], dict[int, Exception]]:
+        """Return the runs in the order of their records, and the errors of records that cannot become rows."""
+        runs: list[Run] = []
+        errors: dict[int, Exception] = {}
+        start = 0
+        for batch in records.batches:
+            for offset, part in _uniform_parts(batch):
+                indexes = range(start + offset, start + offset + len(part))
+                try:
+                    self._check(part)
+                    runs += self._runs(part, indexes)
+                except DataError as error:
+                    errors.update(dict.fromkeys(indexes, error))
+            start += len(batch)
+        return runs, errors
+
+    def _runs(self, batch: SinkBatch, indexes: range) -> Iterator[Run]:
+        table = self._config.table_name_format.replace("${topic}", batch.topic)
+        is_delete = batch.values[0] is None
+        plan = self._planner.plan(table, batch.key_schema, None if is_delete else batch.value_schema)
+        values = [read(batch) for read in plan.read]
+        size = self._config.batch_size
+        for first in range(0, len(batch), size):
+            part = [column[first : first + size] for column in values]
+            yield Run(table, plan.columns, part, indexes[first : first + size], is_delete)
+
+    def _check(self, batch: SinkBatch) -> None:
+        """Raise DataError if the configuration does not allow records like those in `batch`."""
+        is_tombstone = batch.values[0] is None
+        if is_tombstone and not self._config.delete_enabled:
+            raise self._rejected(batch, "a non-null Struct value and non-null Struct schema", "value")
+        schema = batch.value_schema
+        if not is_tombstone and (schema is None or schema.type not in (Type.STRUCT, Type.STRING)):
+            raise self._rejected(batch, "a non-null Struct value and non-null Struct schema", "value")
+        if self._mode == "record_key" and (batch.keys is None or batch.keys[0] is None or batch.key_schema is None):
+            raise self._rejected(batch, "a non-null key and non-null Struct or primitive key schema", "key")
+
+    def _rejected(self, batch: SinkBatch, required: str, side: str) -> DataError:
+        schema = batch.value_schema if side == "value" else batch.key_schema
+        items = batch.values if side == "value" else batch.keys
+        found = _class_name(items[0] if items else None, schema)
+        timestamp = batch.timestamp_list()[0]
+        deletes = str(self._config.delete_enabled).lower()
+        hint = ""
+        if side == "value" and found == "HashMap":
+            hint = "; JSON needs the schema in each record: set value.converter.schemas.enable=true"
+        return DataError(
+            f"Sink connector '{self._name}' is configured with 'delete.enabled={deletes}'"
+            f" and 'pk.mode={self._mode}' and therefore requires records with {required}, but found record at "
+            f"(topic='{batch.original_topic}',partition={batch.original_partition},offset={batch.original_offsets[0]},"
+            f"timestamp={timestamp}) with a {found} {side} and {_schema_name(schema)} {side} schema{hint}."
+        )
+
+
+def _class_name(value: Any, schema: Schema | None) -> str:
+    if value is None:
+        return "null"
+    if schema is not None and schema.type is Type.STRUCT:
+        return "Struct"
+    names: dict[type, str] = {dict: "HashMap", list: "ArrayList", str: "String", int: "Long", float: "Double"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _schema_name(schema: Schema | None) -> str:
+    return "null" if schema is None else schema.type.value
+
+
+def _uniform_parts(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
+    """Yield parts of the batch in which all values, and all keys, are null or not null; with their first index."""
+    keys = batch.keys if batch.keys is not None and None in batch.keys else None
+    values = batch.values if batch.compact is None and None in batch.values else None
+    if keys is None and values is None:
+        yield 0, batch
+        return
+
+    def kind(index: int) -> tuple[bool, bool]:
+        return keys is not None and keys[index] is None, values is not None and values[index] is None
+
+    for _, run in groupby(range(len(batch)), key=kind):
+        indexes = list(run)
+        yield indexes[0], batch.take(indexes)

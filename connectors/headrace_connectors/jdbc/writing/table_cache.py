@@ -1,0 +1,99 @@
+"""Finds the tables of runs, and creates or extends them if auto.create or auto.evolve allow it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from headrace.api.errors import DataError
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
+from headrace_connectors.jdbc.writing.fields import Column
+from headrace_connectors.jdbc.writing.runs import Run
+
+logger = logging.getLogger(__name__)
+
+
+class TableCache:
+    """The tables that the task has found. Other tasks may create or extend tables at the same time."""
+
+    def __init__(self, database: Database, config: JdbcSinkConfig) -> None:
+        self._database = database
+        self._config = config
+        self._types = {kind.strip().upper() for kind in config.table_types} | {"PARTITIONED TABLE", "FOREIGN TABLE"}
+        self._tables: dict[str, ExistingTable] = {}
+        self._targets: dict[tuple[str, tuple[Column, ...]], Target] = {}
+
+    def clear(self) -> None:
+        """Forget all tables, because an error may mean that a table has changed."""
+        self._tables.clear()
+        self._targets.clear()
+
+    def target(self, connection: Connection, run: Run) -> Target:
+        """Return where to write a run; no transaction may be open.
+
+        Raises DataError if the table or a column is missing and may not be created, and the driver's exception if the
+        database fails.
+        """
+        found = self._targets.get((run.table, run.columns))
+        if found is None:
+            found = self._targets[run.table, run.columns] = self._find(connection, run)
+        return found
+
+    def _find(self, connection: Connection, run: Run) -> Target:
+        table = self._tables.get(run.table) or self._database.find_table(run.table)
+        if table is None:
+            table = self._create(connection, run)
+        if table.kind not in self._types:
+            raise DataError(f"{run.table} is a {table.kind}, but table.types is {','.join(self._config.table_types)}")
+        missing = [column for column in run.columns if table.column(column.name) is None]
+        if missing:
+            table = self._add_columns(connection, run, table, missing)
+        self._tables[run.table] = table
+        names = tuple(self._database.quote(table.column(column.name) or column.name) for column in run.columns)
+        keys = tuple(name for name, column in zip(names, run.columns, strict=True) if column.is_key)
+        return Target(table, names, keys)
+
+    def _create(self, connection: Connection, run: Run) -> ExistingTable:
+        if not self._config.auto_create or run.is_delete:
+            raise DataError(f"Table {run.table} is missing and auto-creation is disabled (auto.create=false)")
+        statement = self._database.create_table(connection, run.table, run.columns)
+        problem = self._run_ddl(connection, run.table, [statement])
+        table = self._database.find_table(run.table)
+        if table is None:
+            raise DataError(f"Cannot create table {run.table}: {problem} ({statement})")
+        return table
+
+    def _add_columns(
+        self, connection: Connection, run: Run, table: ExistingTable, missing: Sequence[Column]
+    ) -> ExistingTable:
+        names = ", ".join(column.name for column in missing)
+        if not self._config.auto_evolve or table.kind == "VIEW":
+            raise DataError(
+                f"Table {run.table} is missing fields ({names}) and auto-evolution is disabled (auto.evolve=false)"
+            )
+        required = [column.name for column in missing if not column.schema.optional and column.schema.default is None]
+        if required:
+            raise DataError(
+                f"Cannot ALTER {run.table} to add missing fields {', '.join(required)}, as the fields are not optional "
+                "and do not have default values"
+            )
+        problem = self._run_ddl(connection, run.table, self._database.add_columns(table, missing))
+        found = self._database.find_table(run.table)
+        if found is None or any(found.column(column.name) is None for column in missing):
+            raise DataError(f"Cannot add the columns {names} to table {run.table}: {problem}")
+        return found
+
+    def _run_ddl(self, connection: Connection, table: str, statements: Sequence[str]) -> str:
+        """Run statements, and return the database's message if one fails; another task may have run them before."""
+        try:
+            for statement in statements:
+                logger.info("Table %s: %s", table, statement)
+                self._database.run_statement(connection, statement)
+            connection.commit()
+            return "the database reported no error"
+        except self._database.driver_error as error:
+            connection.rollback()
+            if self._database.is_transient(error):
+                raise
+            return self._database.error_text(error)

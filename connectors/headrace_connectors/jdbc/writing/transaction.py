@@ -1,0 +1,81 @@
+"""Writes runs in one transaction, and finds the records that the database rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.api.errors import DataError
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.jdbc.writing.database import Connection, Database, Target
+from headrace_connectors.jdbc.writing.runs import Run
+from headrace_connectors.jdbc.writing.table_cache import TableCache
+
+
+class Writer:
+    """Writes the records of one `put`."""
+
+    def __init__(
+        self,
+        database: Database,
+        tables: TableCache,
+        connection: Connection,
+        records: SinkRecords,
+        tolerates_errors: bool,
+    ) -> None:
+        self._database = database
+        self._tables = tables
+        self._connection = connection
+        self._records = records
+        self._tolerates_errors = tolerates_errors
+        self._errors: dict[int, Exception] = {}
+
+    def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
+        """Write the runs and commit; return the errors of rejected records by index.
+
+        If errors are not tolerated, raises the first one instead, and the caller must roll back. Raises the driver's
+        exception for an error that may be temporary.
+        """
+        targets = [(run, target) for run in runs if (target := self._target(run)) is not None]
+        self._database.begin(self._connection)
+        for run, target in targets:
+            self._write_run(run, target)
+        self._connection.commit()
+        return self._errors
+
+    def _target(self, run: Run) -> Target | None:
+        try:
+            return self._tables.target(self._connection, run)
+        except DataError as error:
+            if not self._tolerates_errors:
+                raise
+            self._errors.update(dict.fromkeys(run.indexes, error))
+            return None
+
+    def _write_run(self, run: Run, target: Target) -> None:
+        """Write the rows of a run; if the database rejects them, write each half, until the bad rows are found."""
+        try:
+            with self._database.savepoint(self._connection):
+                self._database.write(self._connection, target, run)
+        except (DataError, self._database.driver_error) as error:
+            if not isinstance(error, DataError) and self._database.is_transient(error):
+                raise
+            if len(run) == 1:
+                self._reject(run, target, error)
+                return
+            middle = len(run) // 2
+            self._write_run(run.part(0, middle), target)
+            self._write_run(run.part(middle, len(run)), target)
+
+    def _reject(self, run: Run, target: Target, cause: Exception) -> None:
+        index = run.indexes[0]
+        record = self._records[index]
+        fields = ", ".join(f"{column.name} {column.schema.name or column.schema.type.name}" for column in run.columns)
+        text = str(cause) if isinstance(cause, DataError) else self._database.error_text(cause)
+        error = DataError(
+            f"{self._database.address} rejects record {record.original_topic}-{record.original_partition}@"
+            f"{record.original_offset} for table {target.table.quoted}: {text} (fields: {fields})"
+        )
+        error.__cause__ = cause
+        if not self._tolerates_errors:
+            raise error
+        self._errors[index] = error

@@ -1,0 +1,251 @@
+"""Tests of the JDBC sink with a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.api.errors import ConnectError, DataError
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    array,
+    struct,
+)
+from support import postgres
+from support.jdbc_sink import item, put, record, tombstone
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(postgres.unavailable_reason()), reason=postgres.unavailable_reason() or ""),
+]
+
+MANY = 60
+"""More rows than the sink sends with INSERT."""
+
+Database = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Postgres]:
+    with postgres.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: postgres.Postgres) -> Iterator[Database]:
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA public CASCADE; DROP SCHEMA IF EXISTS other CASCADE; CREATE SCHEMA public")
+
+
+@pytest.fixture
+def url(server: postgres.Postgres) -> str:
+    return f"{server.jdbc_url}?user={server.user}"
+
+
+def query(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    return database.execute(sql).fetchall()  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+class TestInsertModes:
+    def test_rows_are_inserted_into_a_new_table(self, url: str, database: Database, count: int) -> None:
+        put(url, [item(number, "tab\t\\N\nline\r", 0.5) for number in range(count)])
+        found = query(database, "SELECT id, name, price FROM items ORDER BY id")
+        assert found == [(number, "tab\t\\N\nline\r", 0.5) for number in range(count)]
+
+    def test_upsert_writes_the_last_value_of_each_key(self, url: str, database: Database, count: int) -> None:
+        props = {"insert__mode": "upsert", "pk__mode": "record_key"}
+        put(url, [item(number) for number in range(count)], **props)
+        later = [item(1, "a", offset=0), *(item(number, "b", offset=number + 1) for number in range(count))]
+        put(url, [*later, item(2, "c", offset=count + 1)], **props)
+        names = dict(query(database, "SELECT id, name FROM items"))
+        assert names == dict.fromkeys(range(count), "b") | {2: "c"}
+
+    def test_update_changes_only_existing_rows(self, url: str, database: Database, count: int) -> None:
+        props = {"pk__mode": "record_key"}
+        put(url, [item(number) for number in range(count)], **props)
+        put(url, [item(number, "new") for number in range(1, count + 1)], insert__mode="update", **props)
+        assert query(database, "SELECT count(*), count(*) FILTER (WHERE name = 'new') FROM items") == [
+            (count, count - 1)
+        ]
+
+    def test_tombstones_delete_rows(self, url: str, database: Database, count: int) -> None:
+        props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
+        records = [
+            *(item(number) for number in range(count)),
+            *(tombstone(number, count + number) for number in range(2)),
+        ]
+        put(url, records, **props)
+        assert query(database, "SELECT count(*), min(id) FROM items") == [(count - 2, 2)]
+
+    def test_rejected_records_are_reported_and_the_others_are_written(
+        self, url: str, database: Database, count: int
+    ) -> None:
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(5), price float8 CHECK (price > 0))")
+        records = [item(number, price=1.0) for number in range(count)]
+        records[1] = item(1, "much too long", 1.0)
+        records[2] = item(2, price=-1.0)
+        run = put(url, records, errors__tolerance="all", insert__mode="upsert", pk__mode="record_key")
+        assert [found.offset for found, _ in run.reported] == [1, 2]
+        texts = [str(error) for _, error in run.reported]
+        assert "value too long for type character varying(5)" in texts[0]
+        assert "items_price_check" in texts[1]
+        assert query(database, "SELECT count(*) FROM items") == [(count - 2,)]
+
+    def test_first_rejected_record_fails_the_task_and_nothing_is_written(
+        self, url: str, database: Database, count: int
+    ) -> None:
+        database.execute("CREATE TABLE items (id int, name text, price float8 CHECK (price > 0))")
+        with pytest.raises(DataError, match=r"rejects record items-0@2 for table .items."):
+            put(url, [item(number, price=-1.0 if number == 2 else 1.0) for number in range(count)])
+        assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+
+def test_every_type_is_stored_exactly(url: str, database: Database) -> None:
+    schema = struct(
+        [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT64_SCHEMA), ("b", BOOLEAN_SCHEMA),
+         ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(20)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
+         ("ts", TIMESTAMP_SCHEMA), ("o", OPTIONAL_STRING_SCHEMA), ("list", array(STRING_SCHEMA)),
+         ("numbers", array(INT32_SCHEMA))],
+    )  # fmt: skip
+    row = {"i8": -128, "i64": -(2**63), "f": 0.1, "b": True, "bytes": b"\x00\xff\t", "o": None,
+           "dec": Decimal("123456789012345678901234567890.12345678901234567890"), "d": dt.date(1, 2, 3),
+           "t": dt.time(23, 59, 59, 999000), "ts": dt.datetime(2026, 7, 1, 12, 0, 0, 5000, tzinfo=dt.UTC),
+           "list": ['a "quoted" \\ item', "NULL", "", "a,b"], "numbers": [1, 2]}  # fmt: skip
+    for count in (1, MANY):
+        put(url, [record(number, row, schema) for number in range(count)])
+    names = ", ".join(f'"{name}"' for name in row)
+    stored = tuple({**row, "ts": dt.datetime(2026, 7, 1, 12, 0, 0, 5000)}.values())
+    assert set(map(repr, query(database, f"SELECT {names} FROM items"))) == {repr(stored)}
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_special_numbers_are_stored(url: str, database: Database, value: float) -> None:
+    put(url, [item(1, price=value)])
+    assert repr(query(database, "SELECT price FROM items")) == repr([(value,)])
+
+
+def test_timestamps_use_the_time_zone_of_the_configuration(url: str, database: Database) -> None:
+    database.execute("CREATE TABLE items (local timestamp, zoned timestamptz)")
+    schema = struct([("local", TIMESTAMP_SCHEMA), ("zoned", TIMESTAMP_SCHEMA)])
+    instant = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
+    put(url, [record(0, {"local": instant, "zoned": instant}, schema)], db__timezone="Europe/Berlin")
+    ((local, zoned),) = query(database, "SELECT local, zoned FROM items")
+    assert local == dt.datetime(2026, 7, 1, 14)
+    assert zoned == instant
+
+
+def test_strings_are_converted_to_the_type_of_the_column(url: str, database: Database) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
+    database.execute("CREATE TABLE items (doc jsonb, uid uuid, feeling mood)")
+    schema = struct([("doc", STRING_SCHEMA), ("uid", STRING_SCHEMA), ("feeling", STRING_SCHEMA)])
+    row = {"doc": '{"a": "\\n"}', "uid": "00000000-0000-0000-0000-000000000001", "feeling": "glad"}
+    for count in (1, MANY):
+        put(url, [record(number, row, schema) for number in range(count)])
+    assert query(database, "SELECT DISTINCT doc->>'a', uid::text, feeling::text FROM items") == [
+        ("\n", row["uid"], "glad")
+    ]
+
+
+def test_tables_of_a_schema_are_created_and_extended(url: str, database: Database) -> None:
+    database.execute("CREATE SCHEMA other")
+    put(url, [item(1)], table__name__format="other.${topic}", fields__whitelist="id")
+    put(url, [item(2)], table__name__format="other.${topic}", auto__evolve="true")
+    assert query(database, "SELECT id, name FROM other.items ORDER BY id") == [(1, None), (2, "n2")]
+
+
+def test_partitioned_tables_and_views_are_written(url: str, database: Database) -> None:
+    database.execute("CREATE TABLE items (id int, name text, price float8) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE items_all PARTITION OF items DEFAULT")
+    put(url, [item(number) for number in range(MANY)])
+    database.execute("CREATE VIEW seen AS SELECT * FROM items")
+    put(url, [item(number) for number in range(MANY)], table__name__format="seen", table__types="TABLE,VIEW")
+    assert query(database, "SELECT count(*) FROM items") == [(2 * MANY,)]
+
+
+def test_tasks_that_create_the_same_table_at_the_same_time_succeed(url: str, database: Database) -> None:
+    failures: list[Exception] = []
+
+    def task(number: int) -> None:
+        try:
+            put(url, [record(offset, {"id": offset}, topic="shared") for offset in range(number, number + 5)])
+        except Exception as error:  # noqa: BLE001 - the test reports any exception of a thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=task, args=(10 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert query(database, "SELECT count(*) FROM shared") == [(20,)]
+
+
+def test_conflicting_transactions_are_retried(url: str, database: Database) -> None:
+    put(url, [item(1)], pk__mode="record_key")
+    database.execute("CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                     "IF nextval('attempts') < 3 THEN RAISE SQLSTATE '40P01' USING MESSAGE = 'deadlock'; END IF; "
+                     "RETURN NEW; END $$; CREATE SEQUENCE attempts; "
+                     "CREATE TRIGGER t BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION fail_once()")  # fmt: skip
+    put(url, [item(2)], insert__mode="upsert", pk__mode="record_key")
+    assert query(database, "SELECT id FROM items ORDER BY id") == [(1,), (2,)]
+    assert query(database, "SELECT last_value FROM attempts") == [(3,)]
+
+
+def test_lost_connection_is_replaced(url: str, database: Database) -> None:
+    put(url, [item(1)])
+    database.execute("CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                     "IF nextval('attempts') < 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
+                     "RETURN NEW; END $$; CREATE SEQUENCE attempts; "
+                     "CREATE TRIGGER t BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION die_once()")  # fmt: skip
+    put(url, [item(number) for number in range(2, MANY)])
+    assert query(database, "SELECT count(*) FROM items") == [(MANY - 1,)]
+
+
+def test_table_that_is_dropped_while_the_task_runs_is_created_again(url: str, database: Database) -> None:
+    put(url, [item(1)])
+    database.execute("DROP TABLE items")
+    put(url, [item(2)])
+    assert query(database, "SELECT id FROM items") == [(2,)]
+
+
+def test_denied_access_names_the_database(url: str, database: Database) -> None:
+    database.execute("CREATE ROLE reader LOGIN; CREATE TABLE items (id int, name text, price float8)")
+    as_reader = url.replace("user=postgres", "user=reader")
+    try:
+        with pytest.raises(DataError, match="Cannot create table items: no schema has been selected"):
+            put(as_reader, [item(1)])
+        database.execute("GRANT USAGE ON SCHEMA public TO reader")
+        with pytest.raises(DataError, match="permission denied for table items"):
+            put(as_reader, [item(1)])
+    finally:
+        database.execute("REVOKE USAGE ON SCHEMA public FROM reader; DROP ROLE reader")
+
+
+def test_unreachable_server_names_its_address() -> None:
+    with pytest.raises(ConnectError, match=r"Cannot connect to postgresql://127\.0\.0\.1:1/shop"):
+        put("jdbc:postgresql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
+
+
+def test_strings_with_zero_characters_are_rejected_alone(url: str, database: Database) -> None:
+    records = [item(number) for number in range(MANY)]
+    records[7] = item(7, "a\x00b")
+    run = put(url, records, errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [7]
+    assert query(database, "SELECT count(*) FROM items") == [(MANY - 1,)]

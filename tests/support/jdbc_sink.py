@@ -1,0 +1,63 @@
+"""Runs the JDBC sink in memory, with records of one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.data.records import SinkRecord
+from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, Schema, struct
+from headrace.data.struct import Struct
+from headrace.testing import SinkRun, run_sink
+from headrace_connectors.jdbc.sink import JdbcSinkConnector
+
+KEY = struct([("id", INT32_SCHEMA)])
+ROW = struct(
+    [("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA), ("price", FLOAT64_SCHEMA.replace(optional=True))],
+    name="row",
+)
+
+
+def record(
+    offset: int,
+    value: dict[str, Any] | None,
+    schema: Schema = ROW,
+    *,
+    key: Any = None,
+    topic: str = "items",
+    **more: Any,
+) -> SinkRecord:
+    """Return a record with a struct value (None: a tombstone), and a struct key if `key` is a dict."""
+    key_schema = KEY if isinstance(key, dict) else more.pop("key_schema", None)
+    return SinkRecord(
+        topic=topic,
+        partition=0,
+        offset=offset,
+        key_schema=key_schema,
+        key=Struct(KEY, key) if isinstance(key, dict) else key,
+        value_schema=None if value is None else schema,
+        value=None if value is None else Struct(schema, value),
+        **more,
+    )
+
+
+def item(number: int, name: str | None = None, price: float | None = None, offset: int | None = None) -> SinkRecord:
+    """Return a record of ROW whose key is its id."""
+    return record(
+        number if offset is None else offset,
+        {"id": number, "name": name or f"n{number}", "price": price},
+        key={"id": number},
+    )
+
+
+def tombstone(number: int, offset: int) -> SinkRecord:
+    """Return a tombstone of a row."""
+    return record(offset, None, key={"id": number})
+
+
+def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
+    """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task."""
+    settings = {"connection.url": url, "auto.create": "true", "connection.backoff.ms": "0", "retry.backoff.ms": "0"}
+    return run_sink(
+        JdbcSinkConnector, settings | {key.replace("__", "."): value for key, value in props.items()}, records
+    )

@@ -1,0 +1,301 @@
+"""Tests of the JDBC sink with SQLite."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import ConfigErrors, ConnectError, DataError
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.records import SinkRecord
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT32_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    map_of,
+    struct,
+)
+from headrace.testing.conformance import SinkConformance
+from headrace_connectors.jdbc.sink import JdbcSinkConnector
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from support.jdbc_sink import ROW, item, put, record, tombstone
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def url(database: Path) -> str:
+    return f"jdbc:sqlite:{database}"
+
+
+def query(database: Path, sql: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(database)
+    try:
+        with connection:
+            return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+class TestJdbcSink(SinkConformance):
+    plugin = JdbcSinkConnector
+
+    def config(self) -> dict[str, str]:
+        return {
+            "connection.url": f"jdbc:sqlite:{self.directory / 'conformance.db'}",
+            "auto.create": "true",
+            "pk.mode": "kafka",
+            "insert.mode": "upsert",
+            "table.name.format": "items",
+        }
+
+    is_exactly_once = True
+
+    def values(self) -> Sequence[Any]:
+        return [item(number).value for number in range(8)]
+
+    def records(self, topic: str = "test", partitions: int = 1) -> list[SinkRecord]:
+        return [found.replace(value_schema=ROW) for found in super().records(topic, partitions)]
+
+    def stored(self) -> Sequence[Any]:
+        path = self.directory / "conformance.db"
+        tables = query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") if path.exists() else []
+        return query(path, "SELECT * FROM items") if tables else []
+
+
+class TestInsertModes:
+    def test_rows_are_inserted_into_a_new_table(self, url: str, database: Path) -> None:
+        run = put(url, [item(1), item(2, price=2.5)])
+        assert query(database, "SELECT * FROM items") == [(1, "n1", None), (2, "n2", 2.5)]
+        assert run.committed == {("items", 0): 3}
+
+    def test_upsert_updates_rows_and_keeps_other_columns(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, price REAL, note TEXT)")
+        query(database, "INSERT INTO items VALUES (1, 'old', 1.0, 'kept')")
+        put(url, [item(1, "new"), item(2), item(2, "newer", offset=3)], insert__mode="UPSERT", pk__mode="record_key")
+        assert query(database, "SELECT * FROM items") == [(1, "new", None, "kept"), (2, "newer", None, None)]
+
+    def test_update_changes_only_existing_rows(self, url: str, database: Path) -> None:
+        put(url, [item(1), item(2)], pk__mode="record_value", pk__fields="id")
+        put(url, [item(1, "new"), item(3)], insert__mode="update", pk__mode="record_value", pk__fields="id")
+        assert query(database, "SELECT id, name FROM items") == [(1, "new"), (2, "n2")]
+
+    def test_tombstones_delete_rows_in_order(self, url: str, database: Path) -> None:
+        records = [item(1), item(2), tombstone(1, 3), item(3, offset=4), tombstone(3, 5), item(3, "again", offset=6)]
+        put(url, records, insert__mode="upsert", pk__mode="record_key", delete__enabled="true")
+        assert query(database, "SELECT id, name FROM items ORDER BY id") == [(2, "n2"), (3, "again")]
+
+    def test_upsert_of_key_columns_only_keeps_existing_rows(self, url: str, database: Path) -> None:
+        only_key = struct([("id", INT32_SCHEMA)])
+        put(url, [record(0, {"id": 1}, only_key), record(1, {"id": 1}, only_key)],
+            insert__mode="upsert", pk__mode="record_value")  # fmt: skip
+        assert query(database, "SELECT * FROM items") == [(1,)]
+
+
+class TestPrimaryKeys:
+    def test_kafka_coordinates_are_the_key(self, url: str, database: Path) -> None:
+        put(url, [item(1), item(2)], pk__mode="kafka", fields__whitelist="name")
+        assert query(database, "SELECT * FROM items") == [("items", 0, 1, "n1"), ("items", 0, 2, "n2")]
+        names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
+        assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
+
+    def test_primitive_key_needs_one_column(self, url: str, database: Path) -> None:
+        keyed = record(1, {"id": 1}, ROW, key="k", key_schema=STRING_SCHEMA)
+        put(url, [keyed], pk__mode="record_key", pk__fields="code", fields__whitelist="id")
+        assert query(database, "SELECT * FROM items") == [("k", 1)]
+        with pytest.raises(DataError, match="Need exactly one PK column"):
+            put(url, [keyed], pk__mode="record_key")
+
+    @pytest.mark.parametrize(
+        ("props", "message"),
+        [
+            ({"pk__mode": "record_key", "pk__fields": "nope"}, "RECORD_KEY with configured PK fields [nope]"),
+            ({"pk__mode": "record_value", "pk__fields": "nope"}, "does not contain field: nope"),
+        ],
+    )
+    def test_missing_key_field_is_an_error(self, url: str, props: dict[str, str], message: str) -> None:
+        with pytest.raises(DataError) as error:
+            put(url, [item(1)], **props)
+        assert message in str(error.value)
+
+    def test_record_without_a_key_is_an_error(self, url: str) -> None:
+        with pytest.raises(DataError, match="requires records with a non-null key"):
+            put(url, [record(1, {"id": 1})], pk__mode="record_key")
+
+
+class TestTypes:
+    def test_every_type_has_a_column_type(self, url: str, database: Path) -> None:
+        schema = struct(
+            [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT32_SCHEMA), ("b", BOOLEAN_SCHEMA),
+             ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(2)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
+             ("ts", TIMESTAMP_SCHEMA), ("o", OPTIONAL_STRING_SCHEMA)],
+        )  # fmt: skip
+        row = {"i8": 1, "i64": 2**40, "f": 0.5, "b": True, "bytes": b"\x00\x01", "dec": Decimal("1.50"),
+               "d": dt.date(1970, 1, 2), "t": dt.time(0, 0, 1), "ts": dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC),
+               "o": None}  # fmt: skip
+        put(url, [record(0, row, schema)])
+        assert query(database, "SELECT * FROM items") == [
+            (1, 2**40, 0.5, 1, b"\x00\x01", 1.5, 86_400_000, 1000, 2000, None)
+        ]
+
+    def test_field_without_a_column_type_is_named(self, url: str) -> None:
+        schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
+        with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):
+            put(url, [record(0, {"tags": {}}, schema)])
+
+    def test_strings_with_a_schema_are_written_to_one_column(self, url: str, database: Path) -> None:
+        text = SinkRecord(topic="items", partition=0, offset=0, value="hello", value_schema=STRING_SCHEMA)
+        put(url, [text], string__output__value__column__name="line")
+        assert query(database, "SELECT line FROM items") == [("hello",)]
+
+    def test_listed_fields_are_written_as_timestamps(self, url: str, database: Path) -> None:
+        schema = struct([("a", INT64_SCHEMA), ("b", STRING_SCHEMA), ("c", STRING_SCHEMA)])
+        row = {"a": 1_000_000_000_000, "b": "2000000000", "c": "1970-01-01T00:00:03.123456789"}
+        put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
+        assert query(database, "SELECT * FROM items") == [(1_000_000, 2000, 3123)]
+
+    def test_null_is_replaced_with_the_default(self, url: str, database: Path) -> None:
+        schema = struct([("id", INT32_SCHEMA), ("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
+        put(url, [record(0, {"id": 1, "n": None}, schema)])
+        put(url, [record(1, {"id": 2, "n": None}, schema)], replace__null__with__default="false")
+        assert query(database, "SELECT n FROM items") == [(7,), (None,)]
+
+
+class TestTables:
+    def test_missing_table_is_an_error_without_auto_create(self, url: str) -> None:
+        with pytest.raises(DataError, match="Table items is missing and auto-creation is disabled"):
+            put(url, [item(1)], auto__create="false")
+
+    def test_missing_columns_are_added(self, url: str, database: Path) -> None:
+        put(url, [item(1)], fields__whitelist="id")
+        with pytest.raises(DataError, match=r"missing fields \(name, price\) and auto-evolution is disabled"):
+            put(url, [item(2)])
+        put(url, [item(2)], auto__evolve="true")
+        assert query(database, "SELECT * FROM items") == [(1, None, None), (2, "n2", None)]
+
+    def test_required_column_without_default_is_not_added(self, url: str) -> None:
+        put(url, [item(1)], fields__whitelist="name")
+        with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
+            put(url, [item(2)], auto__evolve="true")
+
+    def test_names_match_regardless_of_case(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE ITEMS (ID INTEGER, Name TEXT, price REAL)")
+        put(url, [item(1)], auto__create="false")
+        assert query(database, "SELECT ID, Name FROM ITEMS") == [(1, "n1")]
+
+    def test_views_are_written_only_if_configured(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE t (id INTEGER, name TEXT, price REAL)")
+        query(database, "CREATE VIEW items AS SELECT * FROM t")
+        with pytest.raises(DataError, match=r"items is a VIEW, but table\.types is TABLE"):
+            put(url, [item(1)])
+
+    @pytest.mark.parametrize("name", ['a"; DROP TABLE keep; --', "select", "naïve — 表", "a b", "x'y"])
+    def test_hostile_names_are_quoted(self, url: str, database: Path, name: str) -> None:
+        query(database, "CREATE TABLE keep (id INTEGER)")
+        schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
+        quoted = '"' + name.replace('"', '""') + '"'
+        put(url, [record(0, {name: 5, "id": 1}, schema)], table__name__format=quoted,
+            pk__mode="record_value", pk__fields="id", insert__mode="upsert")  # fmt: skip
+        assert query(database, f"SELECT {quoted} FROM {quoted}") == [(5,)]
+        assert query(database, "SELECT count(*) FROM keep") == [(0,)]
+
+    def test_names_that_need_quotes_are_refused_without_quoting(self, url: str) -> None:
+        schema = struct([("a b", INT32_SCHEMA)])
+        with pytest.raises(DataError, match="is not a plain SQL identifier"):
+            put(url, [record(0, {"a b": 1}, schema)], quote__sql__identifiers="never")
+
+
+class TestErrors:
+    def test_schemaless_values_are_refused_with_advice(self, url: str) -> None:
+        schemaless = SinkRecord(topic="items", partition=3, offset=9, value={"id": 1}, timestamp=5)
+        with pytest.raises(DataError) as error:
+            put(url, [schemaless])
+        assert "found record at (topic='items',partition=3,offset=9,timestamp=5) with a HashMap value" in str(
+            error.value
+        )
+        assert "schemas.enable=true" in str(error.value)
+
+    def test_tombstones_are_refused_without_delete_enabled(self, url: str) -> None:
+        with pytest.raises(DataError, match="with a null value and null value schema"):
+            put(url, [tombstone(1, 0)], pk__mode="record_key")
+
+    def test_rejected_record_rolls_back_and_is_named(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 3), name TEXT, price REAL)")
+        with pytest.raises(DataError) as error:
+            put(url, [item(number) for number in range(5)])
+        assert "rejects record items-0@3 for table" in str(error.value)
+        assert "fields: id INT32, name STRING, price FLOAT64" in str(error.value)
+        assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+    def test_rejected_records_are_reported_and_the_others_are_written(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER CHECK (id % 4 <> 3), name TEXT, price REAL)")
+        records = [item(number) for number in range(20)]
+        records[5] = SinkRecord(topic="items", partition=0, offset=5, value={"schema": "less"})
+        run = put(url, records, errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [3, 5, 7, 11, 15, 19]
+        assert query(database, "SELECT count(*) FROM items") == [(14,)]
+
+    def test_earlier_version_of_a_row_is_written_if_a_later_one_is_rejected(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT CHECK (name <> 'bad'), price REAL)")
+        records = [item(1, "good", offset=0), item(1, "bad", offset=1)]
+        run = put(url, records, errors__tolerance="all", insert__mode="upsert", pk__mode="record_key")
+        assert len(run.reported) == 1
+        assert query(database, "SELECT name FROM items") == [("good",)]
+
+    def test_locked_database_is_retried_until_max_retries(
+        self, url: str, database: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("headrace_connectors.jdbc.writing.sqlite._BUSY_TIMEOUT_S", 0.01)
+        put(url, [item(1)])
+        blocker = sqlite3.connect(database, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        try:
+            with pytest.raises(ConnectError, match=r"database is locked; the last of 3 attempts \(max\.retries\)"):
+                put(url, [item(2)], max__retries="2")
+        finally:
+            blocker.close()
+        assert query(database, "SELECT count(*) FROM items") == [(1,)]
+
+    def test_messages_of_the_database_can_be_omitted(self, url: str, database: Path) -> None:
+        query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 1), name TEXT, price REAL)")
+        with pytest.raises(DataError) as error:
+            put(url, [item(1)], trim__sensitive__log="true")
+        assert "CHECK" not in str(error.value)
+        assert "IntegrityError" in str(error.value)
+
+    def test_directory_that_does_not_exist_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(ConnectError, match=r"Cannot connect to sqlite:.*unable to open database file"):
+            put(f"jdbc:sqlite:{tmp_path}/missing/shop.db", [item(1)])
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("props", "keys"),
+        [
+            ({"insert.mode": "upsert"}, {"pk.mode"}),
+            ({"delete.enabled": "true"}, {"delete.enabled"}),
+            ({"pk.mode": "kafka", "pk.fields": "a,b"}, {"pk.fields"}),
+            ({"insert.mode": "merge", "pk.mode": "both"}, {"insert.mode", "pk.mode"}),
+            ({"jdbc.credentials.provider.class": "x.Y"}, {"jdbc.credentials.provider.class"}),
+            ({"connection.url": "jdbc:oracle:thin:@x"}, {"connection.url"}),
+        ],
+    )
+    def test_invalid_combinations_are_reported_by_key(self, props: dict[str, str], keys: set[str]) -> None:
+        with pytest.raises(ConfigErrors) as error:
+            JdbcSinkConfig.parse({"connection.url": "jdbc:sqlite:/x.db", **props})
+        assert {found.key for found in error.value.errors} == keys
