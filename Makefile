@@ -59,6 +59,7 @@ test: $(STAMP) system-packages check test-unit ## run check and all tests except
 	@$(SERIAL) -m "$(QUICK) and serial"
 
 test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
+	@tests/support/system_packages.sh mariadb-server
 	@$(PYTEST) $(AGAIN) -m "(jvm or slow) and not prove"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours

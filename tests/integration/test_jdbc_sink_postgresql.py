@@ -163,6 +163,19 @@ def test_strings_are_converted_to_the_type_of_the_column(url: str, database: Dat
     ]
 
 
+@pytest.mark.parametrize("count", [2, MANY])
+@pytest.mark.parametrize("name", ['a"; DROP TABLE keep; --', "select", "naïve 表", "x'y", "100%s", "a\\b"])
+def test_hostile_names_are_quoted(url: str, database: Database, name: str, count: int) -> None:
+    database.execute("CREATE TABLE keep (id int)")
+    schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
+    quoted = '"' + name.replace('"', '""') + '"'
+    records = [record(number, {name: 5, "id": number}, schema) for number in range(count)]
+    for mode in ("insert", "upsert", "update"):
+        put(url, records, table__name__format=quoted, pk__mode="record_value", pk__fields="id", insert__mode=mode)
+    assert query(database, f"SELECT count(*), min({quoted}) FROM {quoted}") == [(count, 5)]
+    assert query(database, "SELECT count(*) FROM keep") == [(0,)]
+
+
 def test_tables_of_a_schema_are_created_and_extended(url: str, database: Database) -> None:
     database.execute("CREATE SCHEMA other")
     put(url, [item(1)], table__name__format="other.${topic}", fields__whitelist="id")

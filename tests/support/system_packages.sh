@@ -16,6 +16,7 @@ else
     command -v postgres >/dev/null 2>&1 || [ -n "$(ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || need="postgresql"
     command -v kcat >/dev/null 2>&1 || need="${need:-} kcat"
     command -v ip >/dev/null 2>&1 || need="${need:-} iproute2"
+    case "$missing" in *mariadb*) command -v mariadbd >/dev/null 2>&1 || need="${need:-} mariadb-server" ;; esac
     [ -n "${need:-}" ] && echo "to run all tests, install: $need (the tests that need them will be skipped)" >&2
 fi
 exit 0

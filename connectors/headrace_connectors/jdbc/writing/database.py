@@ -34,6 +34,8 @@ from headrace_connectors.jdbc.writing.timestamps import timestamp_reader
 
 Connection = Any  # the driver's DBAPI connection
 Convert = Callable[[Any], Any] | None
+PARAMETER = "\0"
+"""Stands for a parameter in a statement; names cannot contain this character."""
 _PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 
@@ -120,7 +122,9 @@ class Database(ABC):
             if not _PLAIN_IDENTIFIER.fullmatch(identifier):
                 raise DataError(f"quote.sql.identifiers=never: {identifier!r} is not a plain SQL identifier")
             return identifier
-        return self.engine.dialect.identifier_preparer.quote_identifier(identifier)
+        # SQLAlchemy's function would also double percent signs, which only statements with parameters need.
+        mark: str = self.engine.dialect.identifier_preparer.initial_quote
+        return mark + identifier.replace(mark, 2 * mark) + mark
 
     def quote_table(self, table: str) -> str:
         """Return a qualified table name as SQL text."""
@@ -144,9 +148,12 @@ class Database(ABC):
                 if len(similar) != 1:
                     return None
                 name = similar[0]
-            columns = tuple(item["name"] for item in inspector.get_columns(name, schema=schema))
+            columns = self._column_names(connection, name, schema)
             kind = self._kind(connection, name, schema) or tables[name]
         return ExistingTable(".".join(map(self.quote, (*schemas, name))), kind, columns)
+
+    def _column_names(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> tuple[str, ...]:
+        return tuple(item["name"] for item in sqlalchemy.inspect(connection).get_columns(name, schema=schema))
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         """Return a kind of table that SQLAlchemy's inspector does not distinguish; None if there is none."""
@@ -245,7 +252,7 @@ class Database(ABC):
             return
         order = [*target.others, *target.keys]
         columns = [values[target.names.index(name)] for name in order]
-        changes = ", ".join(f"{name}={self.marker}" for name in target.others)
+        changes = ", ".join(f"{name}={PARAMETER}" for name in target.others)
         sql = f"UPDATE {target.table.quoted} SET {changes} WHERE {self._key_condition(target)}"
         self._execute(connection, sql, list(zip(*columns, strict=True)))
 
@@ -255,14 +262,18 @@ class Database(ABC):
         self._execute(connection, sql, list(zip(*values, strict=True)))
 
     def _key_condition(self, target: Target) -> str:
-        return " AND ".join(f"{name}={self.marker}" for name in target.keys)
+        return " AND ".join(f"{name}={PARAMETER}" for name in target.keys)
 
     def insert_sql(self, target: Target) -> str:
         """Return the statement that inserts one row."""
-        markers = ", ".join([self.marker] * len(target.names))
+        markers = ", ".join([PARAMETER] * len(target.names))
         return f"INSERT INTO {target.table.quoted} ({', '.join(target.names)}) VALUES ({markers})"
 
     def _execute(self, connection: Connection, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement with a PARAMETER for each value of a row."""
+        if self.marker == "%s":
+            sql = sql.replace("%", "%%")
+        sql = sql.replace(PARAMETER, self.marker)
         cursor = connection.cursor()
         try:
             cursor.executemany(sql, rows)

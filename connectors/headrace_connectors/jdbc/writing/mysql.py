@@ -20,6 +20,10 @@ from headrace_connectors.jdbc.writing.fields import Column
 logger = logging.getLogger(__name__)
 
 _KEY_LENGTH = 255
+_COLUMNS = """
+    SELECT column_name FROM information_schema.columns
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY ordinal_position
+"""
 # Server errors after which the same write may succeed: missing resources, locks, shutdown, read-only mode.
 _TRANSIENT_CODES = frozenset({1021, 1040, 1041, 1053, 1077, 1114, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213,
                               1290, 1317, 1836, 1927})  # fmt: skip
@@ -77,6 +81,11 @@ class MysqlDatabase(Database):
         return super().literal(schema, value).replace("\\", "\\\\") if isinstance(value, str) else super().literal(
             schema, value
         )  # fmt: skip
+
+    def _column_names(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> tuple[str, ...]:
+        # SQLAlchemy parses SHOW CREATE TABLE and misreads names with backticks.
+        rows = connection.exec_driver_sql(_COLUMNS, (schema, name))
+        return tuple(row[0] for row in rows)
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON DUPLICATE KEY UPDATE."""

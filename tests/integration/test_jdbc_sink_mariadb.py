@@ -1,0 +1,149 @@
+"""Tests of the JDBC sink with a real MariaDB server."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pymysql
+import pytest
+
+from headrace.api.errors import ConnectError, DataError
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import (
+    BOOLEAN_SCHEMA,
+    BYTES_SCHEMA,
+    FLOAT64_SCHEMA,
+    INT8_SCHEMA,
+    INT32_SCHEMA,
+    INT64_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    struct,
+)
+from support import mariadb
+from support.jdbc_sink import item, put, record, tombstone
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(mariadb.unavailable_reason()), reason=mariadb.unavailable_reason() or ""),
+]
+
+COUNT = 50
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[mariadb.MariaDb]:
+    with mariadb.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: mariadb.MariaDb) -> Iterator[Any]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.port, user=server.user, database="shop", autocommit=True)
+    try:
+        yield connection
+        with connection.cursor() as cursor:
+            cursor.execute("DROP DATABASE shop")
+            cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def url(server: mariadb.MariaDb) -> str:
+    return f"{server.jdbc_url}?user={server.user}"
+
+
+def query(database: Any, sql: str) -> list[Any]:
+    with database.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def test_rows_are_inserted_into_a_new_table(url: str, database: Any) -> None:
+    put(url, [item(number, "it's \\ ü 100%s", 0.5) for number in range(COUNT)])
+    assert query(database, "SELECT * FROM items ORDER BY id") == [(n, "it's \\ ü 100%s", 0.5) for n in range(COUNT)]
+
+
+def test_upserts_updates_and_deletes_follow_the_order_of_records(url: str, database: Any) -> None:
+    props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
+    records = [*(item(number) for number in range(COUNT)), item(1, "new", offset=COUNT), tombstone(2, COUNT + 1)]
+    put(url, records, **props)
+    put(url, [item(3, "updated"), item(999)], insert__mode="update", pk__mode="record_key")
+    assert query(database, "SELECT count(*), min(id) FROM items") == [(COUNT - 1, 0)]
+    assert query(database, "SELECT name FROM items WHERE id IN (1, 3) ORDER BY id") == [("new",), ("updated",)]
+
+
+def test_every_type_is_stored_exactly(url: str, database: Any) -> None:
+    schema = struct(
+        [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT64_SCHEMA), ("b", BOOLEAN_SCHEMA),
+         ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(5)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
+         ("ts", TIMESTAMP_SCHEMA), ("o", OPTIONAL_STRING_SCHEMA)],
+    )  # fmt: skip
+    row = {"i8": -128, "i64": -(2**63), "f": 0.1, "b": True, "bytes": b"\x00\xff'\\", "dec": Decimal("-1234.56789"),
+           "d": dt.date(2026, 2, 3), "t": dt.time(23, 59, 59, 999000),
+           "ts": dt.datetime(2026, 7, 1, 12, 0, 0, 5000, tzinfo=dt.UTC), "o": None}  # fmt: skip
+    put(url, [record(0, row, schema), record(1, row, schema)])
+    stored = {**row, "b": 1, "t": dt.timedelta(hours=23, minutes=59, seconds=59, milliseconds=999),
+              "ts": dt.datetime(2026, 7, 1, 12, 0, 0, 5000)}  # fmt: skip
+    assert query(database, "SELECT * FROM items") == [tuple(stored.values())] * 2
+
+
+def test_string_keys_have_a_limited_length(url: str, database: Any) -> None:
+    keyed = [record(n, {"id": n}, key=f"k{n}", key_schema=STRING_SCHEMA) for n in range(3)]
+    props = {"insert__mode": "upsert", "pk__mode": "record_key", "pk__fields": "code", "fields__whitelist": "id"}
+    put(url, [*keyed, record(3, {"id": 7}, key="k1", key_schema=STRING_SCHEMA)], **props)
+    assert query(database, "SELECT * FROM items ORDER BY code") == [("k0", 0), ("k1", 7), ("k2", 2)]
+
+
+def test_rejected_records_are_reported_and_the_others_are_written(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (id INT, name VARCHAR(5), price DOUBLE)")
+    records = [item(number) for number in range(COUNT)]
+    records[7] = item(7, "much too long")
+    run = put(url, records, errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [7]
+    assert "Data too long for column 'name'" in str(run.reported[0][1])
+    assert query(database, "SELECT count(*) FROM items") == [(COUNT - 1,)]
+
+
+def test_missing_columns_are_added(url: str, database: Any) -> None:
+    put(url, [item(1)], fields__whitelist="id")
+    put(url, [item(2)], auto__evolve="true")
+    assert query(database, "SELECT id, name FROM items ORDER BY id") == [(1, None), (2, "n2")]
+
+
+@pytest.mark.parametrize("name", ["a`; DROP TABLE keep; --", "select", "naïve 表", "x'y", 'q"q', "100%s"])
+def test_hostile_names_are_quoted(url: str, database: Any, name: str) -> None:
+    query(database, "CREATE TABLE keep (id INT)")
+    schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
+    put(url, [record(n, {name: 5, "id": 1}, schema) for n in range(2)],
+        pk__mode="record_value", pk__fields="id", insert__mode="upsert")  # fmt: skip
+    assert query(database, "SELECT `" + name.replace("`", "``") + "` FROM items") == [(5,)]
+    assert query(database, "SELECT count(*) FROM keep") == [(0,)]
+
+
+def test_killed_connection_is_replaced(url: str, database: Any) -> None:
+    put(url, [item(1)])
+    with database.cursor() as cursor:
+        cursor.execute("CREATE TABLE attempts (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE=Aria")
+        cursor.execute(
+            "CREATE TRIGGER die_once BEFORE INSERT ON items FOR EACH ROW BEGIN "
+            "INSERT INTO attempts VALUES (NULL); "
+            "IF LAST_INSERT_ID() = 1 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF; END"
+        )
+    put(url, [item(2)])
+    assert query(database, "SELECT id FROM items ORDER BY id") == [(1,), (2,)]
+
+
+def test_unreachable_server_names_its_address() -> None:
+    with pytest.raises(ConnectError, match=r"Cannot connect to mysql://127\.0\.0\.1:1/shop"):
+        put("jdbc:mysql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
+
+
+def test_denied_access_names_the_database(server: mariadb.MariaDb) -> None:
+    with pytest.raises((ConnectError, DataError), match="Access denied"):
+        put(f"{server.jdbc_url}?user=nobody", [item(1)])

@@ -1,0 +1,91 @@
+"""Runs a MariaDB server for tests, with a temporary data directory and a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pymysql
+
+from support.ports import free_port
+
+_START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDb:
+    """A running server with the database `shop`."""
+
+    port: int
+    user: str = "tester"
+
+    @property
+    def jdbc_url(self) -> str:
+        return f"jdbc:mariadb://127.0.0.1:{self.port}/shop"
+
+
+def unavailable_reason() -> str | None:
+    """Return why a MariaDB server cannot run on this machine, or None if it can."""
+    if shutil.which("mariadbd") and shutil.which("mariadb-install-db"):
+        return None
+    return "MariaDB is not installed (Debian: apt-get install mariadb-server)"
+
+
+@contextmanager
+def running() -> Iterator[MariaDb]:
+    """Run a server; stop and remove it at the end."""
+    directory = Path(mkdtemp(prefix="headrace-mariadb-"))
+    user = "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    if os.geteuid() == 0:
+        shutil.chown(directory, user)
+    port = free_port()
+    data = f"--datadir={directory / 'data'}"
+    try:
+        _run(
+            ["mariadb-install-db", "--no-defaults", data, f"--user={user}", "--auth-root-authentication-method=normal"]
+        )
+        init = directory / "init.sql"
+        init.write_text(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4;\nCREATE USER tester@'127.0.0.1';\n"
+            "GRANT ALL ON *.* TO tester@'127.0.0.1';\n"
+        )
+        init.chmod(0o644)
+        command = ["mariadbd", "--no-defaults", data, f"--user={user}", "--bind-address=127.0.0.1", f"--port={port}",
+                   f"--socket={directory / 's'}", f"--init-file={init}", f"--pid-file={directory / 'pid'}",
+                   "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]  # fmt: skip
+        with (directory / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            _wait(port, process, directory / "log")
+            yield MariaDb(port)
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            pymysql.connect(host="127.0.0.1", port=port, user="tester", database="shop").close()
+            return
+        except pymysql.MySQLError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"MariaDB did not start: {log.read_text()}") from None
+            time.sleep(0.1)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
