@@ -16,9 +16,9 @@ from headrace.api.converter import FramedValues
 from headrace.api.errors import RecordErrors
 from headrace.converters.json_converter import JsonConverter
 from headrace.converters.json_template import encode_compact
-from headrace.converters.json_values import EncodingOptions
 from headrace.converters.string_converter import StringConverter
 from headrace.data.columns import ColumnarValues, Columns, Lines, Shared
+from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, Schema, struct
 from headrace.plugins.creation import create_converter
 from support.compact_values import compact

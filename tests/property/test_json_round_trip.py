@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from headrace.api.converter import SchemaRun
 from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_converter import JsonConverter
-from headrace.converters.json_encoding import encode_list, encode_tree, list_encoder
 from headrace.converters.json_lists import PayloadDecoder
-from headrace.converters.json_values import EncodingOptions, to_json
 from headrace.data.columns import Columns, listed
+from headrace.data.json_encoding import encode_list, encode_tree, list_encoder
+from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.schema import Schema
 from headrace.data.struct import to_rows
 from support.connect_data import primitives, schemaless, schemas, struct_of, values

@@ -18,12 +18,12 @@ from headrace.api.config import Config, ConfigType, Importance, Width, key
 from headrace.api.converter import NO_VALUE, Converter, FramedValues, HeaderConverter, SchemaAndValue, SchemaRun
 from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_decoding import from_json, invalid_json_error, parse
-from headrace.converters.json_encoding import encode_list, encode_schema
 from headrace.converters.json_lists import PayloadDecoder
-from headrace.converters.json_schema import schema_from_json
 from headrace.converters.json_template import encode_compact
-from headrace.converters.json_values import EncodingOptions
 from headrace.data.columns import ColumnarValues, Values, listed
+from headrace.data.json_encoding import encode_list, encode_schema
+from headrace.data.json_schema import schema_from_json
+from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.struct import row_converter, struct_converter
 

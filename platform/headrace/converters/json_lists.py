@@ -16,9 +16,9 @@ import msgspec
 
 from headrace.api.errors import DataError, RecordErrors
 from headrace.converters.json_decoding import from_json, parse
-from headrace.converters.json_schema import has_plain_names
 from headrace.data.columns import Columns, Values
 from headrace.data.java import float32
+from headrace.data.json_schema import has_plain_names
 from headrace.data.logical import DECIMAL_NAME, from_base, is_logical
 from headrace.data.schema import INT_RANGES, Schema, Type
 

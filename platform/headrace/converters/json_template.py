@@ -2,7 +2,7 @@
 
 One column of strings may differ between records, for example the lines of a file to which transforms added constant
 fields. That column is encoded in one call, and the template is added around each value when record batches are built.
-All other values are encoded by `headrace.converters.json_encoding`, which produces the same bytes.
+All other values are encoded by `headrace.data.json_encoding`, which produces the same bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 
 from headrace.api.converter import FramedValues
 from headrace.api.errors import DataError
-from headrace.converters.json_encoding import encode_tree, java_escapes
-from headrace.converters.json_values import EncodingOptions, to_json
 from headrace.data.columns import ColumnarValues, Columns, Lines, Shared
+from headrace.data.json_encoding import encode_tree, java_escapes
+from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.logical import is_logical
 from headrace.data.schema import Schema, Type
 

@@ -1,7 +1,7 @@
 """Encodes whole lists of Connect values as JSON text, byte for byte as Jackson does for Kafka's JsonConverter.
 
 For structs, msgspec validates and encodes all rows at once; generated Python code converts the fields that need it. If
-this fast path does not support a list, `encode_list` encodes value by value with `headrace.converters.json_values`,
+this fast path does not support a list, `encode_list` encodes value by value with `headrace.data.json_values`,
 the reference implementation.
 """
 
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.api.errors import DataError, RecordErrors
-from headrace.converters.json_schema import has_plain_names, schema_to_json
-from headrace.converters.json_values import EncodingOptions, double_json, to_json
+from headrace.data.json_schema import has_plain_names, schema_to_json
+from headrace.data.json_values import EncodingOptions, double_json, to_json
 from headrace.data.logical import DECIMAL_NAME, PYTHON_TYPES, is_logical, to_base
 from headrace.data.schema import INT_RANGES, Schema, Type
 

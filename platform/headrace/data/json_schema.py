@@ -19,7 +19,7 @@ _TYPE_NAMES: Mapping[Type, str] = {type_: type_.value for type_ in Type} | {
 _TYPES = {name: type_ for type_, name in _TYPE_NAMES.items()}
 
 ToJson = Callable[[Schema, Any], Any]
-"""Converts a default value to JSON; see `headrace.converters.json_values`."""
+"""Converts a default value to JSON; see `headrace.data.json_values`."""
 FromJson = Callable[[Schema, Any], Any]
 """Converts a default value from JSON; see `headrace.converters.json_decoding`."""
 
