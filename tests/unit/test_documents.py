@@ -60,8 +60,8 @@ def test_every_extra_named_in_the_readme_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (installation,) = re.findall(r"^## Install\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (sentence,) = re.findall(r"The extra .*", installation)
-    assert set(re.findall(r"`([a-z-]+)`", sentence)) == set(extras)
-    assert set(re.findall(r"pip install '\.\[([a-z-]+)\]'", installation)) <= set(extras)
+    assert set(re.findall(r"`([a-z0-9-]+)`", sentence)) == set(extras)
+    assert set(re.findall(r"pip install '\.\[([a-z0-9-]+)\]'", installation)) <= set(extras)
 
 
 def test_every_tool_listed_in_the_readme_is_installed() -> None:

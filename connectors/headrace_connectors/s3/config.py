@@ -1,0 +1,352 @@
+"""Configuration of the S3 sink, with the keys and defaults of Confluent's connector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from headrace.api.config import Config, ConfigType, Importance, Password, key
+from headrace.api.errors import ConfigError
+from headrace_connectors.s3.joda import JodaFormat
+
+_PACKAGE = "io.confluent.connect.s3.format."
+_PARTITIONERS = "io.confluent.connect.storage.partitioner."
+FORMATS = {
+    "json": f"{_PACKAGE}json.JsonFormat",
+    "bytearray": f"{_PACKAGE}bytearray.ByteArrayFormat",
+    "parquet": f"{_PACKAGE}parquet.ParquetFormat",
+}
+PARTITIONERS = {
+    name: f"{_PARTITIONERS}{name}Partitioner" for name in ("Default", "Field", "TimeBased", "Daily", "Hourly")
+}
+_S3, _FILES, _PARTITIONS, _COMPAT = "S3", "Files", "Partitioner", "Accepted for compatibility"
+
+
+def format_name(text: str) -> str | None:
+    """Return json, bytearray or parquet for a class name with or without its package; None for another name."""
+    short = text.rsplit(".", 1)[-1].lower().removesuffix("format")
+    return short if short in FORMATS else None
+
+
+def partitioner_name(text: str) -> str | None:
+    """Return the partitioner's name for a class name with or without its package; None if there is no such class."""
+    short = text.rsplit(".", 1)[-1].removesuffix("Partitioner")
+    return short if short in PARTITIONERS else None
+
+
+def _check_format(text: str) -> None:
+    if text.rsplit(".", 1)[-1] == "AvroFormat":
+        raise ValueError("Avro is not supported yet; use JsonFormat, ParquetFormat or ByteArrayFormat")
+    if format_name(text) is None:
+        raise ValueError(f"unknown format; the formats are {', '.join(FORMATS.values())}")
+
+
+def _check_partitioner(text: str) -> None:
+    if partitioner_name(text) is None:
+        raise ValueError(f"unknown partitioner; the partitioners are {', '.join(PARTITIONERS.values())}")
+
+
+def _check_zone(text: str) -> None:
+    if text:
+        try:
+            ZoneInfo(text)
+        except Exception:  # noqa: BLE001 - zoneinfo raises several kinds of exceptions for invalid names
+            raise ValueError("unknown time zone; set a name such as UTC or Europe/Berlin") from None
+
+
+def _check_path(text: str) -> None:
+    if text:
+        JodaFormat(text)
+
+
+class S3SinkConfig(Config):
+    """Configuration of the S3 sink."""
+
+    bucket: str = key("s3.bucket.name", doc="The bucket to write to.", importance=Importance.HIGH, group=_S3)
+    region: str = key("s3.region", default="us-west-2", doc="The region of the bucket.", group=_S3)
+    store_url: str | None = key(
+        "store.url",
+        default=None,
+        doc="The address of an S3-compatible store, such as http://localhost:9000.",
+        group=_S3,
+    )
+    access_key_id: str | None = key(
+        "aws.access.key.id",
+        default=None,
+        doc="The access key. If it is not set, boto3 searches for credentials: environment, files, roles.",
+        group=_S3,
+    )
+    secret_access_key: Password | None = key(
+        "aws.secret.access.key", default=None, doc="The secret of the access key.", group=_S3
+    )
+    path_style: bool = key(
+        "s3.path.style.access.enabled",
+        default=True,
+        doc="Whether the bucket is in the path of requests instead of the host's name.",
+        group=_S3,
+    )
+    proxy_url: str = key("s3.proxy.url", default="", doc="The proxy for requests.", group=_S3)
+    part_size: int = key(
+        "s3.part.size",
+        default=26214400,
+        at_least=5242880,
+        doc="Bytes of a part of a multipart upload. A file that becomes larger is uploaded in parts while it is open.",
+        importance=Importance.HIGH,
+        group=_S3,
+    )
+    part_retries: int = key(
+        "s3.part.retries", default=3, at_least=0, doc="How often the client repeats a failed request.", group=_S3
+    )
+    retry_backoff_ms: int = key(
+        "retry.backoff.ms",
+        default=5000,
+        at_least=0,
+        doc="Milliseconds to wait before an upload that failed for a temporary reason is repeated.",
+        group=_S3,
+    )
+    acl: str | None = key("s3.acl.canned", default=None, doc="The canned ACL of objects.", group=_S3)
+    storage_encryption: str = key(
+        "s3.ssea.name", default="", one_of=("", "AES256", "aws:kms"), doc="Server-side encryption.", group=_S3
+    )
+    kms_key_id: str = key("s3.sse.kms.key.id", default="", doc="The KMS key of aws:kms encryption.", group=_S3)
+    object_tagging: bool = key(
+        "s3.object.tagging",
+        default=False,
+        doc="Whether objects are tagged with startOffset, endOffset and recordCount.",
+        group=_S3,
+    )
+    tag_pairs: list[str] = key(
+        "s3.object.tagging.key.value.pairs", default=[], doc="More tags, in the format key:value.", group=_S3
+    )
+    on_tagging_error: str = key(
+        "s3.object.behavior.on.tagging.error",
+        default="ignore",
+        one_of=("ignore", "fail"),
+        case_insensitive=True,
+        doc="Whether the task fails if an object cannot be tagged.",
+        group=_S3,
+    )
+    memory_limit: int = key(
+        "buffer.memory.bytes",
+        default=67108864,
+        at_least=1048576,
+        type=ConfigType.LONG,
+        doc="Bytes that all open files of a task may use in memory. Beyond that, the largest files are moved to disk.",
+        group=_FILES,
+    )
+    format_class: str = key(
+        "format.class",
+        doc="The format of objects: JsonFormat (one document per line), ParquetFormat or ByteArrayFormat.",
+        validator=_check_format,
+        importance=Importance.HIGH,
+        group=_FILES,
+    )
+    storage_class: str = key(
+        "storage.class",
+        default="io.confluent.connect.s3.storage.S3Storage",
+        doc="Accepted for compatibility: the storage is always S3.",
+        group=_COMPAT,
+    )
+    flush_size: int = key(
+        "flush.size",
+        at_least=1,
+        doc="Number of records of a topic partition after which its files are completed.",
+        importance=Importance.HIGH,
+        group=_FILES,
+    )
+    rotate_interval_ms: int = key(
+        "rotate.interval.ms",
+        default=-1,
+        type=ConfigType.LONG,
+        doc="Span of record timestamps in a file, in ms, after which the files of a topic partition are completed. "
+        "timestamp.extractor selects the timestamps. -1: no limit.",
+        importance=Importance.HIGH,
+        group=_FILES,
+    )
+    rotate_schedule_interval_ms: int = key(
+        "rotate.schedule.interval.ms",
+        default=-1,
+        type=ConfigType.LONG,
+        doc="Interval of the wall clock, in ms from midnight in the time zone, after which files are completed. "
+        "Objects are then no longer deterministic: records may be written twice after a failure. -1: off.",
+        group=_FILES,
+    )
+    rotate_on_partition_change: bool = key(
+        "rotate.file.on.partition.change",
+        default=True,
+        doc="Whether rotate.interval.ms also completes files if the directory of records changes.",
+        group=_FILES,
+    )
+    topics_dir: str = key("topics.dir", default="topics", doc="The first directory of object keys.", group=_FILES)
+    directory_delimiter: str = key("directory.delim", default="/", doc="Separator of directories.", group=_FILES)
+    file_delimiter: str = key("file.delim", default="+", doc="Separator in names of files.", group=_FILES)
+    offset_width: int = key(
+        "filename.offset.zero.pad.width",
+        default=10,
+        at_least=0,
+        doc="Minimum number of digits of the offset in names of files.",
+        group=_FILES,
+    )
+    compression_type: str = key(
+        "s3.compression.type",
+        default="none",
+        one_of=("none", "gzip"),
+        case_insensitive=True,
+        doc="Compression of JSON and bytes.",
+        group=_FILES,
+    )
+    compression_level: int = key(
+        "s3.compression.level", default=-1, at_least=-1, at_most=9, doc="Level of gzip, -1: default.", group=_FILES
+    )
+    bytes_extension: str = key(
+        "format.bytearray.extension", default=".bin", doc="Extension of files with bytes.", group=_FILES
+    )
+    bytes_separator: str | None = key(
+        "format.bytearray.separator",
+        default=None,
+        doc="Text after each record of a file with bytes. By default a line feed.",
+        group=_FILES,
+    )
+    json_decimal_format: str = key(
+        "json.decimal.format",
+        default="BASE64",
+        one_of=("BASE64", "NUMERIC"),
+        case_insensitive=True,
+        doc="How JSON contains decimals: the unscaled value in base64, or a number.",
+        group=_FILES,
+    )
+    parquet_codec: str = key(
+        "parquet.codec",
+        default="snappy",
+        one_of=("none", "gzip", "snappy", "lz4", "zstd", "brotli"),
+        case_insensitive=True,
+        doc="Compression of Parquet.",
+        group=_FILES,
+    )
+    store_keys: bool = key(
+        "store.kafka.keys",
+        default=False,
+        doc="Whether keys are stored in files beside those of the values.",
+        group=_FILES,
+    )
+    keys_format_class: str = key(
+        "keys.format.class",
+        default=FORMATS["json"],
+        doc="The format of files with keys.",
+        validator=_check_format,
+        group=_FILES,
+    )
+    store_headers: bool = key(
+        "store.kafka.headers",
+        default=False,
+        doc="Whether headers are stored in files beside those of the values.",
+        group=_FILES,
+    )
+    headers_format_class: str = key(
+        "headers.format.class",
+        default=FORMATS["json"],
+        doc="The format of files with headers.",
+        validator=_check_format,
+        group=_FILES,
+    )
+    on_null_values: str = key(
+        "behavior.on.null.values",
+        default="fail",
+        one_of=("fail", "ignore", "write"),
+        case_insensitive=True,
+        doc="What happens to a record with a null value. fail: it is an error. ignore: it is skipped. write: its key "
+        "is written to the directory tombstone.encoded.partition, which needs store.kafka.keys=true.",
+        group=_FILES,
+    )
+    tombstone_partition: str = key(
+        "tombstone.encoded.partition",
+        default="tombstone",
+        doc="The directory of records with null values.",
+        group=_FILES,
+    )
+    schema_compatibility: str = key(
+        "schema.compatibility",
+        default="NONE",
+        one_of=("NONE", "BACKWARD", "FORWARD", "FULL"),
+        case_insensitive=True,
+        doc="Only NONE has a meaning: a record with another schema completes the files of its topic partition.",
+        group=_COMPAT,
+    )
+    partitioner_class: str = key(
+        "partitioner.class",
+        default=PARTITIONERS["Default"],
+        doc="Determines the directory of a record: DefaultPartitioner (partition=N), FieldPartitioner, "
+        "TimeBasedPartitioner, DailyPartitioner or HourlyPartitioner.",
+        validator=_check_partitioner,
+        importance=Importance.HIGH,
+        group=_PARTITIONS,
+    )
+    partition_fields: list[str] = key(
+        "partition.field.name", default=[], doc="The fields of FieldPartitioner.", group=_PARTITIONS
+    )
+    partition_duration_ms: int = key(
+        "partition.duration.ms",
+        default=-1,
+        type=ConfigType.LONG,
+        doc="TimeBasedPartitioner: timestamps are rounded down to a multiple of this duration.",
+        group=_PARTITIONS,
+    )
+    path_format: str = key(
+        "path.format",
+        default="",
+        doc="TimeBasedPartitioner: Joda-Time pattern of the directory, such as 'year'=YYYY/'month'=MM/'day'=dd.",
+        validator=_check_path,
+        group=_PARTITIONS,
+    )
+    locale: str = key(
+        "locale", default="", doc="Accepted for compatibility: names of months and days are English.", group=_COMPAT
+    )
+    timezone: str = key(
+        "timezone", default="", doc="Time zone of directories and schedules.", validator=_check_zone, group=_PARTITIONS
+    )
+    timestamp_extractor: str = key(
+        "timestamp.extractor",
+        default="Wallclock",
+        one_of=("Wallclock", "Record", "RecordField"),
+        case_insensitive=True,
+        doc="The timestamp of a record: the time at which it is processed, the record's timestamp, or a field of the "
+        "value.",
+        group=_PARTITIONS,
+    )
+    timestamp_field: str = key(
+        "timestamp.field",
+        default="timestamp",
+        doc="The field of RecordField: a Timestamp, milliseconds or an ISO 8601 text. Dots separate nested names.",
+        group=_PARTITIONS,
+    )
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone of directories and schedules."""
+        return ZoneInfo(self.timezone or "UTC")
+
+    @classmethod
+    def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
+        """Yield errors in combinations of keys."""
+        partitioner = partitioner_name(str(values.get("partitioner.class")))
+        if partitioner == "Field" and not values.get("partition.field.name"):
+            yield ConfigError("partition.field.name", None, "must be set for FieldPartitioner")
+        if partitioner == "TimeBased":
+            if (values.get("partition.duration.ms") or -1) <= 0:
+                yield ConfigError(
+                    "partition.duration.ms",
+                    str(values.get("partition.duration.ms")),
+                    "must be positive for TimeBasedPartitioner",
+                )
+            if values.get("path.format") == "":
+                yield ConfigError("path.format", "", "must be set for TimeBasedPartitioner")
+        if partitioner in ("TimeBased", "Daily", "Hourly") and values.get("timezone") == "":
+            yield ConfigError("timezone", "", f"must be set for {partitioner}Partitioner")
+        if (values.get("rotate.schedule.interval.ms") or -1) > 0 and values.get("timezone") == "":
+            yield ConfigError("timezone", "", "must be set if rotate.schedule.interval.ms is set")
+        if str(values.get("behavior.on.null.values")).lower() == "write" and not values.get("store.kafka.keys"):
+            yield ConfigError("behavior.on.null.values", "write", "needs store.kafka.keys=true")
+        for pair in values.get("s3.object.tagging.key.value.pairs") or ():
+            if ":" not in pair:
+                yield ConfigError("s3.object.tagging.key.value.pairs", pair, "must have the format key:value")

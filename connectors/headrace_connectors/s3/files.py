@@ -1,0 +1,202 @@
+"""The open and completed files of one topic partition: which records share a file, and when files are completed.
+
+The decisions depend only on records and the given time, so the same records always become the same objects, unless the
+configuration uses the wall clock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.data.schema import Schema
+from headrace_connectors.s3.config import S3SinkConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Records of a topic partition in the form in which they are written."""
+
+    schema: Schema | None
+    """The schema of the values; records with different schemas are in different files."""
+    offsets: Sequence[int]
+    is_tombstone: bool
+    sides: Sequence[tuple[Schema | None, Sequence[Any]]]
+    """For each file of a directory, the schema and one encoded item for each record."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def part(self, start: int, end: int) -> Encoded:
+        """Return the records from `start` to before `end`."""
+        if start == 0 and end == len(self):
+            return self
+        sides = [(schema, items[start:end]) for schema, items in self.sides]
+        return Encoded(self.schema, self.offsets[start:end], self.is_tombstone, sides)
+
+
+class Files(Protocol):
+    """The files for the records of one directory: the values and, if configured, the keys and headers."""
+
+    def append(self, records: Encoded) -> None: ...
+    def discard(self) -> None: ...
+
+
+@dataclass(slots=True)
+class OpenFiles:
+    """The files of one directory that are being written."""
+
+    directory: str
+    first_offset: int
+    schema: Schema | None
+    files: Files
+    last_offset: int = 0
+    records: int = 0
+
+
+@dataclass(slots=True)
+class Completed:
+    """Files that are completed together."""
+
+    files: list[OpenFiles]
+
+
+@dataclass(slots=True)
+class PartitionFiles:
+    """The files of one topic partition."""
+
+    config: S3SinkConfig
+    create: Callable[[str, int, bool], Files]
+    """Creates the files for a directory, a first offset, and whether the records are tombstones."""
+    open: dict[str, OpenFiles] = field(default_factory=dict)
+    completed: deque[Completed] = field(default_factory=deque)
+    _read_again_from: int | None = None
+    """The offset from which records are read again and have not arrived yet."""
+    _records: int = 0
+    _first_timestamp: int | None = None
+    _directory: str | None = None
+    _next_rotation_ms: int | None = None
+
+    def add(
+        self, records: Encoded, directories: str | Sequence[str], timestamps: Sequence[int] | None, now_ms: int
+    ) -> None:
+        """Write records to the files of their directories, and complete files when they are due."""
+        self._read_again_from = None
+        self.rotate_by_schedule(now_ms)
+        for directory, start, end in self._slices(len(records), directories, timestamps):
+            part = records.part(start, end)
+            found = self.open.get(directory)
+            if found is not None and found.schema != part.schema:
+                self.complete()
+                found = None
+            if found is None:
+                found = self._open(directory, part)
+            found.files.append(part)
+            found.last_offset = part.offsets[-1]
+            found.records += len(part)
+            self._count(start, len(part), timestamps)
+            if self._records >= self.config.flush_size:
+                self.complete()
+
+    def _open(self, directory: str, records: Encoded) -> OpenFiles:
+        first = records.offsets[0]
+        files = self.create(directory, first, records.is_tombstone)
+        found = self.open[directory] = OpenFiles(directory, first, records.schema, files)
+        return found
+
+    def _count(self, start: int, count: int, timestamps: Sequence[int] | None) -> None:
+        if self._records == 0 and timestamps is not None:
+            self._first_timestamp = timestamps[start]
+        self._records += count
+
+    def _slices(
+        self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield runs of records that belong to the same files, and complete files between them when they are due."""
+        start = 0
+        while start < count:
+            directory = directories if isinstance(directories, str) else directories[start]
+            if self._is_due(directory, None if timestamps is None else timestamps[start]):
+                self.complete()
+            self._directory = directory
+            end = min(count, start + self.config.flush_size - self._records)
+            if not isinstance(directories, str) or self._rotates_by_time:
+                end = self._end_of_run(start, end, directory, directories, timestamps)
+            yield directory, start, end
+            start = end
+
+    def _end_of_run(
+        self, start: int, end: int, directory: str, directories: str | Sequence[str], timestamps: Sequence[int] | None
+    ) -> int:
+        first = self._first_timestamp if self._records else None if timestamps is None else timestamps[start]
+        for index in range(start + 1, end):
+            if not isinstance(directories, str) and directories[index] != directory:
+                return index
+            if timestamps is not None and first is not None and self._spans_interval(first, timestamps[index]):
+                return index
+        return end
+
+    @property
+    def _rotates_by_time(self) -> bool:
+        return self.config.rotate_interval_ms > 0
+
+    def _spans_interval(self, first: int, timestamp: int) -> bool:
+        return self._rotates_by_time and timestamp - first >= self.config.rotate_interval_ms
+
+    def _is_due(self, directory: str, timestamp: int | None) -> bool:
+        """Whether the open files are completed before a record with this directory and timestamp."""
+        if not self._records or not self._rotates_by_time or timestamp is None or self._first_timestamp is None:
+            return False
+        if self._spans_interval(self._first_timestamp, timestamp):
+            return True
+        return self.config.rotate_on_partition_change and directory != self._directory
+
+    def rotate_by_schedule(self, now_ms: int) -> None:
+        """Complete the open files if the scheduled time has passed."""
+        interval = self.config.rotate_schedule_interval_ms
+        if interval <= 0:
+            return
+        if self._next_rotation_ms is not None and now_ms >= self._next_rotation_ms:
+            self.complete()
+            self._next_rotation_ms = None
+        if self._next_rotation_ms is None:
+            self._next_rotation_ms = _next_multiple_in_day(now_ms, interval, self.config.zone)
+
+    def complete(self) -> None:
+        """Complete all open files; they are uploaded later."""
+        if self.open:
+            files = list(self.open.values())
+            self.completed.append(Completed(files))
+            self.open.clear()
+        self._records = 0
+        self._first_timestamp = None
+
+    def first_offset(self) -> int | None:
+        """Return the offset of the first record that is not uploaded; None if all are."""
+        waiting = [each for completed in self.completed for each in completed.files]
+        return min((each.first_offset for each in [*waiting, *self.open.values()]), default=self._read_again_from)
+
+    def read_again(self) -> int | None:
+        """Discard all files; return the offset from which their records must be read again, None if there are none."""
+        self._read_again_from = self.first_offset()
+        self.discard()
+        return self._read_again_from
+
+    def discard(self) -> None:
+        """Discard all files that are not uploaded."""
+        for files in [each for completed in self.completed for each in completed.files] + list(self.open.values()):
+            files.files.discard()
+        self.completed.clear()
+        self.open.clear()
+        self._records = 0
+        self._first_timestamp = None
+
+
+def _next_multiple_in_day(now_ms: int, interval_ms: int, zone: Any) -> int:
+    """Return the next multiple of the interval after midnight in a time zone."""
+    now = dt.datetime.fromtimestamp(now_ms / 1000, zone)
+    midnight_ms = int(now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
+    return midnight_ms + ((now_ms - midnight_ms) // interval_ms + 1) * interval_ms

@@ -1,0 +1,123 @@
+"""Formats of objects: JSON lines, bytes and Parquet. The same records always become the same bytes.
+
+A format encodes values and appends them to a spool. A row group of Parquet always has the same number of rows, and gzip
+data contains no time, so an object does not depend on the batches in which its records arrived.
+"""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.api.errors import DataError, RecordErrors
+from headrace.data.json_encoding import encode_list
+from headrace.data.json_values import EncodingOptions
+from headrace.data.schema import Schema
+from headrace_connectors.s3.config import S3SinkConfig, format_name
+from headrace_connectors.s3.spool import Spool
+
+Encode = Callable[[Schema | None, Sequence[Any]], Sequence[Any]]
+"""Returns each value in the form that a file's `append` accepts. Raises RecordErrors with all rejected values."""
+
+
+class FileFormat(ABC):
+    """Writes one file."""
+
+    @abstractmethod
+    def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
+        """Append encoded values to the file."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Append the end of the file."""
+
+
+class _Stream:
+    """Appends data to a spool, compressed if configured."""
+
+    def __init__(self, spool: Spool, config: S3SinkConfig) -> None:
+        self._append = spool.append
+        compresses = config.compression_type.lower() == "gzip"
+        self._gzip = zlib.compressobj(config.compression_level, zlib.DEFLATED, 31) if compresses else None
+
+    def write(self, data: bytes) -> None:
+        self._append(data if self._gzip is None else self._gzip.compress(data))
+
+    def finish(self) -> None:
+        if self._gzip is not None:
+            self._append(self._gzip.flush())
+
+
+class _Lines(FileFormat):
+    """Appends each value and a separator."""
+
+    def __init__(self, spool: Spool, config: S3SinkConfig, separator: bytes) -> None:
+        self._stream = _Stream(spool, config)
+        self._separator = separator
+
+    def append(self, schema: Schema | None, encoded: Sequence[bytes]) -> None:
+        """Append values."""
+        self._stream.write(self._separator.join([*encoded, b""]))
+
+    def finish(self) -> None:
+        """Append the end of the compressed data."""
+        self._stream.finish()
+
+
+def _encode_bytes(schema: Schema | None, values: Sequence[Any]) -> Sequence[bytes]:
+    errors: dict[int, Exception] = {
+        index: DataError(
+            f"ByteArrayFormat needs values of type BYTES, found: {type(value).__name__}; set value.converter to "
+            "ByteArrayConverter"
+        )
+        for index, value in enumerate(values)
+        if not isinstance(value, (bytes, bytearray, memoryview))
+    }
+    if errors:
+        raise RecordErrors(errors)
+    return [bytes(value) for value in values]
+
+
+def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
+    """Return the function that encodes values for a format."""
+    name = format_name(class_name)
+    if name == "bytearray":
+        return _encode_bytes
+    if name == "parquet":
+        from headrace_connectors.s3.parquet import check_rows  # imports PyArrow, which is slow
+
+        return check_rows
+    options = EncodingOptions(numeric_decimals=config.json_decimal_format.upper() == "NUMERIC")
+    return lambda schema, values: encode_list(schema, list(values), options)
+
+
+def format_for(class_name: str, spool: Spool, config: S3SinkConfig) -> FileFormat:
+    """Return the format of a new file."""
+    name = format_name(class_name)
+    if name == "parquet":
+        from headrace_connectors.s3.parquet import ParquetFormat  # imports PyArrow, which is slow
+
+        return ParquetFormat(spool, config)
+    separator = config.bytes_separator if name == "bytearray" else None
+    text = "\n" if separator is None else separator.encode().decode("unicode_escape")
+    return _Lines(spool, config, text.encode())
+
+
+_PARQUET_PREFIXES: dict[str, str] = {"none": "", "gzip": ".gz"}
+
+
+def extension_of(class_name: str, config: S3SinkConfig) -> str:
+    """Return the extension of files with a format, as Confluent's sink names them."""
+    name = format_name(class_name)
+    if name == "parquet":
+        codec = config.parquet_codec.lower()
+        return _PARQUET_PREFIXES.get(codec, f".{codec}") + ".parquet"
+    extension = config.bytes_extension if name == "bytearray" else ".json"
+    return extension + (".gz" if config.compression_type.lower() == "gzip" else "")
+
+
+def header_items(headers: Any) -> list[dict[str, Any]]:
+    """Return headers as JSON documents."""
+    return [{"key": header.key, "value": header.value} for header in headers]

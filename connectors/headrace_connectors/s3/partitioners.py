@@ -1,0 +1,160 @@
+"""Determines the directory of each record, and its timestamp. This module has no I/O.
+
+The directories are those of Confluent's partitioners, so an object key is the same for the same record.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.api.errors import DataError
+from headrace.data.batch import SinkBatch
+from headrace.data.struct import from_rows
+from headrace.data.text import java_string
+from headrace_connectors.s3.config import S3SinkConfig, partitioner_name
+from headrace_connectors.s3.joda import JodaFormat
+
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FORMATS = {
+    "Daily": (_DAY_MS, "'year'=YYYY/'month'=MM/'day'=dd"),
+    "Hourly": (_HOUR_MS, "'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH"),
+}
+
+
+class Partitioner(ABC):
+    """Returns the directory of records, below the topic's directory."""
+
+    @abstractmethod
+    def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str | list[str]:
+        """Return the directory of each record, or one for all. Raises DataError for a record without one.
+
+        `timestamps` are the records' timestamps in ms, from the configured extractor.
+        """
+
+
+class DefaultPartitioner(Partitioner):
+    """``partition=N``, the partition of the topic."""
+
+    def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str:
+        """Return one directory for all records of the batch."""
+        return f"partition={batch.original_partition}"
+
+
+class FieldPartitioner(Partitioner):
+    """``field=value`` for each field of ``partition.field.name``."""
+
+    def __init__(self, fields: Sequence[str], delimiter: str) -> None:
+        self._fields = fields
+        self._delimiter = delimiter
+
+    def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
+        """Return one directory per record."""
+        columns = [[f"{name}={java_string(value)}" for value in self._values(batch, name)] for name in self._fields]
+        return list(map(self._delimiter.join, zip(*columns, strict=True)))
+
+    def _values(self, batch: SinkBatch, name: str) -> list[Any]:
+        return [_field(value, (name,), "partition.field.name") for value in from_rows(batch.value_schema, batch.values)]
+
+
+class TimeBasedPartitioner(Partitioner):
+    """A directory that ``path.format`` creates from the record's timestamp, rounded down to the duration."""
+
+    def __init__(self, duration_ms: int, path_format: str, zone: dt.tzinfo) -> None:
+        self._duration_ms = duration_ms
+        self._format = JodaFormat(path_format).format
+        self._zone = zone
+        self._directories: dict[int, str] = {}
+
+    def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
+        """Return one directory per record."""
+        return [self._directory(timestamp) for timestamp in timestamps or ()]
+
+    def _directory(self, timestamp_ms: int) -> str:
+        slot = timestamp_ms // min(self._duration_ms, 60_000)  # caches a minute: offsets of zones are whole minutes
+        found = self._directories.get(slot)
+        if found is None:
+            if len(self._directories) > 10_000:
+                self._directories.clear()
+            found = self._directories[slot] = self._format(self._rounded(timestamp_ms))
+        return found
+
+    def _rounded(self, timestamp_ms: int) -> dt.datetime:
+        """Round down in local time, as Confluent's partitioner does: a day begins at midnight of the time zone."""
+        moment = _moment(timestamp_ms, self._zone)
+        offset_ms = (moment.utcoffset() or dt.timedelta()) // dt.timedelta(milliseconds=1)
+        local_ms = timestamp_ms + offset_ms
+        return _moment(local_ms - local_ms % self._duration_ms - offset_ms, self._zone)
+
+
+def partitioner_for(config: S3SinkConfig) -> Partitioner:
+    """Return the configured partitioner."""
+    name = partitioner_name(config.partitioner_class)
+    if name == "Field":
+        return FieldPartitioner(config.partition_fields, config.directory_delimiter)
+    if name == "TimeBased":
+        path = config.path_format
+        return TimeBasedPartitioner(config.partition_duration_ms, path, config.zone)
+    if name in _FORMATS:
+        duration_ms, path = _FORMATS[name]
+        return TimeBasedPartitioner(duration_ms, path.replace("/", config.directory_delimiter), config.zone)
+    return DefaultPartitioner()
+
+
+def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]] | None:
+    """Return a function of a batch and the time now that returns the records' timestamps; None if none are needed."""
+    uses_time = partitioner_name(config.partitioner_class) in ("TimeBased", "Daily", "Hourly")
+    if not uses_time and config.rotate_interval_ms <= 0:
+        return None
+    extractor = config.timestamp_extractor.lower()
+    if extractor == "wallclock":
+        return lambda batch, now_ms: [now_ms] * len(batch)
+    if extractor == "record":
+        return lambda batch, now_ms: [_required(timestamp, batch) for timestamp in batch.timestamp_list()]
+    path = tuple(config.timestamp_field.split("."))
+    return lambda batch, now_ms: [
+        _to_ms(_field(value, path, "timestamp.field"), path) for value in from_rows(batch.value_schema, batch.values)
+    ]
+
+
+def _required(timestamp: int | None, batch: SinkBatch) -> int:
+    if timestamp is None:
+        raise DataError(f"timestamp.extractor=Record: a record of topic {batch.topic} has no timestamp")
+    return timestamp
+
+
+def _field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
+    for name in path:
+        if not isinstance(value, Mapping):
+            raise DataError(f"{config_key}: value must be a struct or map to contain {'.'.join(path)}, found: "
+                            f"{type(value).__name__}")  # fmt: skip
+        if name not in value:
+            raise DataError(f"{config_key}: field {'.'.join(path)} does not exist in the value")
+        value = value[name]
+    if value is None:
+        raise DataError(f"{config_key}: field {'.'.join(path)} is null")
+    return value
+
+
+def _to_ms(value: Any, path: tuple[str, ...]) -> int:
+    if isinstance(value, dt.datetime):
+        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if value.lstrip("-").isdecimal():
+            return int(value)
+        try:
+            moment = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise DataError(f"timestamp.field: {value!r:.60} in {'.'.join(path)} is no ISO 8601 timestamp") from None
+        return _to_ms(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC), path)
+    raise DataError(f"timestamp.field: {'.'.join(path)} must be a Timestamp, INT64 or STRING, found: "
+                    f"{type(value).__name__}")  # fmt: skip
+
+
+def _moment(timestamp_ms: int, zone: dt.tzinfo) -> dt.datetime:
+    return (_EPOCH + dt.timedelta(milliseconds=timestamp_ms)).astimezone(zone)

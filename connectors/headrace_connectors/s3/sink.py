@@ -1,0 +1,373 @@
+"""S3SinkConnector, which writes records to objects of a bucket.
+
+Records are collected in files, and an object appears when its file is complete. The committed offset is the one after
+the last uploaded file, so after a failure the records of open files are read again. If files are completed by the
+number or the timestamps of records, the same records become the same object again: delivery is exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.api.config_def import ConfigValue
+from headrace.api.connector import SinkConnector
+from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
+from headrace.api.task import SinkTask, TopicPartition
+from headrace.data.batch import SinkBatch
+from headrace.data.schema import Schema
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
+from headrace_connectors.s3.formats import Encode, FileFormat, encoder_for, extension_of, format_for, header_items
+from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
+from headrace_connectors.s3.spool import MemoryLimit, Spool
+
+if TYPE_CHECKING:
+    from headrace_connectors.s3.uploads import ObjectUpload
+
+logger = logging.getLogger(__name__)
+
+_UPLOAD_THREADS = 4
+
+
+class _Side(NamedTuple):
+    """One of the files that a directory has for the same records: values, keys or headers."""
+
+    suffix: str
+    """What the names of its files contain before the extension."""
+    format_class: str
+    encode: Encode
+    read: Callable[[SinkBatch], tuple[Schema | None, Sequence[Any]]]
+    """Returns what the file contains of each record."""
+
+
+class _File(NamedTuple):
+    """A file of one side."""
+
+    upload: ObjectUpload
+    format: FileFormat
+
+
+class DirectoryFiles:
+    """The files of one directory: values, and keys and headers if configured."""
+
+    def __init__(self, files: Sequence[_File]) -> None:
+        self.files = files
+        self._is_finished = False
+
+    def append(self, records: Encoded) -> None:
+        """Append records to all files."""
+        for file, (schema, items) in zip(self.files, records.sides, strict=True):
+            file.format.append(schema, items)
+
+    def upload_full_parts(self) -> None:
+        """Upload the parts that are complete while the files are still open."""
+        for file in self.files:
+            file.upload.upload_full_parts()
+
+    def finish(self) -> None:
+        """Upload the files; after an error, call `finish` again."""
+        if not self._is_finished:
+            for file in self.files:
+                file.format.finish()
+            self._is_finished = True
+        for file in self.files:
+            file.upload.finish()
+
+    def discard(self) -> None:
+        """Discard the files."""
+        for file in self.files:
+            file.upload.discard()
+
+
+class S3SinkTask(SinkTask[S3SinkConfig]):
+    """Collects records in files, and uploads them."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[TopicPartition, PartitionFiles] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._retry_at_ms = 0
+        self._failures = 0
+
+    def start(self, config: S3SinkConfig) -> None:
+        """Create the client."""
+        from headrace_connectors.s3.uploads import Bucket  # imports boto3, which is slow
+
+        self._config = config
+        self._bucket = Bucket(config)
+        self._partitioner = partitioner_for(config)
+        self._timestamps = timestamps_of(config)
+        self._limit = MemoryLimit(config.memory_limit)
+        self._pool = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="s3-upload")
+        self._sides = _sides(config)
+        self._on_null = config.on_null_values.lower()
+
+    def open(self, partitions: Sequence[TopicPartition]) -> None:
+        """Begin without files."""
+        for partition in partitions:
+            self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        """Discard the files that are not uploaded; the next owner reads their records again."""
+        for partition in partitions:
+            files = self._partitions.pop(partition, None)
+            if files is not None:
+                files.discard()
+
+    def put(self, records: SinkRecords) -> None:
+        """Write records to files, and upload files that are complete."""
+        now_ms = int(time.time() * 1000)
+        errors: dict[int, Exception] = {}
+        start = 0
+        for batch in records.batches:
+            self._add(batch, start, now_ms, errors)
+            start += len(batch)
+        for files in self._partitions.values():
+            files.rotate_by_schedule(now_ms)
+        self._upload()
+        if errors:
+            raise RecordErrors(errors)
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return the offsets after the last uploaded files; a partition without open files is uploaded completely."""
+        self._upload()
+        ready: dict[TopicPartition, int] = {}
+        for partition, offset in offsets.items():
+            files = self._partitions.get(partition)
+            first = None if files is None else files.first_offset()
+            if files is not None:
+                ready[partition] = offset if first is None else min(offset, first)
+        return ready
+
+    # -- writing
+
+    def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
+        """Write a batch; if records are bad, write the others and store the errors by index in the `put`."""
+        positions = list(range(len(batch)))
+        if batch.compact is None and None in batch.values and self._on_null != "write":
+            nulls = [index for index, value in enumerate(batch.values) if value is None]
+            positions = [index for index in positions if batch.values[index] is not None]
+            if self._on_null == "fail":
+                error = DataError(f"A record of topic {batch.topic} has a null value (behavior.on.null.values=fail)")
+                errors |= dict.fromkeys([start + index for index in nulls], error)
+        while positions:
+            part = batch if len(positions) == len(batch) else batch.take(positions)
+            bad = self._write(part, now_ms)
+            if not bad:
+                return
+            errors |= {start + positions[index]: error for index, error in bad.items()}
+            positions = [position for index, position in enumerate(positions) if index not in bad]
+
+    def _write(self, batch: SinkBatch, now_ms: int) -> dict[int, Exception]:
+        """Write all records, or none if some are bad: then return the errors by index."""
+        prepared = []
+        bad: dict[int, Exception] = {}
+        for first, part in _split_nulls(batch):
+            try:
+                prepared.append(self._prepare(part, now_ms))
+            except RecordErrors as error:
+                bad |= {first + index: cause for index, cause in error.errors.items()}
+            except DataError as error:
+                bad |= {first + index: cause for index, cause in self._find_bad(part, now_ms, error).items()}
+        if not bad:
+            files = self._partitions[batch.original_topic, batch.original_partition]
+            for records, directories, timestamps in prepared:
+                files.add(records, directories, timestamps, now_ms)
+        return bad
+
+    def _prepare(self, batch: SinkBatch, now_ms: int) -> tuple[Encoded, str | list[str], Sequence[int] | None]:
+        """Return the encoded records, their directories and timestamps. Raises DataError, or RecordErrors."""
+        is_tombstone = batch.compact is None and batch.values[0] is None
+        timestamps = None if self._timestamps is None else self._timestamps(batch, now_ms)
+        directories: str | list[str] = self._config.tombstone_partition
+        if not is_tombstone:
+            directories = self._partitioner.directories(batch, timestamps)
+        sides = [_encode(side, batch) for side in self._sides_of(is_tombstone)]
+        return Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides), directories, timestamps
+
+    def _sides_of(self, is_tombstone: bool) -> Sequence[_Side]:
+        return self._sides[1:] if is_tombstone else self._sides
+
+    def _find_bad(self, batch: SinkBatch, now_ms: int, error: DataError) -> dict[int, Exception]:
+        """Return the errors of records without a directory or timestamp, by index."""
+        bad: dict[int, Exception] = {}
+        for index in range(len(batch)):
+            try:
+                self._prepare(batch.take([index]), now_ms)
+            except RecordErrors as cause:
+                bad[index] = cause.errors[0]
+            except DataError as cause:
+                bad[index] = cause
+        return bad or dict.fromkeys(range(len(batch)), error)
+
+    def _creator(self, topic: str, partition: int) -> Callable[[str, int, bool], DirectoryFiles]:
+        """Return a function that creates the files of a directory."""
+        config = self._config
+
+        def create(directory: str, offset: int, is_tombstone: bool) -> DirectoryFiles:
+            base = _object_key(config, topic, partition, directory, offset)
+            return DirectoryFiles([self._file(base, side) for side in self._sides_of(is_tombstone)])
+
+        return create
+
+    def _file(self, base: str, side: _Side) -> _File:
+        from headrace_connectors.s3.uploads import ObjectUpload
+
+        key = base + side.suffix + extension_of(side.format_class, self._config)
+        upload = ObjectUpload(self._bucket, key, Spool(self._limit), self._config.part_size)
+        return _File(upload, format_for(side.format_class, upload.spool, self._config))
+
+    # -- uploading
+
+    def _upload(self) -> None:
+        """Upload complete files and complete parts of open files. A temporary failure is repeated later."""
+        from headrace_connectors.s3.uploads import TemporaryError, UploadLostError
+
+        now_ms = self.context.monotonic() * 1000
+        if now_ms < self._retry_at_ms:
+            return
+        try:
+            for partition, files in self._partitions.items():
+                try:
+                    self._upload_partition(files)
+                except UploadLostError as error:
+                    self._read_again(partition, files, error)
+        except TemporaryError as error:
+            self._failures += 1
+            self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
+            if self._failures == 1 or self._failures % 10 == 0:
+                logger.warning("%s; failure %d in a row, the upload is repeated", error, self._failures)
+            self.context.pause(*self._partitions)
+            return
+        if self._failures:
+            logger.info("The bucket %s accepts files again", self._bucket.address)
+            self._failures = 0
+            self.context.resume(*self._partitions)
+
+    def _upload_partition(self, files: PartitionFiles) -> None:
+        while files.completed:
+            self._finish(files.completed[0])
+            files.completed.popleft()
+        for found in files.open.values():
+            _directory_files(found).upload_full_parts()
+
+    def _finish(self, completed: Completed) -> None:
+        """Upload the files of a completed set, several at the same time."""
+        assert self._pool is not None
+        uploads = [_directory_files(found) for found in completed.files]
+        if len(uploads) == 1:
+            uploads[0].finish()
+        else:
+            list(self._pool.map(DirectoryFiles.finish, uploads))
+        if self._config.object_tagging or self._config.tag_pairs:
+            self._tag(completed)
+
+    def _tag(self, completed: Completed) -> None:
+        for found in completed.files:
+            tags = dict(pair.split(":", 1) for pair in self._config.tag_pairs)
+            if self._config.object_tagging:
+                tags |= {"startOffset": str(found.first_offset), "endOffset": str(found.last_offset),
+                         "recordCount": str(found.records)}  # fmt: skip
+            for file in _directory_files(found).files:
+                self._bucket.tag(file.upload.key, tags)
+
+    def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: Exception) -> None:
+        """Continue at the first record that is not uploaded, because the parts of a file are lost."""
+        first = files.read_again()
+        if first is not None:
+            logger.warning("%s; the records of %s-%d from offset %d are read again", error, *partition, first)
+            self.context.offset({partition: first})
+
+    def stop(self) -> None:
+        """Discard the files that are not uploaded."""
+        self.close(list(self._partitions))
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+def _directory_files(found: OpenFiles) -> DirectoryFiles:
+    assert isinstance(found.files, DirectoryFiles)
+    return found.files
+
+
+def _sides(config: S3SinkConfig) -> list[_Side]:
+    """Return the files that each directory has, those of the values first."""
+    found = [("", config.format_class, _values)]
+    found += [(".keys", config.keys_format_class, _keys)] if config.store_keys else []
+    found += [(".headers", config.headers_format_class, _headers)] if config.store_headers else []
+    return [_Side(suffix, name, encoder_for(name, config), read) for suffix, name, read in found]
+
+
+def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    schema, items = side.read(batch)
+    return schema, side.encode(schema, items)
+
+
+def _values(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    return batch.value_schema, batch.values
+
+
+def _keys(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    return batch.key_schema, batch.keys if batch.keys is not None else [None] * len(batch)
+
+
+def _headers(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    headers = batch.headers if batch.headers is not None else [()] * len(batch)
+    return None, [header_items(each) for each in headers]
+
+
+def _split_nulls(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
+    """Yield runs of records whose values are all null or all not null, with the index of each run's first record."""
+    if batch.compact is not None or None not in batch.values:
+        yield 0, batch
+        return
+    values = batch.values
+    for _, run in groupby(range(len(values)), key=lambda index: values[index] is None):
+        indexes = list(run)
+        yield indexes[0], batch.take(indexes)
+
+
+def _object_key(config: S3SinkConfig, topic: str, partition: int, directory: str, offset: int) -> str:
+    name = config.file_delimiter.join((topic, str(partition), f"{offset:0{config.offset_width}d}"))
+    parts = [config.topics_dir, topic, directory, name] if config.topics_dir else [topic, directory, name]
+    return config.directory_delimiter.join(parts)
+
+
+class S3SinkConnector(SinkConnector[S3SinkConfig]):
+    """Starts `tasks.max` tasks."""
+
+    task_class = S3SinkTask
+    java_names = ("io.confluent.connect.s3.S3SinkConnector",)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return the modules of the client, so that all tasks share their memory."""
+        return [__name__, f"{__package__}.uploads"]
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check that the bucket exists and is accessible."""
+        try:
+            config = S3SinkConfig.parse(props)
+        except ConfigErrors:
+            return
+        try:
+            from headrace_connectors.s3.uploads import Bucket, TemporaryError
+        except ModuleNotFoundError as error:
+            message = f'the S3 sink needs the Python package {error.name}: pip install "headrace[s3]"'
+            values["s3.bucket.name"].errors.append(message)
+            return
+        try:
+            Bucket(config).check()
+        except TemporaryError as error:
+            values["store.url" if config.store_url else "s3.region"].errors.append(str(error))
+        except ConnectError as error:
+            values["s3.bucket.name"].errors.append(str(error))
+
+    def alter_offsets(self, config: S3SinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Return True for any offsets, because the sink takes its position from the consumer group."""
+        return True

@@ -1,0 +1,119 @@
+"""Holds the data of open files: in memory, and on disk beyond one limit for all files of a task."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+
+class MemoryLimit:
+    """Counts the bytes of all spools in memory, and moves the largest spools to disk beyond the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._spools: set[Spool] = set()
+        self._used = 0
+
+    def changed(self, spool: Spool, difference: int) -> None:
+        """Count bytes that a spool holds in memory; a negative difference releases bytes."""
+        self._used += difference
+        self._spools.add(spool)
+        while self._used > self._limit:
+            largest = max(self._spools, key=lambda each: each.in_memory)
+            if not largest.in_memory:
+                return
+            largest.move_to_disk()
+
+    def removed(self, spool: Spool) -> None:
+        """Forget a spool."""
+        self._used -= spool.in_memory
+        self._spools.discard(spool)
+
+    @property
+    def used(self) -> int:
+        """Bytes in memory."""
+        return self._used
+
+
+class Spool:
+    """A queue of bytes: data is appended at the end and, after its upload, removed from the beginning."""
+
+    def __init__(self, limit: MemoryLimit) -> None:
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._file: IO[bytes] | None = None
+        self._start = 0
+        """The position in the file of the first byte that is still needed."""
+        self.in_memory = 0
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Append data."""
+        if not data:
+            return
+        self._chunks.append(data)
+        self.size += len(data)
+        self.in_memory += len(data)
+        self._limit.changed(self, len(data))
+
+    def move_to_disk(self) -> None:
+        """Write the data in memory to a temporary file, which has no name."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="headrace-s3-")  # noqa: SIM115 - open until `close`
+        self._file.seek(0, 2)
+        self._file.writelines(self._chunks)
+        self._chunks.clear()
+        released, self.in_memory = self.in_memory, 0
+        self._limit.changed(self, -released)
+
+    def peek(self, size: int) -> bytes:
+        """Return the first `size` bytes, or all if there are fewer."""
+        data = bytearray()
+        if self._file is not None:
+            self._file.seek(self._start)
+            data += self._file.read(size)
+        for chunk in self._chunks:
+            if len(data) >= size:
+                break
+            data += chunk[: size - len(data)]
+        return bytes(data)
+
+    def remove(self, size: int) -> None:
+        """Remove the first `size` bytes."""
+        self.size -= size
+        if self._file is not None:
+            on_disk = self._file.seek(0, 2) - self._start
+            taken = min(on_disk, size)
+            self._start += taken
+            size -= taken
+            if taken == on_disk:
+                self._file.seek(0)
+                self._file.truncate()
+                self._start = 0
+        before = self.in_memory
+        while size:
+            first = self._chunks[0]
+            taken = min(len(first), size)
+            self._chunks[0] = first[taken:]
+            if taken == len(first):
+                del self._chunks[0]
+            size -= taken
+            self.in_memory -= taken
+        self._limit.changed(self, self.in_memory - before)
+
+    def parts(self, size: int) -> Iterator[bytes]:
+        """Yield and remove all data in parts of at most `size` bytes."""
+        while self.size:
+            data = self.peek(size)
+            yield data
+            self.remove(len(data))
+
+    def close(self) -> None:
+        """Discard the data."""
+        self._limit.removed(self)
+        self._chunks.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.in_memory = self.size = 0

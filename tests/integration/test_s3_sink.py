@@ -1,0 +1,293 @@
+"""Tests of the S3 sink with a real S3-compatible server (moto)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.batch import from_records
+from headrace.data.headers import Headers
+from headrace.data.records import SinkRecord
+from headrace.data.schema import (
+    BYTES_SCHEMA,
+    INT32_SCHEMA,
+    OPTIONAL_STRING_SCHEMA,
+    STRING_SCHEMA,
+    array,
+    map_of,
+    struct,
+)
+from headrace.data.sink_records import SinkRecords
+from headrace.data.struct import Struct
+from headrace.testing import Restart, run_sink
+from headrace.testing.conformance import SinkConformance
+from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.sink import S3SinkConnector, S3SinkTask
+from headrace_connectors.s3.uploads import Bucket, TemporaryError, UploadLostError
+from support import s3
+
+pytestmark = pytest.mark.integration
+
+ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[s3.S3Server]:
+    with s3.running() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: s3.S3Server) -> s3.S3Server:
+    server.clear()
+    return server
+
+
+def row(offset: int, **more: Any) -> SinkRecord:
+    value = Struct(ROW, {"id": offset, "name": f"n{offset}"})
+    position = {"original_topic": "items", "original_partition": 0, "original_offset": offset}
+    fields = {"topic": "items", "timestamp": offset, "value": value, "value_schema": ROW} | position | more
+    return SinkRecord(partition=0, offset=offset, **fields)
+
+
+def put(server: s3.S3Server, records: Sequence[SinkRecord], *faults: Any, **props: str) -> Any:
+    settings = server.props() | {"format.class": "JsonFormat", "flush.size": "3"}
+    settings |= {key.replace("__", "."): value for key, value in props.items()}
+    return run_sink(S3SinkConnector, settings, records, faults=faults)
+
+
+class TestS3Sink(SinkConformance):
+    plugin = S3SinkConnector
+    is_exactly_once = True
+    _server: s3.S3Server
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket: s3.S3Server) -> None:
+        type(self)._server = bucket
+
+    def config(self) -> dict[str, str]:
+        return self._server.props() | {"format.class": "JsonFormat", "flush.size": "1"}
+
+    def stored(self) -> list[Any]:
+        return [line for data in self._server.objects().values() for line in data.splitlines()]
+
+
+def test_full_files_become_objects_with_confluents_keys(bucket: s3.S3Server) -> None:
+    run = put(bucket, [row(offset) for offset in range(7)])
+    assert bucket.objects() == {
+        f"topics/items/partition=0/items+0+{first:010d}.json": b"".join(
+            b'{"id":%d,"name":"n%d"}\n' % (offset, offset) for offset in range(first, first + 3)
+        )
+        for first in (0, 3)
+    }
+    assert run.committed == {("items", 0): 6}
+
+
+def test_restart_writes_the_same_objects(bucket: s3.S3Server) -> None:
+    records = [row(offset) for offset in range(20)]
+    put(bucket, records)
+    expected = bucket.objects()
+    bucket.clear()
+    put(bucket, records, Restart(2), flush__size="3")
+    assert bucket.objects() == expected
+
+
+def test_keys_and_headers_are_stored_beside_values(bucket: s3.S3Server) -> None:
+    records = [row(offset, key=f"k{offset}", key_schema=STRING_SCHEMA, headers=Headers().add("h", "x", STRING_SCHEMA))
+               for offset in range(3)]  # fmt: skip
+    put(bucket, records, store__kafka__keys="true", store__kafka__headers="true")
+    found = {key.rsplit("/", 1)[1]: data.splitlines() for key, data in bucket.objects().items()}
+    assert found["items+0+0000000000.keys.json"] == [b'"k0"', b'"k1"', b'"k2"']
+    assert json.loads(found["items+0+0000000000.headers.json"][0]) == [{"key": "h", "value": "x"}]
+    assert len(found) == 3
+
+
+def test_tombstones_are_written_with_their_keys(bucket: s3.S3Server) -> None:
+    records = [row(0, key="a", key_schema=STRING_SCHEMA),
+               row(1, key="b", key_schema=STRING_SCHEMA, value=None, value_schema=None),
+               row(2, key="c", key_schema=STRING_SCHEMA)]  # fmt: skip
+    put(bucket, records, store__kafka__keys="true", behavior__on__null__values="write")
+    assert {key: data for key, data in bucket.objects().items() if "tombstone" in key} == {
+        "topics/items/tombstone/items+0+0000000001.keys.json": b'"b"\n'
+    }
+
+
+@pytest.mark.parametrize("behavior", ["ignore", "fail"])
+def test_null_values_are_ignored_or_reported(bucket: s3.S3Server, behavior: str) -> None:
+    records = [row(0), row(1, value=None, value_schema=None), row(2), row(3)]
+    run = put(bucket, records, behavior__on__null__values=behavior, errors__tolerance="all")
+    assert [record.offset for record, _ in run.reported] == ([1] if behavior == "fail" else [])
+    assert [data.count(b"\n") for data in bucket.objects().values()] == [3]
+    assert run.committed == {("items", 0): 4}
+
+
+def test_gzip_objects_are_deterministic(bucket: s3.S3Server) -> None:
+    put(bucket, [row(offset) for offset in range(3)], s3__compression__type="gzip")
+    ((key, data),) = bucket.objects().items()
+    assert key.endswith(".json.gz")
+    assert gzip.decompress(data).count(b"\n") == 3
+    put(bucket, [row(offset) for offset in range(3)], s3__compression__type="gzip")
+    assert bucket.objects() == {key: data}
+
+
+def test_bytes_are_written_with_separators(bucket: s3.S3Server) -> None:
+    records = [row(offset, value=b"v%d" % offset, value_schema=BYTES_SCHEMA) for offset in range(3)]
+    put(bucket, records, format__class="ByteArrayFormat", format__bytearray__separator="|")
+    assert list(bucket.objects().values()) == [b"v0|v1|v2|"]
+
+
+def test_parquet_has_the_fields_of_the_schema(bucket: s3.S3Server) -> None:
+    nested = struct([("id", INT32_SCHEMA), ("tags", array(STRING_SCHEMA)), ("in", ROW),
+                     ("map", map_of(STRING_SCHEMA, INT32_SCHEMA))])  # fmt: skip
+    value = Struct(nested, {"id": 1, "tags": ["a"], "in": Struct(ROW, {"id": 2, "name": None}), "map": {"k": 3}})
+    records = [row(offset, value=value, value_schema=nested) for offset in range(3)]
+    put(bucket, records, format__class="io.confluent.connect.s3.format.parquet.ParquetFormat")
+    ((key, data),) = bucket.objects().items()
+    assert key.endswith("items+0+0000000000.snappy.parquet")
+    table = pq.read_table(io.BytesIO(data))
+    assert table.to_pylist() == [{"id": 1, "tags": ["a"], "in": {"id": 2, "name": None}, "map": [("k", 3)]}] * 3
+
+
+def test_large_files_are_uploaded_in_parts(bucket: s3.S3Server) -> None:
+    text = "x" * 100_000
+    schema = struct([("text", STRING_SCHEMA)])
+    records = [row(offset, value=Struct(schema, {"text": text}), value_schema=schema) for offset in range(150)]
+    put(bucket, records, flush__size="150", s3__part__size="5242880", buffer__memory__bytes="1048576")
+    ((key, data),) = bucket.objects().items()
+    assert data == (b'{"text":"%s"}\n' % text.encode()) * 150
+    assert bucket.client().head_object(Bucket=s3.BUCKET, Key=key)["ETag"].strip('"').endswith("-3")
+
+
+def test_objects_are_tagged(bucket: s3.S3Server) -> None:
+    put(bucket, [row(offset) for offset in range(3)], s3__object__tagging="true",
+        s3__object__tagging__key__value__pairs="team:data")  # fmt: skip
+    (key,) = bucket.objects()
+    tags = bucket.client().get_object_tagging(Bucket=s3.BUCKET, Key=key)["TagSet"]
+    assert {tag["Key"]: tag["Value"] for tag in tags} == {
+        "team": "data", "startOffset": "0", "endOffset": "2", "recordCount": "3",
+    }  # fmt: skip
+
+
+def test_records_that_the_format_rejects_are_reported(bucket: s3.S3Server) -> None:
+    records = [row(offset) for offset in range(4)]
+    records[1] = row(1, value={"no": "schema"}, value_schema=None)
+    run = put(bucket, records, format__class="ParquetFormat", errors__tolerance="all", flush__size="3")
+    assert [record.offset for record, _ in run.reported] == [1]
+    with pytest.raises(ConnectError, match="needs structs with a schema"):
+        put(bucket, records, format__class="ParquetFormat")
+
+
+def test_bucket_that_does_not_exist_fails_the_task(bucket: s3.S3Server) -> None:
+    with pytest.raises(ConnectError, match=r"Cannot write topics/.* in s3://nope at http.*NoSuchBucket"):
+        put(bucket, [row(offset) for offset in range(3)], s3__bucket__name="nope")
+
+
+def test_validation_checks_the_bucket(bucket: s3.S3Server) -> None:
+    def errors(**props: str) -> dict[str, list[str]]:
+        settings = bucket.props() | {"format.class": "JsonFormat", "flush.size": "3"} | props
+        values = config_def(S3SinkConfig).validate(settings)
+        S3SinkConnector().validate(settings, values)
+        return {key: value.errors for key, value in values.items() if value.errors}
+
+    assert errors() == {}
+    assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]
+    assert "store.url" in errors(**{"store.url": "http://127.0.0.1:1", "s3.part.retries": "0"})
+
+
+class TaskContext:
+    """A context that stores what the task requests; the test sets its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.paused = False
+        self.offsets: dict[Any, int] = {}
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def pause(self, *partitions: Any) -> None:
+        self.paused = True
+
+    def resume(self, *partitions: Any) -> None:
+        self.paused = False
+
+    def offset(self, offsets: dict[Any, int]) -> None:
+        self.offsets |= offsets
+
+
+@contextmanager
+def running_task(server: s3.S3Server, **props: str) -> Iterator[tuple[S3SinkTask, TaskContext]]:
+    settings = server.props() | {"format.class": "JsonFormat", "flush.size": "3"}
+    task, context = S3SinkTask(), TaskContext()
+    task.context = context  # type: ignore[assignment]
+    task.start(S3SinkConfig.parse(settings | {key.replace("__", "."): value for key, value in props.items()}))
+    task.open([("items", 0)])
+    try:
+        yield task, context
+    finally:
+        task.stop()
+
+
+def sink_records(records: Sequence[SinkRecord]) -> SinkRecords:
+    return SinkRecords(from_records(records))  # type: ignore[arg-type]
+
+
+def test_uploads_are_repeated_until_the_store_accepts_them(
+    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+    upload = Bucket.put
+
+    def refuse_twice(self: Bucket, key: str, data: bytes) -> None:
+        attempts.append(key)
+        if len(attempts) <= 2:
+            raise TemporaryError("SlowDown: reduce your request rate")
+        upload(self, key, data)
+
+    monkeypatch.setattr(Bucket, "put", refuse_twice)
+    with running_task(bucket, retry__backoff__ms="1000") as (task, context):
+        task.put(sink_records([row(offset) for offset in range(7)]))
+        assert context.paused
+        assert task.pre_commit({("items", 0): 7}) == {("items", 0): 0}
+        context.now_s = 1.0
+        task.put(SinkRecords())
+        context.now_s = 1.9
+        task.put(SinkRecords())  # the next attempt is not due yet
+        assert (len(attempts), bucket.objects()) == (2, {})
+        context.now_s = 2.0
+        task.put(SinkRecords())
+        assert not context.paused
+        assert len(bucket.objects()) == 2
+        assert task.pre_commit({("items", 0): 7}) == {("items", 0): 6}
+
+
+def test_lost_parts_are_written_again(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = struct([("text", STRING_SCHEMA)])
+    value = Struct(schema, {"text": "x" * 1_000_000})
+    records = [row(offset, value=value, value_schema=schema) for offset in range(12)]
+    upload = Bucket.put_part
+    lost = []
+
+    def lose_second_part(self: Bucket, key: str, upload_id: str, number: int, data: bytes) -> str:
+        if number == 2 and not lost:  # moto responds with an internal server error instead of NoSuchUpload
+            lost.append(key)
+            raise UploadLostError("NoSuchUpload: the upload does not exist")
+        return upload(self, key, upload_id, number, data)
+
+    monkeypatch.setattr(Bucket, "put_part", lose_second_part)
+    with running_task(bucket, flush__size="12", s3__part__size="5242880") as (task, context):
+        task.put(sink_records(records[:8]))
+        task.put(sink_records(records[8:]))
+        assert context.offsets == task.pre_commit({("items", 0): 12}) == {("items", 0): 0}
+        task.put(sink_records(records))
+    (data,) = bucket.objects().values()
+    assert data.count(b"\n") == 12

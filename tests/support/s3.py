@@ -1,0 +1,83 @@
+"""Runs an S3-compatible server for tests (moto), with the bucket `lake`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.exceptions import BotoCoreError
+
+from support.ports import free_port
+
+BUCKET = "lake"
+_START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server."""
+
+    url: str
+
+    def client(self) -> Any:
+        """Return a client."""
+        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="key",
+                            aws_secret_access_key="secret")  # fmt: skip
+
+    def props(self) -> dict[str, str]:
+        """Return the configuration of a sink that writes to the bucket."""
+        return {
+            "s3.bucket.name": BUCKET,
+            "s3.region": "us-east-1",
+            "store.url": self.url,
+            "aws.access.key.id": "key",
+            "aws.secret.access.key": "secret",
+            "storage.class": "io.confluent.connect.s3.storage.S3Storage",
+            "retry.backoff.ms": "100",
+        }
+
+    def objects(self) -> dict[str, bytes]:
+        """Return the contents of all objects by key."""
+        client = self.client()
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        return {key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+
+    def clear(self) -> None:
+        """Remove all objects and uploads, and create the bucket if it is missing."""
+        client = self.client()
+        if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
+            client.create_bucket(Bucket=BUCKET)
+        for key in self.objects():
+            client.delete_object(Bucket=BUCKET, Key=key)
+        for upload in client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ()):
+            client.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
+
+
+@contextmanager
+def running(port: int | None = None) -> Iterator[S3Server]:
+    """Run a server on a port; stop it at the end."""
+    port = port or free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    server = S3Server(f"http://127.0.0.1:{port}")
+    try:
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                server.client().create_bucket(Bucket=BUCKET)
+                break
+            except BotoCoreError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        yield server
+    finally:
+        process.kill()
+        process.wait()

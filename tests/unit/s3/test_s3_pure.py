@@ -1,0 +1,232 @@
+"""Tests of the S3 sink's parts without I/O: patterns of directories, partitioners, files, and spools."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.api.errors import ConfigErrors, DataError
+from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
+from headrace.data.struct import Struct
+from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.files import Encoded, PartitionFiles
+from headrace_connectors.s3.joda import JodaFormat
+from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
+from headrace_connectors.s3.spool import MemoryLimit, Spool
+from support.transforms import sink_batch
+
+BASE = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "3"}
+NOON = 1_782_907_200_000  # 2026-07-01T12:00:00Z
+
+
+def config(**props: str) -> S3SinkConfig:
+    return S3SinkConfig.parse(BASE | {key.replace("__", "."): value for key, value in props.items()})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH", "year=2026/month=07/day=01/hour=14"),
+        ("yyyy-MM-dd'T'HH:mm:ss.SSS", "2026-07-01T14:05:06.007"),
+        ("yy-M-d H K h k a", "26-7-1 14 2 2 14 PM"),
+        ("EEE EEEE MMM MMMM e D", "Wed Wednesday Jul July 3 182"),
+        ("xxxx-'W'ww", "2026-W27"),
+        ("''YYYY 'o''clock' Z ZZ ZZZ z", "'2026 o'clock +0200 +02:00 Europe/Berlin CEST"),
+    ],
+)
+def test_joda_patterns_format_local_time(pattern: str, text: str) -> None:
+    moment = dt.datetime(2026, 7, 1, 14, 5, 6, 7000, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert JodaFormat(pattern).format(moment) == text
+
+
+@pytest.mark.parametrize("pattern", ["'year=YYYY", "bb", "YYYY-jj"])
+def test_invalid_joda_patterns_are_errors(pattern: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        JodaFormat(pattern)
+
+
+class TestPartitioners:
+    def directories(self, batch: Any, **props: str) -> Any:
+        settings = config(**props)
+        timestamps = timestamps_of(settings)
+        return partitioner_for(settings).directories(batch, None if timestamps is None else timestamps(batch, NOON))
+
+    def test_default_partitioner_uses_the_partition(self) -> None:
+        assert self.directories(sink_batch([1], partition=7)) == "partition=7"
+
+    def test_field_partitioner_uses_fields_of_structs_and_maps(self) -> None:
+        schema = struct([("country", STRING_SCHEMA), ("n", INT32_SCHEMA)])
+        batch = sink_batch([Struct(schema, {"country": "de", "n": 1})], schema)
+        props = {"partitioner__class": "io.confluent.connect.storage.partitioner.FieldPartitioner"}
+        assert self.directories(batch, partition__field__name="country,n", **props) == ["country=de/n=1"]
+        assert self.directories(sink_batch([{"n": True}]), partition__field__name="n", **props) == ["n=true"]
+        with pytest.raises(DataError, match="field x does not exist"):
+            self.directories(batch, partition__field__name="x", **props)
+
+    @pytest.mark.parametrize(
+        ("name", "zone", "directory"),
+        [
+            ("Daily", "UTC", "year=2026/month=07/day=01"),
+            ("Hourly", "UTC", "year=2026/month=07/day=01/hour=12"),
+            ("Daily", "Pacific/Kiritimati", "year=2026/month=07/day=02"),
+            ("Hourly", "Asia/Kolkata", "year=2026/month=07/day=01/hour=17"),
+        ],
+    )
+    def test_time_partitioners_use_local_time(self, name: str, zone: str, directory: str) -> None:
+        batch = sink_batch([1], timestamps=[NOON])
+        props = {"partitioner__class": f"{name}Partitioner", "timezone": zone, "timestamp__extractor": "Record"}
+        assert self.directories(batch, **props) == [directory]
+
+    def test_timestamps_are_rounded_down_to_the_duration(self) -> None:
+        batch = sink_batch([1, 2], timestamps=[NOON + 899_999, NOON + 900_000])
+        assert self.directories(
+            batch, partitioner__class="TimeBasedPartitioner", timezone="UTC", timestamp__extractor="Record",
+            partition__duration__ms="900000", path__format="HH-mm",
+        ) == ["12-00", "12-15"]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "value", [NOON, str(NOON), "2026-07-01T12:00:00Z", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
+    )
+    def test_fields_contain_timestamps(self, value: Any) -> None:
+        batch = sink_batch([{"a": {"at": value}}])
+        props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC"}
+        found = self.directories(batch, timestamp__extractor="RecordField", timestamp__field="a.at", **props)
+        assert found == ["year=2026/month=07/day=01/hour=12"]
+
+    def test_missing_timestamps_are_errors(self) -> None:
+        props = {"partitioner__class": "DailyPartitioner", "timezone": "UTC"}
+        with pytest.raises(DataError, match="has no timestamp"):
+            self.directories(sink_batch([1]), timestamp__extractor="Record", **props)
+        with pytest.raises(DataError, match=r"timestamp\.field"):
+            self.directories(sink_batch([{"at": "soon"}]), timestamp__extractor="RecordField",
+                             timestamp__field="at", **props)  # fmt: skip
+
+
+class RecordedFiles:
+    """Files that store the offsets of their records."""
+
+    def __init__(self, directory: str, first: int) -> None:
+        self.directory, self.first, self.offsets = directory, first, []  # type: ignore[var-annotated]
+
+    def append(self, records: Encoded) -> None:
+        self.offsets += list(records.offsets)
+
+    def discard(self) -> None:
+        self.offsets.clear()
+
+
+def add(files: PartitionFiles, first: int, directories: Any, timestamps: Any = None, schema: Any = None) -> None:
+    count = len(timestamps) if timestamps is not None else len(directories)
+    offsets = range(first, first + count)
+    files.add(Encoded(schema, offsets, False, [(schema, list(offsets))]), directories, timestamps, NOON)
+
+
+def partition_files(**props: str) -> PartitionFiles:
+    return PartitionFiles(config(**props), lambda directory, first, tombstone: RecordedFiles(directory, first))
+
+
+def contents(files: PartitionFiles) -> list[list[tuple[str, list[int]]]]:
+    """Return the directories and offsets of each completed set of files."""
+    return [[(each.directory, each.files.offsets) for each in done.files] for done in files.completed]  # type: ignore[attr-defined]
+
+
+class TestFiles:
+    def test_files_are_completed_by_the_number_of_records(self) -> None:
+        files = partition_files()
+        add(files, 0, ["a", "a", "b", "a", "a"])
+        assert contents(files) == [[("a", [0, 1]), ("b", [2])]]
+        assert files.first_offset() == 0
+        assert files.open["a"].first_offset == 3
+
+    def test_files_are_completed_by_the_span_of_timestamps(self) -> None:
+        files = partition_files(flush__size="100", rotate__interval__ms="10", timestamp__extractor="Record")
+        add(files, 0, "a", [0, 5, 9, 10, 3, 21, 22])
+        assert contents(files) == [[("a", [0, 1, 2])], [("a", [3, 4])]]
+        assert files.open["a"].first_offset == 5
+
+    @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
+    def test_files_are_completed_when_the_directory_changes(self, rotates: str, sets: int) -> None:
+        props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
+        files = partition_files(rotate__file__on__partition__change=rotates, **props)
+        add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)
+        assert len(files.completed) == sets
+
+    def test_files_are_completed_when_the_schema_changes(self) -> None:
+        files = partition_files(flush__size="100")
+        add(files, 0, ["a", "a"])
+        add(files, 2, ["a"], schema=STRING_SCHEMA)
+        assert contents(files) == [[("a", [0, 1])]]
+
+    def test_files_are_completed_at_scheduled_times(self) -> None:
+        files = partition_files(flush__size="100", rotate__schedule__interval__ms="60000", timezone="UTC")
+        add(files, 0, ["a"])
+        files.rotate_by_schedule(NOON + 59_999)
+        assert not files.completed
+        files.rotate_by_schedule(NOON + 60_000)
+        assert contents(files) == [[("a", [0])]]
+
+    @given(st.data())
+    def test_files_do_not_depend_on_how_records_are_batched(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, 30))
+        directories = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
+        timestamps = data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
+        props = {"flush__size": str(data.draw(st.integers(1, 8))), "timestamp__extractor": "Record"}
+        props["rotate__interval__ms"] = data.draw(st.sampled_from(["-1", "10"]))
+        found = []
+        for _ in range(2):
+            files, start = partition_files(**props), 0
+            while start < count:
+                end = data.draw(st.integers(start + 1, count))
+                add(files, start, directories[start:end], timestamps[start:end])
+                start = end
+            found.append((contents(files), {name: each.files.offsets for name, each in files.open.items()}))  # type: ignore[attr-defined]
+        assert found[0] == found[1]
+        written = sorted(offset for done in found[0][0] for _, offsets in done for offset in offsets)
+        assert written == list(range(len(written)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.integers(0, 30)), max_size=60))
+def test_spools_keep_all_bytes_in_order_within_the_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
+    limit = MemoryLimit(50)
+    spools, expected = [Spool(limit) for _ in range(3)], [b""] * 3
+    for number, data, size in steps:
+        spool = spools[number]
+        spool.append(data)
+        expected[number] += data
+        removed = min(size, spool.size)
+        assert spool.peek(removed) == expected[number][:removed]
+        spool.remove(removed)
+        expected[number] = expected[number][removed:]
+        assert limit.used <= 50
+        assert limit.used == sum(each.in_memory for each in spools)
+    for spool, rest in zip(spools, expected, strict=True):
+        assert spool.peek(spool.size) == rest
+        assert b"".join(spool.parts(7)) == rest
+        spool.close()
+    assert limit.used == 0
+
+
+@pytest.mark.parametrize(
+    ("props", "key"),
+    [
+        ({"format.class": "AvroFormat"}, "format.class"),
+        ({"partitioner.class": "FieldPartitioner"}, "partition.field.name"),
+        ({"partitioner.class": "DailyPartitioner"}, "timezone"),
+        ({"partitioner.class": "Random"}, "partitioner.class"),
+        ({"timezone": "Mars/Base"}, "timezone"),
+        ({"path.format": "'open"}, "path.format"),
+        ({"rotate.schedule.interval.ms": "5"}, "timezone"),
+        ({"behavior.on.null.values": "write"}, "behavior.on.null.values"),
+        ({"flush.size": "0"}, "flush.size"),
+        ({"s3.part.size": "100"}, "s3.part.size"),
+    ],
+)
+def test_invalid_configurations_name_the_key(props: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigErrors) as error:
+        S3SinkConfig.parse(BASE | props)
+    assert key in {found.key for found in error.value.errors}
