@@ -10,18 +10,29 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from headrace.herder import core
-from headrace.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
-from headrace.herder.herder import ConnectorInfo, ConnectorStatus, OffsetPairs, TaskCounters, WorkerMetrics
+from headrace.herder import core, requested_offsets
+from headrace.herder.errors import AlreadyExistsError, BadRequestError, HerderError, NotFoundError
+from headrace.herder.herder import (
+    ConnectorInfo,
+    ConnectorStatus,
+    OffsetPairs,
+    PutResult,
+    RequestedOffsets,
+    TaskCounters,
+    WorkerMetrics,
+)
 from headrace.herder.instances import Instances
 from headrace.herder.plugin_calls import PluginCalls
+from headrace.herder.stages import stage
 from headrace.metrics import logs
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.config_store import (
+    ConfigChange,
     ConfigSnapshot,
     ConfigStore,
     ConnectorState,
@@ -32,8 +43,10 @@ from headrace.stores.config_store import (
     RequestRestart,
     TargetState,
 )
+from headrace.stores.offset_keys import in_hashmap_order
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_store import State, Status, StatusStore
+from headrace_broker.client.errors import ClientError
 
 if TYPE_CHECKING:
     from headrace.herder.group_offsets import GroupOffsets
@@ -100,13 +113,11 @@ class BaseHerder:
         return self._state(name).task_configs
 
     def topics(self, name: str) -> list[str]:
-        """Return the topics that a connector has used. Raises NotFoundError."""
-        self._state(name)
+        """Return the topics that a connector has used; an unknown connector has used none."""
         return self._statuses.topics(name)
 
     def reset_topics(self, name: str) -> None:
-        """Clear the list of topics that a connector has used. Raises NotFoundError."""
-        self._state(name)
+        """Clear the list of topics that a connector has used."""
         self._statuses.reset_topics(name)
 
     def metrics(self) -> WorkerMetrics:
@@ -121,8 +132,8 @@ class BaseHerder:
 
     async def put(
         self, name: str, config: Mapping[str, str], *, target: TargetState | None = None, replace: bool = True
-    ) -> bool:
-        """Create or reconfigure a connector; return True if created. Raises BadRequestError, AlreadyExistsError."""
+    ) -> PutResult:
+        """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
         await self._prepare_change()
         kind = await self._plugins.kind_of(config)
         async with self._lock(name):
@@ -131,14 +142,15 @@ class BaseHerder:
                 raise AlreadyExistsError(f"Connector {name} already exists")
             await self._put(name, config, kind, target)
         await self._instances.settled(name)
-        return is_new
+        return PutResult(is_new, self._info_after_put(name, config, kind))
 
-    async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
+    async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
         """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
         await self._prepare_change()
         while True:
             before = self._state(name).config
-            config = {key: value for key, value in {**before, **changes}.items() if value is not None}
+            patched = {key: value for key, value in {**before, **changes}.items() if value is not None}
+            config = in_hashmap_order(patched)
             if config.setdefault("name", name) != name:
                 raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
             kind = await self._plugins.kind_of(config)
@@ -147,13 +159,19 @@ class BaseHerder:
                     await self._put(name, config, kind, None)
                     break
         await self._instances.settled(name)
+        return self._info_after_put(name, config, kind)
+
+    def _info_after_put(self, name: str, config: Mapping[str, str], kind: str) -> ConnectorInfo:
+        """Describe a connector as it was submitted; another request may have changed or deleted it meanwhile."""
+        state = self._snapshot.connectors.get(name)
+        return ConnectorInfo(name, config, 0 if state is None else len(state.task_configs), kind)
 
     async def delete(self, name: str) -> None:
         """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
         await self._prepare_change()
         async with self._lock(name):
             self._state(name)
-            await self._configs.append(DeleteConnector(name))
+            await self._append(DeleteConnector(name), f"removing the config for connector {name} from the config topic")
         await self._instances.settled(name)
 
     async def set_target(self, name: str, target: TargetState) -> None:
@@ -161,35 +179,61 @@ class BaseHerder:
         if target is TargetState.STOPPED:
             await self._prepare_change()
         async with self._lock(name):
-            self._state(name)
+            self._state(name, "Unknown connector {}")
             status = self._statuses.get(name).connector
             if status is not None and status.state is State.FAILED and target is not TargetState.STOPPED:
                 log.error("Connector %s: cannot transition to %s since it has failed", name, target)
             if target is TargetState.STOPPED:
-                await self._configs.append(PutTaskConfigs(name, ()))
-            await self._configs.append(PutTargetState(name, target))
+                await self._append(PutTaskConfigs(name, ()), f"writing 0 task configs for connector {name}")
+            await self._append(PutTargetState(name, target), f"writing the {target} target state for connector {name}")
         await self._instances.settled(name)
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745); return the status at the beginning. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745); return their statuses at the beginning. Raises NotFoundError."""
         await self._instances.settled(name)
-        self._state(name)
-        await self._configs.append(RequestRestart(name, include_tasks, only_failed))
-        status = self.status(name)
-        await self._instances.settled(name)
-        return status
+        state = self._state(name, "Unknown connector: {}")
+        statuses = self._statuses.get(name)
+        if statuses.connector is None:
+            raise NotFoundError(f"Status for connector {name} not found")
+        plan = core.plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed)
+        await self._append(
+            RequestRestart(name, include_tasks, only_failed),
+            f"writing restart request for connector {name} to the config topic",
+        )
+        with stage(f"handling restart request for connector {name}"):
+            await self._instances.settled(name)
+        connector = replace(statuses.connector, state=State.RESTARTING) if plan.connector else statuses.connector
+        tasks = {
+            number: replace(status, state=State.RESTARTING) if number in plan.tasks else status
+            for number, status in statuses.tasks.items()
+        }
+        return ConnectorStatus(name, connector, tasks, self._type_of(state))
 
     async def restart_task(self, name: str, number: int) -> None:
         """Restart one task. Raises NotFoundError."""
         await self._instances.settled(name)
-        if not 0 <= number < len(self._state(name).task_configs):
-            raise NotFoundError(f"Task {name}-{number} not found")
+        if not 0 <= number < len(self._state(name, "Unknown connector: {}").task_configs):
+            raise NotFoundError(f"Unknown task: {name}-{number}")
         self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=False, tasks=[number])))
-        await self._instances.settled(name)
+        with stage(f"restarting task {name}-{number}"):
+            await self._instances.settled(name)
 
     async def _put(self, name: str, config: Mapping[str, str], kind: str, target: TargetState | None) -> None:
         self._types[config["connector.class"]] = kind
-        await self._configs.append(PutConnector(name, dict(config), target))
+        change = PutConnector(name, dict(config), target)
+        await self._append(change, f"writing a config for connector {name} to the config topic")
+
+    async def _append(self, change: ConfigChange, description: str) -> None:
+        """Append a change to the config store. Raises HerderError if the config topic cannot be written."""
+        try:
+            with stage(description):
+                await self._configs.append(change)
+        except (ClientError, TimeoutError) as error:
+            log.error("Config topic: %s failed: %s", description, error or "timeout")
+            raise HerderError(
+                "Failed to write to config topic; this may be due to a transient error and the request can be safely "
+                "retried"
+            ) from error
 
     # Offsets
 
@@ -200,35 +244,46 @@ class BaseHerder:
             return await self._group_offsets.read(name, state.config)
         return [*await self._offsets.read_all(name)]
 
-    async def alter_offsets(self, name: str, offsets: OffsetPairs) -> bool:
+    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
         """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change()
         async with self._lock(name):
-            config = self._stopped_config(name)
-            result = await self._plugins.alter_offsets(name, config, offsets)
-            if self._type_of(self._state(name)) == "sink":
-                await self._group_offsets.alter(name, config, offsets)
-            else:
-                await self._offsets.write(name, offsets)
+            config = await self._stopped_config(name)
+            is_sink = self._type_of(self._state(name)) == "sink"
+            pairs = requested_offsets.sink_offsets(offsets) if is_sink else requested_offsets.source_offsets(offsets)
+            with stage(f"modifying offsets for connector {name}"):
+                result = await self._plugins.alter_offsets(name, config, pairs)
+                if is_sink:
+                    await self._group_offsets.alter(name, config, pairs)
+                else:
+                    await self._offsets.write(name, pairs)
         return result
 
     async def reset_offsets(self, name: str) -> bool:
         """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
         await self._prepare_change()
         async with self._lock(name):
-            config = self._stopped_config(name)
-            if self._type_of(self._state(name)) == "sink":
-                result = await self._plugins.alter_offsets(name, config, [])
-                await self._group_offsets.reset(name, config)
-            else:
-                offsets = [(partition, None) for partition, _ in await self._offsets.read_all(name)]
+            config = await self._stopped_config(name)
+            is_sink = self._type_of(self._state(name)) == "sink"
+            with stage(f"modifying offsets for connector {name}"):
+                found = await (self._group_offsets.read(name, config) if is_sink else self._offsets.read_all(name))
+                offsets: OffsetPairs = [(partition, None) for partition, _ in found]
                 result = await self._plugins.alter_offsets(name, config, offsets)
-                await self._offsets.write(name, offsets)
+                if is_sink:
+                    await self._group_offsets.reset(name, config)
+                else:
+                    await self._offsets.write(name, offsets)
         return result
 
-    def _stopped_config(self, name: str) -> Mapping[str, str]:
+    async def _stopped_config(self, name: str) -> Mapping[str, str]:
+        """Return a stopped connector's configuration, after its tasks in this worker have ended.
+
+        Raises BadRequestError if the connector is not stopped.
+        """
         state = self._state(name)
-        if state.target is not TargetState.STOPPED or self._instances.core.instances(name):
+        if state.target is TargetState.STOPPED:
+            await self._instances.settled(name)
+        if state.target is not TargetState.STOPPED or state.task_configs:
             raise BadRequestError(
                 "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for "
                 f"the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
@@ -275,11 +330,11 @@ class BaseHerder:
     def _type_of(self, state: ConnectorState) -> str:
         return self._types.get(state.config.get("connector.class", ""), "unknown")
 
-    def _state(self, name: str) -> ConnectorState:
+    def _state(self, name: str, message: str = "Connector {} not found") -> ConnectorState:
         try:
             return self._snapshot.connectors[name]
         except KeyError:
-            raise NotFoundError(f"Connector {name} not found") from None
+            raise NotFoundError(message.format(name)) from None
 
     def _lock(self, name: str) -> asyncio.Lock:
         """Return the lock that serializes changes of a connector; it does not cover the operations that follow."""

@@ -18,12 +18,13 @@ from typing import Any
 from headrace.herder import core, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
-from headrace.herder.errors import ForwardError, HerderError
+from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
 from headrace.herder.request_signature import sign, verify
+from headrace.herder.stages import stage
 from headrace.herder.worker_group import WorkerGroup
 from headrace.metrics import logs
 from headrace.runtime import client_configs
@@ -39,6 +40,7 @@ from headrace.stores.config_store import (
     PutSessionKey,
     PutTaskConfigs,
     RequestRestart,
+    TargetState,
 )
 from headrace.stores.internal_topics import InternalTopic
 from headrace.stores.kafka_config_store import KafkaConfigStore
@@ -89,6 +91,7 @@ class DistributedHerder(BaseHerder):
         self._key_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submissions: dict[str, asyncio.Task[Any]] = {}
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Wait for the brokers, create the internal topics, read them, and join the group.
@@ -125,6 +128,7 @@ class DistributedHerder(BaseHerder):
 
     async def stop(self) -> None:
         """Stop all tasks (which commit their offsets) and connectors, leave the group, and end all processes."""
+        self._stopping.set()
         for task in self._tasks:
             task.cancel()
         if self._key_timer is not None:
@@ -174,32 +178,49 @@ class DistributedHerder(BaseHerder):
     # Requests
 
     async def _prepare_change(self) -> None:
-        group = self._running_group
-        await group.wait_until_stable()
+        await self._wait_until_stable()
         if not self._group_core.is_leader:
             raise ForwardError("Only the leader can change connectors", self._group_core.leader_url)
 
+    async def _wait_until_stable(self) -> None:
+        """Wait until no rebalance is in progress. Raises WorkerStoppingError, ForwardError."""
+        group = self._running_group
+        if self._stopping.is_set():
+            raise WorkerStoppingError
+        if group.is_stable:
+            return
+        with stage("ensuring membership in the cluster"):
+            waits = [asyncio.ensure_future(each) for each in (group.wait_until_stable(), self._stopping.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+        if self._stopping.is_set():
+            raise WorkerStoppingError
+
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745); return the status at the beginning. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745); return their statuses at the beginning. Raises NotFoundError."""
         if include_tasks or only_failed:
             await self._prepare_change()
             return await super().restart(name, include_tasks=include_tasks, only_failed=only_failed)
         await self._find_owner(name, None)
         status = self.status(name)
         self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=True, tasks=[])))
-        await self._instances.settled(name)
+        with stage(f"stopping restarted connector {name}"):
+            await self._instances.settled(name)
         return status
 
     async def restart_task(self, name: str, number: int) -> None:
         """Restart one task. Raises NotFoundError, ForwardError."""
-        if number < len(self._state(name).task_configs):
+        if number < len(self._state(name, "Unknown connector: {}").task_configs):
             await self._find_owner(name, number)
         await super().restart_task(name, number)
 
     async def _find_owner(self, name: str, task: int | None) -> None:
         """Check that this worker runs the connector (task None) or task. Raises NotFoundError, ForwardError."""
-        await self._running_group.wait_until_stable()
-        self._state(name)
+        await self._wait_until_stable()
+        self._state(name, "Unknown connector: {}")
         if self._group_core.assignment.contains(name, task):
             return
         group = self._group_core
@@ -216,11 +237,29 @@ class DistributedHerder(BaseHerder):
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
     ) -> None:
         """Store the task configurations that another worker's connector generated. Raises HerderError."""
+        self._verify(body, headers)
+        await self._prepare_change()
+        if configs and self._state(name).target is TargetState.STOPPED:
+            raise BadRequestError(f"Cannot submit non-empty set of task configs for stopped connector {name}")
+        await self._store_if_changed(name, configs)
+
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Check a request to fence the producers of a source connector, then reject it. Raises HerderError."""
+        self._verify(body, headers)
+        await self._prepare_change()
+        state = self._state(name)
+        if self._type_of(state) != "source":
+            raise BadRequestError(f"Connector {name} is not a source connector")
+        raise HerderError("exactly.once.source.support is disabled on this worker")
+
+    def _verify(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Check the signature of an internal request, unless a worker of the group cannot sign. Raises SignatureError.
+
+        Workers with the protocols "eager" and "compatible" do not sign requests.
+        """
         if self._group_core.version is Version.SESSIONED:
             permitted = self.config["inter.worker.verification.algorithms"]
             verify(headers, body, key=self._snapshot.session_key, algorithms=permitted)
-        await self._prepare_change()
-        await self._store_if_changed(name, configs)
 
     async def _store_if_changed(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         async with self._lock(name):

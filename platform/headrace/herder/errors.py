@@ -53,10 +53,11 @@ class UnsupportedMediaTypeError(HerderError):
     status = 415
 
 
-class RequestTimeoutError(HerderError):
-    """The operation did not complete within the request timeout."""
+class WorkerStoppingError(HerderError):
+    """The worker is shutting down and has not executed the request; another worker of the group may."""
 
-    status = 500
+    def __init__(self) -> None:
+        super().__init__("Worker is shutting down")
 
 
 class ForwardError(HerderError):

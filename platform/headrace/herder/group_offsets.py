@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.herder.errors import BadRequestError, HerderError
+from headrace.herder.errors import HerderError
+from headrace.herder.herder import OffsetPairs
 from headrace.runtime import client_configs
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
@@ -17,7 +18,9 @@ from headrace_broker.protocol.errors import ErrorCode
 
 CLUSTER_ID_TIMEOUT_S = 2.0
 REQUEST_TIMEOUT_S = 15.0  # limits all requests to brokers that one REST request causes
-Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+
+# The group has members, so the brokers reject changes by others.
+_GROUP_HAS_MEMBERS = (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
 
 
 class GroupOffsets:
@@ -48,31 +51,26 @@ class GroupOffsets:
             if found is not None
         ]
 
-    async def alter(self, name: str, config: Mapping[str, str], offsets: Offsets) -> None:
-        """Set the group's offsets; None removes an offset. Raises BadRequestError, HerderError."""
+    async def alter(self, name: str, config: Mapping[str, str], offsets: OffsetPairs) -> None:
+        """Set offsets of the group, from `requested_offsets.sink_offsets`; None removes one. Raises HerderError."""
         group = _group(name, config)
-        wanted = {_partition(partition): _offset(offset) for partition, offset in offsets}
-        sets = {key: OffsetAndMetadata(offset) for key, offset in wanted.items() if offset is not None}
+        wanted = {(each["kafka_topic"], each["kafka_partition"]): offset for each, offset in offsets}
+        sets = {key: OffsetAndMetadata(each["kafka_offset"]) for key, each in wanted.items() if each is not None}
         removals = [key for key, offset in wanted.items() if offset is None]
         async with self._admin(config, f"alter consumer group offsets for connector {name}") as admin:
+            errors: list[ClientError | None] = []
             if sets:
-                _raise_first(await admin.alter_group_offsets(group, sets))
+                errors += (await admin.alter_group_offsets(group, sets)).values()
             if removals:
-                _raise_first(await admin.delete_group_offsets(group, removals))
+                errors += (await admin.delete_group_offsets(group, removals)).values()
+            _raise_first(errors, _zombies("alter", name))
 
     async def reset(self, name: str, config: Mapping[str, str]) -> None:
         """Delete the consumer group. Raises HerderError."""
         async with self._admin(config, f"reset consumer group offsets for connector {name}") as admin:
-            try:
-                _raise_first(await admin.delete_groups([_group(name, config)]))
-            except BrokerError as error:
-                if error.code is ErrorCode.NON_EMPTY_GROUP:
-                    raise HerderError(
-                        f"Failed to reset consumer group offsets for connector {name}: {error}. Its tasks have not "
-                        "stopped yet: retry later."
-                    ) from error
-                if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise
+            errors = (await admin.delete_groups([_group(name, config)])).values()
+            found = [each for each in errors if each is None or each.code is not ErrorCode.GROUP_ID_NOT_FOUND]
+            _raise_first(found, _zombies("reset", name))
 
     @asynccontextmanager
     async def _admin(
@@ -97,35 +95,23 @@ class GroupOffsets:
             raise HerderError(f"Failed to {operation}: {error}") from error
 
 
-def _raise_first(results: Mapping[Any, ClientError | None]) -> None:
-    for error in results.values():
+def _zombies(operation: str, name: str) -> str:
+    return (
+        f"Failed to {operation} consumer group offsets for connector {name} either because its tasks haven't stopped "
+        f"completely yet or the connector was resumed before the request to {operation} its offsets could be "
+        "successfully completed. If the connector is in a stopped state, this operation can be safely retried. If it "
+        "doesn't eventually succeed, the Connect cluster may need to be restarted to get rid of the zombie sink tasks."
+    )
+
+
+def _raise_first(errors: Collection[ClientError | None], zombies: str) -> None:
+    """Raise the first error; HerderError with the text `zombies` if the group has members."""
+    for error in errors:
+        if isinstance(error, BrokerError) and error.code in _GROUP_HAS_MEMBERS:
+            raise HerderError(zombies) from error
         if error is not None:
             raise error
 
 
 def _group(name: str, config: Mapping[str, str]) -> str:
     return config.get("consumer.override.group.id") or f"connect-{name}"
-
-
-def _partition(partition: Mapping[str, Any]) -> tuple[str, int]:
-    try:
-        return str(partition["kafka_topic"]), int(partition["kafka_partition"])
-    except (KeyError, TypeError, ValueError):
-        raise BadRequestError(
-            f"The partition {dict(partition)} of a sink connector must have the form "
-            '{"kafka_topic": …, "kafka_partition": …}'
-        ) from None
-
-
-def _offset(offset: Mapping[str, Any] | None) -> int | None:
-    if offset is None:
-        return None
-    try:
-        number = int(offset["kafka_offset"])
-    except (KeyError, TypeError, ValueError):
-        raise BadRequestError(
-            f'The offset {dict(offset)} of a sink connector must have the form {{"kafka_offset": …}}'
-        ) from None
-    if number < 0:
-        raise BadRequestError(f"The offset {number} is negative, but must be at least 0")
-    return number

@@ -11,7 +11,10 @@ from headrace.stores.config_store import TargetState
 from headrace.stores.status_store import Status
 
 OffsetPairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
-"""Partitions and offsets as a REST client sends them; None resets an offset."""
+"""Partitions and their new offsets; None resets an offset."""
+
+RequestedOffsets = Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]
+"""Partitions and offsets as a REST client sends them; a missing partition is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,14 @@ class ConnectorStatus:
     connector: Status
     tasks: Mapping[int, Status]
     type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """The result of creating or reconfiguring a connector; `info` has the configuration as it was submitted."""
+
+    is_new: bool
+    info: ConnectorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +116,14 @@ class Herder(Protocol):
 
     async def put(
         self, name: str, config: Mapping[str, str], *, target: TargetState | None = None, replace: bool = True
-    ) -> bool:
-        """Create or reconfigure a connector; return True if created. Raises BadRequestError, AlreadyExistsError."""
+    ) -> PutResult:
+        """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
 
-    async def patch(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError."""
+    async def patch(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        """Change configuration keys; the value None removes a key (KIP-477). Raises NotFoundError, BadRequestError.
+
+        The result has the configuration in the order of Java's `HashMap`, as in Kafka Connect.
+        """
 
     async def delete(self, name: str) -> None:
         """Stop and delete a connector; its offsets are kept. Raises NotFoundError."""
@@ -118,7 +132,10 @@ class Herder(Protocol):
         """Pause, resume or stop a connector. Raises NotFoundError."""
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Restart the selected instances (KIP-745); return the status at the beginning. Raises NotFoundError."""
+        """Restart the selected instances (KIP-745). Raises NotFoundError.
+
+        Return the statuses at the beginning, with the state RESTARTING for each selected instance.
+        """
 
     async def restart_task(self, name: str, number: int) -> None:
         """Restart one task. Raises NotFoundError."""
@@ -126,7 +143,7 @@ class Herder(Protocol):
     async def offsets(self, name: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""
 
-    async def alter_offsets(self, name: str, offsets: OffsetPairs) -> bool:
+    async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
         """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
 
     async def reset_offsets(self, name: str) -> bool:
@@ -154,6 +171,12 @@ class Herder(Protocol):
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
     ) -> None:
         """Store the task configurations that another worker's connector generated. Raises HerderError.
+
+        `body` is the request's body, whose signature is in `headers` (KIP-507).
+        """
+
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Fence the producers of a source connector's exactly-once tasks, which are not supported. Raises HerderError.
 
         `body` is the request's body, whose signature is in `headers` (KIP-507).
         """

@@ -28,18 +28,18 @@ def verify(headers: Mapping[str, str], body: bytes, *, key: PutSessionKey | None
     """Check the headers of a request, whose names are lower-case. Raises SignatureError."""
     signature, algorithm = headers.get(SIGNATURE_HEADER.lower()), headers.get(ALGORITHM_HEADER.lower())
     if signature is None or algorithm is None:
-        raise SignatureError(400, "Internal request missing required signature or signature algorithm headers")
+        raise SignatureError(400, "Internal request missing required signature")
     if algorithm not in algorithms:
         raise SignatureError(
             400,
             f"This worker does not support the '{algorithm}' key signing algorithm used by other workers. This worker "
-            f"is currently configured to use: {list(algorithms)}. Check that all workers' configuration files permit "
-            "the same set of signature algorithms, and correct any misconfigured worker and restart it",
+            f"is currently configured to use: [{', '.join(algorithms)}]. Check that all workers' configuration files "
+            "permit the same set of signature algorithms, and correct any misconfigured worker and restart it.",
         )
     if key is None:
         raise SignatureError(
             503,
-            "This worker is still starting up and has not read a session key from the config topic yet",
+            "This worker is still starting up and has not been able to read a session key from the config topic yet",
         )
     try:
         received = base64.b64decode(signature, validate=True)

@@ -64,6 +64,8 @@ def _send(config: WorkerConfig, method: str, url: str, body: bytes | None, heade
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
         return RestResponse(response.status, found, response.read())
+    except ConnectionError:  # also http.client.RemoteDisconnected, which is an HTTPException too
+        raise
     except http.client.HTTPException as error:
         raise OSError(f"{url}: invalid HTTP response: {error!r}") from error
     finally:

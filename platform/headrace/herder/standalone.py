@@ -65,6 +65,10 @@ class StandaloneHerder(BaseHerder):
         """Reject a request between workers of a group: a standalone worker belongs to none. Raises HerderError."""
         raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
 
+    async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Reject a request between workers of a group: a standalone worker belongs to none. Raises HerderError."""
+        raise HerderError("Kafka Connect in standalone mode does not support this internal request.")
+
     def _on_config_change(self, change: ConfigChange, snapshot: ConfigSnapshot) -> None:
         effects = self._instances.core.on_snapshot(snapshot)
         if isinstance(change, RequestRestart):

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.herder.errors import BadRequestError, ForbiddenError, HerderError, NotFoundError
-from headrace.herder.herder import Herder
+from headrace.herder.errors import BadRequestError, ForbiddenError, NotFoundError
+from headrace.herder.herder import ConnectorInfo, Herder
 from headrace.rest import shapes
 from headrace.rest.responses import (
     boolean_param,
@@ -19,6 +19,7 @@ from headrace.rest.responses import (
     json_body,
     json_object_body,
     path_param,
+    raw_body,
     to_config,
     with_error_handling,
 )
@@ -101,12 +102,12 @@ class ConnectorEndpoints:
             target = None if state is None else TargetState.from_initial_state(str(state))
         except ValueError as error:
             raise BadRequestError(str(error)) from None
-        await self._herder.put(name, settings, target=target, replace=False)
-        return self._created_response(name)
+        result = await self._herder.put(name, settings, target=target, replace=False)
+        return _created_response(result.info)
 
     async def info(self, request: Request) -> Response:
         """Return the configuration and the tasks of a connector."""
-        return self._info_response(_connector_name(request))
+        return _info_response(self._herder.info(_connector_name(request)))
 
     async def delete(self, request: Request) -> Response:
         """Delete a connector; its offsets are kept."""
@@ -120,13 +121,12 @@ class ConnectorEndpoints:
     async def put_config(self, request: Request) -> Response:
         """Create or reconfigure a connector."""
         name = _connector_name(request)
-        created = await self._herder.put(name, _with_checked_name(name, await config_body(request)))
-        return self._created_response(name) if created else self._info_response(name)
+        result = await self._herder.put(name, _with_checked_name(name, await config_body(request)))
+        return _created_response(result.info) if result.is_new else _info_response(result.info)
 
     async def patch_config(self, request: Request) -> Response:
         """Change some configuration keys of a connector (KIP-477)."""
-        await self._herder.patch(_connector_name(request), await config_body(request))
-        return self._info_response(_connector_name(request))
+        return _info_response(await self._herder.patch(_connector_name(request), await config_body(request)))
 
     async def status(self, request: Request) -> Response:
         """Return the states of a connector and its tasks."""
@@ -216,19 +216,22 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def fence(self, request: Request) -> Response:
-        """Reject a request to fence the producers of exactly-once source tasks, which are not supported."""
-        raise HerderError("exactly.once.source.support is disabled on this worker")
-
-    def _created_response(self, name: str) -> Response:
-        info = shapes.connector_info(self._herder.info(name))
-        return JSONResponse(info, 201, {"Location": f"/connectors/{quote(name, safe='')}"})
-
-    def _info_response(self, name: str) -> Response:
-        return JSONResponse(shapes.connector_info(self._herder.info(name)))
+        """Fence the producers of a connector's exactly-once tasks; the request is signed."""
+        await self._herder.fence(_connector_name(request), await raw_body(request), request.headers)
+        return Response(status_code=204)
 
     def _check_tracking(self) -> None:
         if not self._herder.config["topic.tracking.enable"]:
             raise ForbiddenError("Topic tracking is disabled.")
+
+
+def _created_response(info: ConnectorInfo) -> Response:
+    location = f"/connectors/{quote(info.name, safe='')}"
+    return JSONResponse(shapes.connector_info(info), 201, {"Location": location})
+
+
+def _info_response(info: ConnectorInfo) -> Response:
+    return JSONResponse(shapes.connector_info(info))
 
 
 def _connector_name(request: Request) -> str:
@@ -244,19 +247,20 @@ def _with_checked_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _offset_pairs(body: Any) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+def _offset_pairs(body: Any) -> list[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
     items = body.get("offsets") if isinstance(body, dict) else None
     if not isinstance(items, list) or not items:
         raise BadRequestError("Partitions / offsets need to be provided for an alter offsets request")
-    pairs: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
+    pairs: list[tuple[dict[str, Any] | None, dict[str, Any] | None]] = []
     for item in items:
         match item:
-            case {"partition": dict(partition), "offset": dict() | None as offset}:
-                pairs.append((partition, offset))
+            case dict() if item.keys() <= {"partition", "offset"}:
+                partition, offset = item.get("partition"), item.get("offset")
             case _:
-                raise BadRequestError(
-                    f"An offset must have the form {{partition: {{…}}, offset: {{…}} or null}}: {item}"
-                )
+                partition = offset = ()
+        if not isinstance(partition, dict | None) or not isinstance(offset, dict | None):
+            raise BadRequestError(f"An offset must have the form {{partition: {{…}}, offset: {{…}} or null}}: {item}")
+        pairs.append((partition, offset))
     return pairs
 
 

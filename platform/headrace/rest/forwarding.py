@@ -20,12 +20,20 @@ log = logging.getLogger(__name__)
 
 _NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 _TOO_MANY_HOPS = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
-_SENT_HEADERS = ("authorization",)
+_STOPPING = b'"Worker is shutting down"'
+_SENT_HEADERS = ("authorization", "x-connect-authorization", "x-connect-request-signature-algorithm")
 _RETURNED_HEADERS = ("content-type", "location")
 
 
+class WorkerGoneError(HerderError):
+    """The other worker has stopped and has not executed the request, or may safely execute it twice."""
+
+
 async def forward(request: Request, error: ForwardError, config: WorkerConfig) -> Response:
-    """Forward a request to the worker that the error names, and return its response. Raises HerderError."""
+    """Forward a request to the worker that the error names, and return its response.
+
+    Raises WorkerGoneError if the worker is gone; other errors are HerderErrors.
+    """
     hop = request.query_params.get("forward")
     if hop == "false":
         raise ConflictError(_TOO_MANY_HOPS)
@@ -39,6 +47,13 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
     try:
         response = await rest_client.send(config, request.method, url, getattr(request.state, "body", None), headers)
     except OSError as reason:
-        raise HerderError(f"IO Error trying to forward REST request to {error.url}: {reason}") from reason
+        text = f"IO Error trying to forward REST request to {error.url}: {reason}"
+        # PUT requests are idempotent, so they are repeated even if the worker stopped while it executed the request.
+        is_repeatable = request.method == "PUT" and isinstance(reason, ConnectionError)
+        if is_repeatable or isinstance(reason, ConnectionRefusedError):
+            raise WorkerGoneError(text) from reason
+        raise HerderError(text) from reason
+    if response.status == 500 and _STOPPING in response.body:
+        raise WorkerGoneError(f"The worker at {error.url} is shutting down")
     returned = {name: response.headers[name] for name in _RETURNED_HEADERS if name in response.headers}
     return Response(response.body, response.status, returned)

@@ -19,15 +19,16 @@ from headrace.herder.errors import (
     ForwardError,
     HerderError,
     PayloadTooLargeError,
-    RequestTimeoutError,
     UnsupportedMediaTypeError,
 )
+from headrace.herder.stages import StageTracker, stage, track
 from headrace.metrics import logs
 from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 90.0
+FORWARD_RETRY_S = 0.25
 BODY_SIZE_MAX = 16 << 20
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -39,16 +40,38 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
         try:
             return await endpoint(request)
         except ForwardError as error:
-            from headrace.rest.forwarding import forward  # a late import, because a standalone worker never forwards
+            return await forward_until_reachable(request, error)
 
-            return await forward(request, error, config)
+    async def forward_until_reachable(request: Request, error: ForwardError) -> Response:
+        """Forward a request; if the other worker has gone, wait for the rebalance, and execute or forward it again."""
+        from headrace.rest import forwarding  # a late import, because a standalone worker never forwards
+
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                with stage(f"forwarding the request to the worker at {error.url}"):
+                    return await forwarding.forward(request, error, config)
+            except forwarding.WorkerGoneError:
+                if loop.time() >= deadline:
+                    raise
+            with stage(f"waiting until the group replaces the worker at {error.url}, which cannot be reached"):
+                await asyncio.sleep(FORWARD_RETRY_S)
+            try:
+                return await endpoint(request)
+            except ForwardError as new_error:
+                error = new_error
 
     async def handle(request: Request) -> Response:
+        tracker = track()
         operation = asyncio.ensure_future(forward_if_needed(request))
-        try:  # shield the operation: after a timeout it still runs to completion instead of stopping halfway
-            return await asyncio.wait_for(asyncio.shield(operation), REQUEST_TIMEOUT_S)
-        except TimeoutError:
-            return error_response(RequestTimeoutError.status, "Request timed out. The operation may still complete.")
+        # After a timeout, the operation still runs to completion instead of stopping halfway.
+        await asyncio.wait([operation], timeout=REQUEST_TIMEOUT_S)
+        if not operation.done():
+            operation.add_done_callback(_log_late_result)
+            return error_response(500, _timeout_message(tracker))
+        try:
+            return operation.result()
         except HerderError as error:
             return error_response(error.status, str(error))
         except Exception as error:
@@ -56,6 +79,15 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return error_response(500, str(error) or type(error).__name__)
 
     return handle
+
+
+def _timeout_message(tracker: StageTracker) -> str:
+    return "Request timed out" if tracker.last is None else f"Request timed out. {tracker.last.summarize()}"
+
+
+def _log_late_result(operation: asyncio.Future[Response]) -> None:
+    if not operation.cancelled() and (error := operation.exception()) is not None:
+        log.warning("A REST request that had timed out failed: %s", error)
 
 
 def error_response(status: int, message: str) -> JSONResponse:
@@ -76,16 +108,25 @@ async def json_body(request: Request) -> Any:
     Raises UnsupportedMediaTypeError, BadRequestError, PayloadTooLargeError.
     """
     _check_media_type(request)
+    body = await raw_body(request)
+    try:
+        return msgspec.json.decode(body)  # msgspec rejects NaN and unpaired surrogates
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
+
+
+async def raw_body(request: Request) -> bytes:
+    """Return the request body; it is kept for `forward` and for a second call. Raises PayloadTooLargeError."""
+    known: bytes | None = getattr(request.state, "body", None)
+    if known is not None:
+        return known
     body = bytearray()
     async for block in request.stream():
         body += block
         if len(body) > BODY_SIZE_MAX:
             raise PayloadTooLargeError(f"The request's body is larger than {BODY_SIZE_MAX} bytes")
-    request.state.body = bytes(body)  # `forward` sends it if another worker must execute the request
-    try:
-        return msgspec.json.decode(body)  # msgspec rejects NaN and unpaired surrogates
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"The request's body is not valid JSON: {error}") from None
+    request.state.body = bytes(body)
+    return request.state.body  # type: ignore[no-any-return]
 
 
 def _check_media_type(request: Request) -> None:

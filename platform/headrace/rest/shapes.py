@@ -31,9 +31,12 @@ def task_status(number: int, status: Status) -> dict[str, Any]:
 
 
 def _instance_status(status: Status) -> dict[str, Any]:
-    """Return a status; only a failed instance has a trace, and only an instance that has started has a version."""
+    """Return a status; only a failed instance has a trace, and only an instance that has started has a version.
+
+    An instance that is restarted after a failure has the trace of the failure.
+    """
     shape: dict[str, Any] = {"state": status.state.value, "worker_id": status.worker_id}
-    if status.state is State.FAILED and status.trace:
+    if status.state in (State.FAILED, State.RESTARTING) and status.trace:
         shape["trace"] = status.trace
     if status.version is not None:
         shape["version"] = status.version

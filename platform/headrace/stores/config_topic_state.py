@@ -28,6 +28,7 @@ from headrace.stores.config_store import (
     RequestRestart,
     TargetState,
 )
+from headrace.stores.offset_keys import in_hashmap_order
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class ConfigTopicState:
 
 
 def _strings(properties: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in properties.items() if value is not None}
+    """Return a configuration in the order of Java's `HashMap`, into which Kafka Connect reads it."""
+    return in_hashmap_order({str(key): str(value) for key, value in properties.items() if value is not None})
 
 
 def _target(content: Any) -> TargetState:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.herder import core
 from headrace.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from headrace.herder.herder import PutResult
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import TargetState
@@ -48,7 +49,7 @@ async def test_second_creation_is_rejected_and_keeps_the_first(tmp_path: Path) -
     outcomes = await asyncio.gather(
         *(herder.put("c", CONFIG | {"n": str(n)}, replace=False) for n in range(2)), return_exceptions=True
     )
-    assert [type(outcome) for outcome in outcomes] == [bool, AlreadyExistsError]
+    assert [type(outcome) for outcome in outcomes] == [PutResult, AlreadyExistsError]
     assert herder.connector_config("c")["n"] == "0"
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
