@@ -29,10 +29,10 @@ def _check_name(value: Any) -> None:
         return
     if not value.strip():
         raise ValueError("String may not be empty")
-    bad = [f"\\u{ord(char):04X}" for char in value if ord(char) < 32 or 127 <= ord(char) < 160]
+    bad = [str(ord(char)) for char in value if ord(char) < 32 or 127 <= ord(char) < 160]
     if bad:
         raise ValueError(
-            f"String may not contain control characters but had the following ASCII chars: {', '.join(bad)}"
+            f"String may not contain control sequences but had the following ASCII chars: {', '.join(bad)}"
         )
 
 

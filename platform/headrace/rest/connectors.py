@@ -91,7 +91,7 @@ class ConnectorEndpoints:
 
     async def create(self, request: Request) -> Response:
         """Create a connector, optionally in the paused or stopped state (KIP-980)."""
-        body = await json_object_body(request)
+        body = await json_object_body(request, numbers_as_text=True)
         name = str(body.get("name") or "").strip()
         config = body.get("config")
         if not isinstance(config, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -139,9 +140,14 @@ def _check_media_type(request: Request) -> None:
         )
 
 
-async def json_object_body(request: Request) -> dict[str, Any]:
-    """Parse the request body as a JSON object. Raises BadRequestError."""
+async def json_object_body(request: Request, *, numbers_as_text: bool = False) -> dict[str, Any]:
+    """Parse the request body as a JSON object. Raises BadRequestError.
+
+    With `numbers_as_text`, numbers are strings as they were written, as in Kafka Connect's configurations: `1e3`.
+    """
     body = await json_body(request)
+    if numbers_as_text and isinstance(body, dict):
+        body = json.loads(await raw_body(request), parse_float=str, parse_int=str)
     if not isinstance(body, dict):
         raise BadRequestError("The request's body must be a JSON object")
     return body
@@ -152,7 +158,7 @@ async def config_body(request: Request) -> dict[str, Any]:
 
     Raises BadRequestError.
     """
-    return to_config(await json_object_body(request))
+    return to_config(await json_object_body(request, numbers_as_text=True))
 
 
 def to_config(body: dict[str, Any]) -> dict[str, Any]:
