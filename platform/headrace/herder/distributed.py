@@ -239,8 +239,6 @@ class DistributedHerder(BaseHerder):
         """Store the task configurations that another worker's connector generated. Raises HerderError."""
         self._verify(body, headers)
         await self._prepare_change()
-        if configs and self._state(name).target is TargetState.STOPPED:
-            raise BadRequestError(f"Cannot submit non-empty set of task configs for stopped connector {name}")
         await self._store_if_changed(name, configs)
 
     async def fence(self, name: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -264,6 +262,8 @@ class DistributedHerder(BaseHerder):
     async def _store_if_changed(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         async with self._lock(name):
             state = self._state(name)
+            if configs and state.target is TargetState.STOPPED:
+                raise BadRequestError(f"Cannot submit non-empty set of task configs for stopped connector {name}")
             if list(configs) != list(state.task_configs) or state.config != state.applied_config:
                 await self._configs.append(PutTaskConfigs(name, configs))
 
@@ -288,6 +288,9 @@ class DistributedHerder(BaseHerder):
                 await self._submit_once(name, configs)
                 return
             except (ClientError, HerderError, OSError) as error:
+                state = self._snapshot.connectors.get(name)
+                if state is None or state.target is TargetState.STOPPED:
+                    return
                 log.warning("Connector %s: its task configurations were not stored, retrying: %s", name, error)
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, SUBMIT_BACKOFF_MAX_S)

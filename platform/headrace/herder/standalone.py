@@ -16,6 +16,7 @@ from headrace.stores.config_store import (
     MemoryConfigStore,
     PutTaskConfigs,
     RequestRestart,
+    TargetState,
 )
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_store import MemoryStatusStore
@@ -81,4 +82,6 @@ class StandaloneHerder(BaseHerder):
         self._instances.carry_out(effects)
 
     async def _store_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        await self._configs.append(PutTaskConfigs(name, configs))
+        state = self._snapshot.connectors.get(name)
+        if state is not None and state.target is not TargetState.STOPPED:  # it may have been stopped meanwhile
+            await self._configs.append(PutTaskConfigs(name, configs))
