@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.herder.errors import BadRequestError, HerderError, NotFoundError
+from headrace.herder.stages import stage
 from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import OffsetPair
@@ -30,9 +31,6 @@ class PluginCalls:
 
     async def kind_of(self, config: Mapping[str, str]) -> str:
         """Validate a configuration; return "source" or "sink". Raises BadRequestError that lists all errors."""
-        if any(value is None for value in config.values()):
-            nulls = [key for key, value in config.items() if value is None]
-            raise BadRequestError(f"Null value supplied for config keys: {', '.join(nulls)}")
         result = await self.validate(config)
         for warning in result.get("warnings", ()):  # a misspelt key often explains an error
             log.warning("%s%s", logs.context(config.get("name", ""), "worker"), warning)
@@ -55,17 +53,13 @@ class PluginCalls:
 
     async def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
         """`PUT /connector-plugins/P/config/validate`, with `type` and `warnings` added. Raises HerderError."""
-        if not config.get("connector.class", "").strip():
-            raise BadRequestError("Connector config contains no connector type")
-        return await _translated(self._worker.validate(config))
+        with stage("performing multi-property validation for the connector"):
+            return await _translated(self._worker.validate(config))
 
     async def validate_for(self, plugin: str, config: Mapping[str, str | None]) -> dict[str, Any]:
-        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError.
-
-        The value None means that the key is not set.
-        """
-        values = {key: value for key, value in config.items() if value is not None}
-        result = await _translated(self._worker.validate(values, plugin))
+        """Validate for the plug-in in the URL; return exactly the REST API's format. Raises HerderError."""
+        with stage("performing multi-property validation for the connector"):
+            result = await _translated(self._worker.validate(config, plugin))
         return {key: result[key] for key in ("name", "error_count", "groups", "configs")}
 
     async def all(self, *, connectors_only: bool) -> list[dict[str, str]]:

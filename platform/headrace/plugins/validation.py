@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.api.config import Config, config_def
-from headrace.api.config_def import ConfigDef, ConfigKey, ConfigType, ConfigValue, parse_value, unknown_key_warnings
+from headrace.api.config_def import (
+    ConfigDef,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    nearest,
+    parse_value,
+    unknown_key_warnings,
+)
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, MissingConfigError
 from headrace.api.task import SelfReadingSinkTask, SinkTask, SourceTask
@@ -88,49 +96,68 @@ def validate_connector(
     `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
     client overrides: key, message, and whether it is an error or a warning.
 
-    Raises ConnectError if the connector class is not found.
+    If the connector class is missing or not found, the result has this error and those of the keys that all connectors
+    have. Raises ConnectError if `plugin` is not found or is another plug-in.
     """
-    connector_class = _connector_class(props, plugin)
-    is_source = issubclass(connector_class, SourceConnector)
-    framework_def = connector_config.source_def(worker, props) if is_source else connector_config.sink_def(worker)
-    result = Validation(props["connector.class"] or "", "source" if is_source else "sink")
-    sections = [PluginSection(connector_class, "", "connector.class", config_def(connector_class.config_model))]
     problems: list[ConfigError] = []
+    connector_class = _connector_class(props, plugin, problems)
+    result = Validation(props.get("connector.class") or plugin or "", _type_of(connector_class))
+    if connector_class is None:
+        framework_def, sections = connector_config.base_def(worker), []
+    else:
+        is_source = issubclass(connector_class, SourceConnector)
+        framework_def = connector_config.source_def(worker, props) if is_source else connector_config.sink_def(worker)
+        sections = [PluginSection(connector_class, "", "connector.class", config_def(connector_class.config_model))]
     sections += aliased_sections(props, problems, "transforms", "transform", connector_config.TRANSFORMS)
     sections += aliased_sections(props, problems, "predicates", "predicate", connector_config.PREDICATES)
     sections += _converter_sections(props)
-    definition = sections[0].definition.merged(framework_def)
-    definition = ConfigDef([*framework_def.keys.values(), *definition.keys.values()])
-    for section in sections[1:]:
+    own_keys = sections[0].definition.merged(framework_def).keys if connector_class is not None else {}
+    definition = ConfigDef([*framework_def.keys.values(), *own_keys.values()])
+    for section in sections:
         definition = definition.merged(section.definition)
     result.definitions = definition.keys
     result.values = definition.validate({**props, **_fixed_converter_types(sections)})
     _add_section_errors(result, sections, props)
     for problem in problems:
         result.add_error(problem.key, str(problem))
-    _check_task_class(result, connector_class)
-    _check_combinations(result, connector_class, props, worker)
-    _run_connector_validate(result, connector_class, props)
-    result.warnings = _warnings(result, connector_class, sections, props)
-    for key, message, is_error in client_overrides(connector_class):
-        if is_error:
-            result.values.setdefault(key, ConfigValue(key))  # the value is omitted, because it may be a password
-            result.add_error(key, message)
-        else:
-            result.warnings.append(message)
+    _check_combinations(result, props)
+    if connector_class is not None:
+        _check_task_class(result, connector_class)
+        _check_type(result, connector_class, props, worker)
+        _run_connector_validate(result, connector_class, props)
+        _add_warnings(result, connector_class, sections, props)
+        for key, message, is_error in client_overrides(connector_class):
+            if is_error:
+                result.values.setdefault(key, ConfigValue(key))  # the value is omitted, because it may be a password
+                result.add_error(key, message)
+            else:
+                result.warnings.append(message)
     if originals is not None:
         _redact(result, props, originals)
     return result
 
 
-def _connector_class(props: Props, plugin: str | None) -> type[Connector]:
-    name = props.get("connector.class")
-    if name is None or not name.strip():
-        raise ConnectError("Connector config contains no connector type")
-    found = registry.find("connector", name)
-    if plugin is not None and registry.find("connector", plugin) is not found:
+def _connector_class(props: Props, plugin: str | None, problems: list[ConfigError]) -> type[Connector] | None:
+    """Return the connector's class; None if it is missing or not found, with an error in `problems`."""
+    name = (props.get("connector.class") or "").strip()
+    if not name:
+        if "connector.class" in props:  # otherwise, the key is reported as missing
+            problems.append(ConfigError("connector.class", name, "String must be non-empty"))
+        return None if plugin is None else registry.find("connector", plugin)
+    found: type[Connector] | None = None
+    try:
+        found = registry.find("connector", name)
+    except registry.PluginNotFoundError as error:
+        problems.append(ConfigError("connector.class", name, str(error)))
+    if plugin is not None and plugin != name and (found is None or registry.find("connector", plugin) is not found):
         raise ConnectError(f"Included connector type {name} does not match request type {plugin}")
     return found
+
+
+def _type_of(connector_class: type[Connector] | None) -> str:
+    if connector_class is None:
+        return "unknown"
+    return "source" if issubclass(connector_class, SourceConnector) else "sink"
 
 
 def _converter_sections(props: Props) -> Iterator[PluginSection]:
@@ -163,7 +190,8 @@ def _add_section_errors(result: Validation, sections: list[PluginSection], props
         for error in errors:
             name = section.prefix + error.key
             if isinstance(error, MissingConfigError):
-                result.add_error(name, str(MissingConfigError(name)))
+                if name not in props:  # a value that is null has an error of its own
+                    result.add_error(name, str(MissingConfigError(name)))
             elif name in result.values:
                 result.add_error(name, str(ConfigError(name, error.value, error.reason)))
             else:
@@ -197,11 +225,10 @@ def _check_task_class(result: Validation, connector_class: type[Connector]) -> N
 # ---- rules over several keys -----------------------------------------------------------------------------------------
 
 
-def _check_combinations(
-    result: Validation, connector_class: type[Connector], props: Props, worker: Mapping[str, str]
-) -> None:
+def _check_combinations(result: Validation, props: Props) -> None:
     for name, text in props.items():
         if text is None:
+            result.values.setdefault(name, ConfigValue(name))
             result.add_error(name, "Null value can not be supplied as the configuration value.")
     predicates = aliases(props, "predicates")
     for alias in aliases(props, "transforms"):
@@ -209,6 +236,10 @@ def _check_combinations(
         if predicate and predicate not in predicates:
             name = f"transforms.{alias}.predicate"
             result.add_error(name, str(ConfigError(name, predicate, "No such alias in predicates")))
+
+
+def _check_type(result: Validation, connector_class: type[Connector], props: Props, worker: Mapping[str, str]) -> None:
+    """Check the rules of sources or of sinks."""
     if issubclass(connector_class, SinkConnector):
         _check_sink(result, connector_class, props, worker)
         return
@@ -236,7 +267,7 @@ def _check_sink(
     if queue and queue in topics:
         result.add_error(
             "topics",
-            f"The DLQ topic '{queue}' may not be included in the list of topics ('topics={topics}') "
+            f"The DLQ topic '{queue}' may not be included in the list of topics ('topics=[{', '.join(topics)}]') "
             "consumed by the connector",
         )
     if queue and pattern and not result.values["topics.regex"].errors and JavaPattern(pattern).matches(queue):
@@ -245,10 +276,14 @@ def _check_sink(
             f"The DLQ topic '{queue}' may not be matched by the regex for the topics ('topics.regex={pattern}') "
             "consumed by the connector",
         )
-    group = props.get("consumer.override.group.id") or f"connect-{props.get('name')}"
-    if worker.get("group.id") == group:
-        result.add_error("name", f"Consumer group for sink connector named {props.get('name')} conflicts with "
-                         f"Connect worker group {group}")  # fmt: skip
+    worker_group, override = worker.get("group.id"), props.get("consumer.override.group.id")
+    if override is not None and override == worker_group:
+        result.values.setdefault("consumer.override.group.id", ConfigValue("consumer.override.group.id", override))
+        text = f"Consumer group {override} conflicts with Connect worker group {worker_group}"
+        result.add_error("consumer.override.group.id", text)
+    elif override is None and worker_group == f"connect-{props.get('name')}":
+        text = f"Consumer group for sink connector named {props.get('name')} conflicts with Connect worker group "
+        result.add_error("name", f"{text}{worker_group}")
     if not connector_class.supports_transforms:
         for key in ("transforms", "predicates"):
             if aliases(props, key):
@@ -271,9 +306,14 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
         result.add_error("connector.class", f"{connector_class.__name__}.validate: {reason}")
 
 
-def _warnings(
+def _add_warnings(
     result: Validation, connector_class: type[Connector], sections: list[PluginSection], props: Props
-) -> list[str]:
+) -> None:
+    """Add a warning for each key without effect; an unknown key becomes a value that recommends the nearest known key.
+
+    Such a value has no definition and no errors, so clients of Connect's API can read it. It does not show its setting,
+    because the key may be a misspelt password.
+    """
     known, prefixes = _known_keys(result, connector_class, sections, props)
     unknown = [name for name in props if name not in known and not name.startswith(prefixes)]
     unused = {
@@ -287,7 +327,10 @@ def _warnings(
             f"Configuration key {name} is ignored, because the connector uses the worker's {key} and its settings: "
             f"set {key} in the connector's configuration too"
         )
-    return warnings
+    result.warnings += warnings
+    for name in unknown:
+        guess = unused.get(name) or nearest(name, list(known))
+        result.values.setdefault(name, ConfigValue(name)).recommended_values += [guess] if guess else []
 
 
 _WITHOUT_EFFECT = {

@@ -21,13 +21,13 @@ VARIABLE_SPLIT = re.compile(r"(\$\{[^}]*?:[^}]*?\})")
 """Splits a string at its variables; in the result, ordinary text and variables alternate."""
 
 
-def unresolved_variables(properties: Mapping[str, str]) -> list[str]:
+def unresolved_variables(properties: Mapping[str, str | None]) -> list[str]:
     """Return one warning for each variable that was not resolved because its provider or key is unknown."""
     return [
         f"{name}: variable {found[0]} is not resolved, its provider or key is unknown; "
         "check config.providers in the worker file"
         for name, text in properties.items()
-        for found in _VARIABLE.finditer(text)
+        for found in _VARIABLE.finditer(text or "")
     ]
 
 

@@ -83,7 +83,7 @@ class ResumeTask(Notification, frozen=True):
 class Validate(Request[dict[str, Any]], frozen=True):
     """Validate a connector configuration; the response has the REST API's format plus `type` and `warnings`."""
 
-    config: dict[str, str]
+    config: dict[str, str | None]
     worker: dict[str, str]
     plugin: str | None
 

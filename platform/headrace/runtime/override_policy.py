@@ -20,8 +20,9 @@ def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str])
     if policy == "All":
         return {}
     allowed = {"None": frozenset(), "Principal": _PRINCIPAL, "Allowlist": frozenset(allowlist)}[policy]
+    overrides = {key: key.split(".override.", 1)[1] for key in config if key.startswith(_PREFIXES)}
     return {
-        key: f"The '{policy}' policy does not allow '{key}' to be overridden in the connector configuration."
-        for key in config
-        if key.startswith(_PREFIXES) and key.split(".override.", 1)[1] not in allowed
+        key: f"The '{policy}' policy does not allow '{setting}' to be overridden in the connector configuration."
+        for key, setting in overrides.items()
+        if setting not in allowed
     }

@@ -179,9 +179,9 @@ class Worker:
 
     # Calls of plug-ins without an instance, in processes that run nothing else
 
-    async def validate(self, config: Mapping[str, str], plugin: str | None = None) -> dict[str, Any]:
+    async def validate(self, config: Mapping[str, str | None], plugin: str | None = None) -> dict[str, Any]:
         """Validate a connector configuration; return the REST API's format. Raises RemoteError, CallTimeout."""
-        await self._import_shared_modules(config)
+        await self._import_shared_modules({key: value for key, value in config.items() if value is not None})
         return await self._validators.request(messages.Validate(dict(config), self.config.properties, plugin))
 
     async def connector_type(self, config: Mapping[str, str]) -> str:

@@ -160,7 +160,7 @@ def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, 
     return values
 
 
-async def validate(config: dict[str, str], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
+async def validate(config: dict[str, str | None], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
     """Validate a configuration in a separate thread; return the REST API's format plus `type` and `warnings`."""
     return await asyncio.to_thread(validate_config, config, worker, plugin)
 
@@ -222,12 +222,13 @@ def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[st
     return [{"class": info.class_name, "type": info.type, "version": info.version} for info in infos]
 
 
-def validate_config(config: Mapping[str, str], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
+def validate_config(config: Mapping[str, str | None], worker: Mapping[str, str], plugin: str | None) -> dict[str, Any]:
     """Validate a configuration; return the REST API's format plus `type` and `warnings`. Raises ConnectError."""
     from headrace.plugins.validation import validate_connector
     from headrace.runtime.client_overrides import override_problems
 
-    values = resolved(config, worker)
+    nulls = {key: value for key, value in config.items() if value is None}
+    values = {**resolved({key: value for key, value in config.items() if value is not None}, worker), **nulls}
     result = validate_connector(
         values,
         worker,

@@ -221,11 +221,30 @@ def test_resolved_secrets_do_not_appear_in_the_result() -> None:
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
-def test_missing_or_unknown_connector_class_is_rejected() -> None:
-    with pytest.raises(ConnectError, match="contains no connector type"):
-        validate_connector({"name": "c"}, WORKER)
+def test_missing_or_unknown_connector_class_is_reported_with_the_other_errors() -> None:
+    others = {"name": "c", "tasks.max": "0", "transforms": "A", "topic": None}
+    for props, error in (
+        ({}, 'Missing required configuration "connector.class" which has no default value.'),
+        ({"connector.class": " "}, "Invalid value  for configuration connector.class: String must be non-empty"),
+        ({"connector.class": "Nope"}, "Invalid value Nope for configuration connector.class: .*"),
+    ):
+        result = validate_connector({**others, **props}, WORKER)
+        errors = {name: value.errors for name, value in result.values.items() if value.errors}
+        assert errors.keys() == {"connector.class", "tasks.max", "transforms.A.type", "topic"}
+        assert re.fullmatch(error, errors["connector.class"][0])
+        assert errors["topic"] == ["Null value can not be supplied as the configuration value."]
+        assert (result.type, result.warnings) == ("unknown", [])
+        json.dumps(result.as_json())
+
+
+def test_plugin_of_the_request_is_validated_if_the_connector_class_is_missing() -> None:
+    result = validate_connector({"name": "c"}, WORKER, plugin=f"{__name__}:ExampleSource")
+    assert {name for name, value in result.values.items() if value.errors} == {"connector.class", "table"}
+
+
+def test_unknown_plugin_of_the_request_or_another_connector_class_is_rejected() -> None:
     with pytest.raises(PluginNotFoundError):
-        validate_connector({"name": "c", "connector.class": "Nope"}, WORKER)
+        validate_connector({"name": "c"}, WORKER, plugin="Nope")
     props = {"name": "c", "connector.class": f"{__name__}:ExampleSource"}
     with pytest.raises(ConnectError, match="does not match request type"):
         validate_connector(props, WORKER, plugin=f"{__name__}:ExampleSink")
@@ -293,6 +312,16 @@ class TaskWithKeys(SourceTask[TaskKeys]):
 
 class PlainSource(SourceConnector):
     task_class = TaskWithKeys
+
+
+def test_unknown_key_recommends_the_nearest_known_key_and_does_not_show_its_value() -> None:
+    result = validate(ExampleSource, table="t", pasword="hunter2", zzz="1")
+    assert result.errors == []
+    [unknown, other] = [each for each in result.as_json()["configs"] if each["definition"] is None]
+    assert unknown["value"] == {
+        "name": "pasword", "value": None, "recommended_values": ["password"], "errors": [], "visible": True,
+    }  # fmt: skip
+    assert (other["value"]["name"], other["value"]["recommended_values"]) == ("zzz", [])
 
 
 def test_keys_of_plugins_without_a_configuration_model_are_not_reported_as_ignored() -> None:
