@@ -5,7 +5,9 @@ The broker and a group of two workers are shared by the tests of the file; each 
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -473,9 +475,10 @@ def test_connector_with_more_tasks_than_tasks_max_fails_unless_the_limit_is_not_
     many = source(tmp_path, **{"task.count": "3", "tasks.max": "2"})
 
     def has_failed() -> bool:
-        status = other.status("c")["connector"]
+        if owners(other, "c").get(None, ("",))[0] != "FAILED":
+            return False
         text = "has generated 3 tasks, which is greater than 2, the maximum number of tasks it is configured to create"
-        return status["state"] == "FAILED" and text in status["trace"]
+        return text in other.status("c")["connector"]["trace"]
 
     other.create("c", many)
     wait_for(has_failed, "the connector has failed", 60)
@@ -510,6 +513,42 @@ def test_request_that_arrives_during_a_rebalance_waits_until_it_has_completed(
         finally:
             process.send_signal(signal.SIGCONT)
         wait_for(lambda: is_running(other, "c", 1), "the second worker has joined again", 60)
+
+
+@pytest.mark.slow
+def test_change_fails_with_its_reason_while_the_broker_does_not_respond_and_succeeds_later(
+    plugins: Path, tmp_path: Path
+) -> None:
+    """The broker is stopped by a signal, so it does not respond; requests succeed again after it continues."""
+    with running_broker(tmp_path) as own, single_worker(own, plugins, tmp_path, "timeouts") as worker:
+        worker.create("c", source(tmp_path))
+        wait_for(lambda: is_running(worker, "c", 1), "the connector is running", 60)
+        process = psutil.Process(own.pid)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            body = json.dumps(source(tmp_path, "other")).encode()
+            connection = http.client.HTTPConnection(worker.worker_id, timeout=120)
+            connection.request("PUT", "/connectors/c/config", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            message = json.loads(response.read())["message"]
+            connection.close()
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert response.status == 500
+        timed_out = r"Request timed out\. The worker is currently .+, which began at .+Z\."
+        not_written = (
+            "Failed to write to config topic; this may be due to a transient error and the request can be safely "
+            "retried"
+        )
+        assert re.fullmatch(f"{timed_out}|{not_written}", message)
+
+        def can_be_changed() -> bool:
+            try:
+                return bool(worker.request("PUT", "/connectors/c/config", source(tmp_path, "again"))["name"] == "c")
+            except RestError:
+                return False
+
+        wait_for(can_be_changed, "requests succeed again", 120)
 
 
 def test_requests_of_all_workers_succeed_while_connectors_are_created_and_deleted(

@@ -1,17 +1,21 @@
-"""Tests of invalid and too large request bodies, and of operations that exceed the request timeout."""
+"""Tests of request bodies, of operations that exceed the request timeout, and of requests to workers that are gone."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.herder.errors import BadRequestError, PayloadTooLargeError, UnsupportedMediaTypeError
+from headrace.herder.errors import BadRequestError, ForwardError, PayloadTooLargeError, UnsupportedMediaTypeError
+from headrace.herder.stages import stage
 from headrace.rest import responses
 from headrace.runtime.worker_config import WorkerConfig
+from support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -70,3 +74,92 @@ async def test_operation_continues_after_its_request_timed_out(monkeypatch: pyte
     assert (await responses.with_error_handling(endpoint, CONFIG)(request(b""))).status_code == 500
     proceed.set()
     await asyncio.wait_for(done.wait(), 5)
+
+
+INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
+
+
+async def timeout_message(operation: Any) -> str:
+    """Return the message of the response to a request whose operation takes longer than the timeout."""
+
+    async def endpoint(_request: Request) -> Response:
+        await operation()
+        await asyncio.Event().wait()
+        return Response()
+
+    response = await responses.with_error_handling(endpoint, CONFIG)(request(b""))
+    assert response.status_code == 500
+    return str(json.loads(bytes(response.body))["message"])
+
+
+async def test_response_to_a_timed_out_request_names_the_stage_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
+
+    async def wait_in_a_stage() -> None:
+        with stage("ensuring membership in the cluster"):
+            await asyncio.Event().wait()
+
+    async def complete_stages() -> None:
+        with stage("modifying offsets for connector c"), stage("reading"):
+            pass
+
+    async def wait_in_the_outer_stage() -> None:
+        with stage("modifying offsets for connector c"):
+            with stage("reading"):
+                pass
+            await asyncio.Event().wait()
+
+    async def have_no_stage() -> None:
+        pass
+
+    current = rf"Request timed out\. The worker is currently (.*), which began at {INSTANT}\."
+    last = (
+        rf"Request timed out\. The last operation the worker completed was (.*), which began at {INSTANT} and "
+        rf"completed at {INSTANT}\."
+    )
+    for operation, pattern, description in (
+        (wait_in_a_stage, current, "ensuring membership in the cluster"),
+        (wait_in_the_outer_stage, current, "modifying offsets for connector c"),
+        (complete_stages, last, "modifying offsets for connector c"),
+    ):
+        found = re.fullmatch(pattern, await timeout_message(operation))
+        assert found is not None
+        assert found[1] == description
+    assert await timeout_message(have_no_stage) == "Request timed out"
+
+
+async def test_request_for_a_worker_that_is_gone_is_executed_when_this_worker_becomes_the_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
+    gone, calls = f"http://127.0.0.1:{free_port()}/", 0
+
+    async def endpoint(received: Request) -> Response:
+        nonlocal calls
+        calls += 1
+        assert await responses.json_body(received) == {"a": 1}  # the body can be read again
+        if calls < 3:
+            raise ForwardError("another worker leads", gone)
+        return Response(status_code=204)
+
+    received = request(b'{"a": 1}')
+    received.scope.update(query_string=b"", raw_path=b"/")
+    assert (await responses.with_error_handling(endpoint, CONFIG)(received)).status_code == 204
+    assert calls == 3
+
+
+async def test_request_for_a_worker_that_stays_unreachable_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
+    monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.1)
+    gone = f"http://127.0.0.1:{free_port()}/"
+
+    async def endpoint(_request: Request) -> Response:
+        raise ForwardError("another worker leads", gone)
+
+    received = request(b"")
+    received.scope.update(query_string=b"", raw_path=b"/")
+    response = await responses.with_error_handling(endpoint, CONFIG)(received)
+    assert response.status_code == 500
+    message = json.loads(bytes(response.body))["message"]
+    assert re.match(f"Request timed out|IO Error trying to forward REST request to {gone}", message)
+    assert gone in message

@@ -1,0 +1,50 @@
+"""Tests of the offsets of requests to alter offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.herder.errors import BadRequestError
+from headrace.herder.requested_offsets import sink_offsets, source_offsets
+
+
+def partition(number: Any, topic: Any = "t") -> dict[str, Any]:
+    return {"kafka_topic": topic, "kafka_partition": number}
+
+
+def test_last_offset_of_a_sink_partition_wins_and_strings_become_numbers() -> None:
+    requested: Any = [
+        (partition("0"), {"kafka_offset": "+5"}),
+        (partition(1), None),
+        (partition(0), {"kafka_offset": 7, "other": 1}),
+        (partition(0, 3), {"kafka_offset": "007"}),
+    ]
+    assert sink_offsets(requested) == [
+        (partition(0), {"kafka_offset": 7}),
+        (partition(1), None),
+        (partition(0, "3"), {"kafka_offset": 7}),
+    ]
+
+
+@pytest.mark.parametrize("number", [True, 1.0, "1.0", "", " 1", "١", "0x1", 1 << 31, -(1 << 31) - 1, [1], {}])
+def test_partition_that_is_not_a_32_bit_integer_is_rejected(number: Any) -> None:
+    with pytest.raises(BadRequestError, match="Failed to parse the following Kafka partition value"):
+        sink_offsets([(partition(number), None)])
+
+
+@pytest.mark.parametrize("number", [None, False, 2.5, "x", 1 << 63, [1]])
+def test_offset_that_is_not_a_64_bit_integer_is_rejected(number: Any) -> None:
+    with pytest.raises(BadRequestError, match="Failed to parse the following Kafka offset value"):
+        sink_offsets([(partition(0), {"kafka_offset": number})])
+
+
+def test_negative_sink_offset_is_rejected() -> None:
+    with pytest.raises(BadRequestError, match="The offset -1 is negative, but must be at least 0"):
+        sink_offsets([(partition(0), {"kafka_offset": "-1"})])
+
+
+def test_primitive_source_offsets_are_returned_unchanged() -> None:
+    requested: Any = [({"a": 1, "b": None, "c": True}, {"d": 1.5, "e": "x"}), ({}, None)]
+    assert source_offsets(requested) == requested
