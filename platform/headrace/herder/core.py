@@ -240,15 +240,19 @@ class HerderCore:
         changed = [
             name
             for name in {**self.snapshot.connectors, **snapshot.connectors}
-            if self.snapshot.connectors.get(name) != snapshot.connectors.get(name)
+            if (old := self.snapshot.connectors.get(name)) is not (new := snapshot.connectors.get(name)) and old != new
         ]
         self.snapshot = snapshot
         return [effect for name in changed for effect in self._reconcile(name)]
 
     def assign(self, assignment: Assignment) -> list[Effect]:
         """Handle a new assignment of a worker in a group."""
-        self._assignment = assignment
+        before, self._assignment = self._assignment, assignment
         names = {**self.snapshot.connectors, **self._connectors}
+        if before is not None:
+            changed = (before - assignment) | (assignment - before)
+            affected = changed.connectors | {name for name, _ in changed.tasks}
+            names = {name: names[name] for name in names if name in affected}
         return [effect for name in names for effect in self._reconcile(name)]
 
     def restart(self, connector: str, plan: RestartPlan) -> list[Effect]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from headrace.herder import core, rest_client
-from headrace.herder.assignment import Assignment, configured
+from headrace.herder.assignment import Assignment
 from headrace.herder.base import BaseHerder
 from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
@@ -332,13 +332,14 @@ class DistributedHerder(BaseHerder):
         self._rotate_key_if_due()
 
     def _remove_old_statuses(self) -> None:
-        wanted = configured(self._snapshot)
-        for name in self._statuses.connectors():
-            if name not in wanted.connectors:
+        connectors = self._snapshot.connectors
+        for name, task_count in self._statuses.task_counts().items():
+            if name not in connectors:
                 self._statuses.remove(name, None)
                 continue
-            for number in self._statuses.get(name).tasks:
-                if (name, number) not in wanted.tasks:
+            if task_count:
+                configured_tasks = len(connectors[name].task_configs)
+                for number in [each for each in self._statuses.get(name).tasks if each >= configured_tasks]:
                     self._statuses.remove(name, number)
 
     def _rotate_key_if_due(self) -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 
 from headrace.herder.assignment import EMPTY, Assignment
 
@@ -115,6 +116,7 @@ def encode_assignment(assignment: GroupAssignment, version: Version) -> bytes:
     return b"".join(parts)
 
 
+@lru_cache(maxsize=32)  # the leader decodes the metadata of each member several times in a rebalance
 def decode_assignment(data: bytes) -> GroupAssignment:
     """Decode a worker's assignment. Raises GroupProtocolError."""
     fields = _Fields(data)
@@ -133,6 +135,7 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
+@lru_cache(maxsize=8)  # a worker encodes what it runs for each protocol that it offers
 def _items(assignment: Assignment) -> bytes:
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for name in sorted(assignment.connectors):
@@ -191,8 +194,8 @@ class _Fields:
         tasks: set[tuple[str, int]] = set()
         for _ in range(self.int32()):
             name = self.string() or ""
-            for _ in range(self.int32()):
-                number = self.int32()
+            count = max(self.int32(), 0)
+            for number in struct.unpack(f">{count}i", self._read(4 * count)):
                 if number == _CONNECTOR_TASK:
                     connectors.add(name)
                 else:

@@ -77,9 +77,9 @@ class KafkaStatusStore:
         tasks = {number: status for number, status in known.items() if number is not None}
         return ConnectorStatuses(known.get(None), dict(sorted(tasks.items())))
 
-    def connectors(self) -> list[str]:
-        """Return the connectors that have a status."""
-        return list(self._statuses)
+    def task_counts(self) -> dict[str, int]:
+        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        return {name: len(known) - (None in known) for name, known in self._statuses.items()}
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:
         """Add a topic to those that a connector uses."""

@@ -61,8 +61,8 @@ class StatusStore(Protocol):
     def get(self, connector: str) -> ConnectorStatuses:
         """Return the statuses of a connector; an unknown connector has none."""
 
-    def connectors(self) -> list[str]:
-        """Return the connectors that have a status."""
+    def task_counts(self) -> dict[str, int]:
+        """Return the connectors that have a status, each with the number of its tasks that have one."""
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:
         """Add a topic to those that a connector uses (KIP-558)."""
@@ -109,9 +109,9 @@ class MemoryStatusStore:
         tasks = self._tasks.get(connector, {})
         return ConnectorStatuses(self._connectors.get(connector), {number: tasks[number] for number in sorted(tasks)})
 
-    def connectors(self) -> list[str]:
-        """Return the connectors that have a status."""
-        return list(self._connectors)
+    def task_counts(self) -> dict[str, int]:
+        """Return the connectors that have a status, each with the number of its tasks that have one."""
+        return {name: len(self._tasks.get(name, ())) for name in self._connectors}
 
     def add_topic(self, connector: str, topic: str, task: int) -> None:
         """Add a topic to those that a connector uses."""
