@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import itertools
+import mmap
 import select
 import socket
 import struct
@@ -94,8 +95,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._correlation_ids = itertools.count(1)
         self._in_flight: deque[_InFlightRequest] = deque()
         self._error: ClientError | None = None
-        self._buffer = bytearray(_RECEIVE_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(mmap.mmap(-1, _RECEIVE_BUFFER_BYTES))  # uses only the pages that responses reach
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
