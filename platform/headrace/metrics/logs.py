@@ -72,6 +72,12 @@ def set_process_context(connector: str, scope: str = "") -> None:
     _process_context = context(connector, scope)
 
 
+def clear_process_context() -> None:
+    """Remove the context that `set_process_context` has set."""
+    global _process_context
+    _process_context = ""
+
+
 def context(connector: str, scope: str = "") -> str:
     """Return the prefix of KIP-449: `[flights-source|task-0] `, `[flights-source|worker] `."""
     return f"[{connector}|{scope}] " if scope else f"[{connector}] "

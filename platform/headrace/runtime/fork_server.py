@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import selectors
 import signal
@@ -29,7 +30,10 @@ from typing import Any, NoReturn
 from headrace.runtime import preload, process_tree
 from headrace.runtime.group_signals import GROUP_SIGNALS
 
+log = logging.getLogger(__name__)
+
 MESSAGE_SIZE_MAX = 4096
+_NO_REHEARSAL = "--no-rehearsal"
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
@@ -149,10 +153,26 @@ def main() -> None:
     from headrace.metrics import logs
 
     logs.configure_logging()
-    preload.load()
+    _load(rehearses=_NO_REHEARSAL not in sys.argv)
     gc.collect()
     gc.freeze()
     ForkServer(control, worker_pid).run()
+
+
+def _load(*, rehearses: bool) -> None:
+    """Load everything; if the rehearsal fails, it may have left threads: start this program again without it."""
+    try:
+        preload.load(rehearses=rehearses)
+    except Exception as error:
+        if not rehearses:
+            raise
+        logging.disable(logging.NOTSET)
+        log.warning(
+            "Fork server: the rehearsal of tasks failed (%s: %s); task processes start without it and use more memory",
+            type(error).__name__,
+            error,
+        )
+        os.execv(sys.executable, [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:], _NO_REHEARSAL])
 
 
 if __name__ == "__main__":

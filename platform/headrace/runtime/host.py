@@ -133,7 +133,7 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
 def serve(end: socket.socket) -> None:
     """Run a host in this thread; returns without waiting for hung threads of plug-ins."""
     registry.log_plugin_path_problems_at_debug()  # the worker's converter check has logged them as warnings
-    loop = _new_loop()
+    loop = new_loop()
     try:
         loop.run_until_complete(_serve(end))
     finally:
@@ -148,7 +148,8 @@ async def _serve(end: socket.socket) -> None:
     await asyncio.gather(*leftovers, return_exceptions=True)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop as hosts use it; the caller closes it."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop

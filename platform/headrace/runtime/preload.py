@@ -1,7 +1,7 @@
 """The work of the fork server before it forks: all work that tasks share and that starts no thread.
 
-The fork server imports the modules that a task needs, compiles the client's codecs, and finds the installed plug-ins.
-Its children share the memory of the results.
+The fork server imports the modules that a task needs, compiles the client's codecs, finds the installed plug-ins, and
+runs some tasks (`rehearsal`). Its children share the memory of the results.
 
 Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
 lists in `shared_modules`.
@@ -34,43 +34,26 @@ _MODULES = (
     "headrace_broker.client.consumer",
     "headrace_broker.client.admin",
 )
-_CONVERTERS = {
-    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
-    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-}
 
 
-def load() -> None:
-    """Import the modules. Raises RuntimeError if a module has started a thread, because forking would be unsafe."""
+def load(*, rehearses: bool) -> None:
+    """Import the modules; `rehearses`: run tasks, so that children share the memory that running tasks changes.
+
+    Raises RuntimeError if a module has started a thread, because forking would be unsafe, and the errors of `rehearse`.
+    """
     for name in _MODULES:
         importlib.import_module(name)
     from headrace.plugins import registry  # not at the top: the fork server imports this module before it is supervised
+    from headrace.runtime import rehearsal
     from headrace_broker.client.codecs import compile_codecs
 
     compile_codecs()
     registry.find_installed()
-    _rehearse()
+    if rehearses:
+        rehearsal.rehearse()
     if threading.active_count() != 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(f"a preloaded module started threads: {names}")
-
-
-def _rehearse() -> None:
-    """Do once what every task does without I/O, so that its caches are filled before the fork."""
-    from headrace.plugins.connector_config import framework_value
-    from headrace.plugins.plugin_sections import create_converter_of
-    from headrace.runtime import client_configs, messages
-    from headrace.runtime.channel import decoder
-    from headrace_broker.client.config import ClientConfig
-
-    decoder(messages.WorkerMessage)
-    framework_value({}, "errors.tolerance")
-    worker = {"bootstrap.servers": "localhost:9092", **_CONVERTERS}
-    for key in (*_CONVERTERS, "header.converter"):
-        create_converter_of(key, {}, worker)
-    client_configs.parse_producer(client_configs.source_producer_properties(worker, {}, "c-0"))
-    consumer = client_configs.consumer_properties(worker, {"name": "c"}, "c-0")
-    ClientConfig.from_properties(consumer, kind="consumer")
 
 
 def share(module: str) -> None:

@@ -1,0 +1,170 @@
+"""Runs tasks in the fork server before it forks, so that its children share the memory that running tasks changes.
+
+Python changes memory when it runs code: it specializes the bytecode of a function that is called again, and fills the
+caches of attribute lookups, which changes the reference counts of attribute names. A child that makes these changes
+itself has its own copy of each page that it changes. `rehearse` makes them in the fork server: it runs source and sink
+tasks several times, from the start through one record to the stop, in the same way as `headrace.runtime.host` runs them
+for the worker. The tasks use a broker that exists only for the rehearsal (`rehearsal_broker`).
+
+The event loop is closed and all threads have ended when `rehearse` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.api.task import SinkTask, SourceTask
+from headrace.data.batch import SourceBatch
+from headrace.data.schema import STRING_SCHEMA
+from headrace.metrics import logs
+from headrace.runtime import host, messages
+from headrace.runtime.channel import Channel
+from headrace.runtime.rehearsal_broker import TOPIC, RehearsalBroker
+from headrace.runtime.spec import InstanceId, TaskSpec
+
+ROUNDS = 10  # Python specializes a function in its eighth call
+TIMEOUT_S = 10.0
+_THREADS_TIMEOUT_S = 5.0
+_POLL_WAIT_S = 0.001
+_STRING = "org.apache.kafka.connect.storage.StringConverter"
+_JSON = "org.apache.kafka.connect.json.JsonConverter"
+
+
+class RehearsalError(Exception):
+    """A task of the rehearsal failed, or a thread of the rehearsal did not end."""
+
+
+class RehearsalSourceTask(SourceTask):
+    """Sends one record, and is idle after that."""
+
+    def start(self, config: Any) -> None:
+        """Read an offset, as most sources do."""
+        self.context.offsets.read({"rehearsal": "source"})
+        self._polls = 0
+
+    def poll(self) -> SourceBatch | None:
+        """Return one record in the first call and None in later calls."""
+        self._polls += 1
+        if self._polls > 1:
+            self.context.wait(_POLL_WAIT_S)
+            return None
+        return SourceBatch(
+            TOPIC,
+            ["a line"],
+            value_schema=STRING_SCHEMA,
+            timestamps=1,
+            source_partition={"rehearsal": "source"},
+            source_offset={"position": 1},
+        )
+
+
+class RehearsalSinkTask(SinkTask):
+    """Receives records, drops them, and requests a commit of their offsets."""
+
+    def put(self, records: Any) -> None:
+        """Drop the records."""
+        if records:
+            self.context.request_commit()
+
+
+class _Worker:
+    """The worker's side of the rehearsal: starts tasks in a host on the same event loop, and stops them."""
+
+    def __init__(self, broker: RehearsalBroker, converter: str) -> None:
+        self._broker = broker
+        self._properties = {
+            "bootstrap.servers": f"127.0.0.1:{broker.port}",
+            "key.converter": _STRING,
+            "value.converter": converter,
+        }
+        self._running: dict[InstanceId, asyncio.Future[None]] = {}
+        self.channel: Channel
+
+    async def handle(self, message: messages.HostMessage) -> Any:
+        """Handle a message of a task."""
+        match message:
+            case messages.StateChanged(instance, state, trace):
+                running = self._running[instance]
+                if state == "FAILED" and not running.done():
+                    running.set_exception(RehearsalError(trace))
+                elif not running.done():
+                    running.set_result(None)
+            case messages.ReadOffsets(_, partitions):
+                return [None for _ in partitions]
+        return None
+
+    async def run_task(self, kind: str, number: int) -> None:
+        """Run a task until it has sent its record, or has committed the offset of the record that it received."""
+        spec = _spec(kind, number, self._properties)
+        instance = InstanceId(spec.connector, spec.number, 1)
+        self._broker.idle.clear()
+        self._running[instance] = asyncio.get_running_loop().create_future()
+        await self.channel.request(messages.StartTask(instance, spec))
+        await self._running[instance]
+        await self._broker.idle.wait()
+        await self.channel.request(messages.StopInstance(instance))
+
+
+def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
+    task_class = RehearsalSourceTask if kind == "source" else RehearsalSinkTask
+    connector = {"name": f"rehearsal-{kind}-{number}"}
+    if kind == "sink":
+        connector["topics"] = TOPIC
+    task = {**connector, "task.class": f"{__name__}:{task_class.__name__}"}
+    return TaskSpec(connector=connector["name"], number=0, config=task, connector_config=connector, worker=dict(worker))
+
+
+def rehearse(rounds: int = ROUNDS) -> None:
+    """Run `rounds` source tasks and as many sink tasks.
+
+    Raises RehearsalError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error,
+    the caller replaces this process: threads may still run, and logging is disabled.
+    """
+    sys._clear_type_cache()  # it contains names that were needed only for imports
+    threads = threading.active_count()
+    logging.disable(logging.CRITICAL)
+    loop = host.new_loop()
+    loop.run_until_complete(asyncio.wait_for(_rehearse(rounds), TIMEOUT_S))
+    loop.run_until_complete(_cancel_leftovers())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    logs.clear_process_context()
+    logging.disable(logging.NOTSET)
+    deadline = time.monotonic() + _THREADS_TIMEOUT_S
+    while threading.active_count() > threads:
+        if time.monotonic() > deadline:
+            raise RehearsalError(f"a thread did not end: {threading.enumerate()}")
+        time.sleep(0.001)  # poll, because the threads of tasks are daemon threads, which nothing joins
+
+
+async def _rehearse(rounds: int) -> None:
+    async with RehearsalBroker() as broker:
+        for converter, numbers in _rounds(rounds):
+            ours, theirs = socket.socketpair()
+            worker = _Worker(broker, converter)
+            serving = asyncio.ensure_future(host.Host().run(theirs))
+            worker.channel = await Channel.open(ours, messages.HostMessage, worker.handle)
+            for number in numbers:
+                await worker.run_task("source", number)
+                await worker.run_task("sink", number)
+            worker.channel.notify(messages.Exit())
+            await serving
+            worker.channel.close()
+
+
+async def _cancel_leftovers() -> None:
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftovers:
+        task.cancel()
+    await asyncio.gather(*leftovers, return_exceptions=True)
+
+
+def _rounds(rounds: int) -> Sequence[tuple[str, Sequence[int]]]:
+    return [(_STRING, range(rounds // 2)), (_JSON, range(rounds // 2, rounds))]

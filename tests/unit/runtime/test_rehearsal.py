@@ -1,0 +1,82 @@
+"""Tests of the tasks that the fork server runs before it forks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.runtime import rehearsal
+from headrace.runtime.processes import Processes
+from headrace.runtime.rehearsal_broker import RehearsalBroker
+from headrace_broker.protocol.notation import Response
+
+_TIMES_OUT = """
+from headrace.runtime import rehearsal
+rehearsal.TIMEOUT_S = 0
+"""
+_TASK_FAILS = """
+from headrace.runtime import rehearsal
+rehearsal.RehearsalSourceTask.start = None
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_rehearsal_sends_a_record_and_commits_its_offset_with_each_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[str] = []
+    respond = RehearsalBroker.respond
+
+    def record_request(broker: RehearsalBroker, request: Any) -> Response:
+        requests.append(type(request).__name__)
+        return respond(broker, request)
+
+    monkeypatch.setattr(RehearsalBroker, "respond", record_request)
+    rehearsal.rehearse(2)
+    assert requests.count("ProduceRequest") == 2
+    assert requests.count("OffsetCommitRequest") >= 2
+    assert requests.count("LeaveGroupRequest") == 2
+
+
+def test_rehearsal_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled() -> None:
+    program = (
+        "import threading, os; from headrace.runtime import rehearsal; rehearsal.rehearse(2);"
+        "from headrace.metrics import logs; assert logs._process_context == '', logs._process_context;"
+        "assert threading.active_count() == 1, threading.enumerate();"
+        "assert os.listdir('/proc/self/task') == [str(os.getpid())], os.listdir('/proc/self/task')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [(_TIMES_OUT, "TimeoutError"), (_TASK_FAILS, "RehearsalError")],
+    ids=["timeout", "failed task"],
+)
+@pytest.mark.anyio
+async def test_fork_server_starts_without_rehearsal_if_the_rehearsal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failure: str, error: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(failure)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+    async def ignore(message: Any) -> None:
+        return None
+
+    processes = Processes()
+    try:
+        host = await processes.spawn("task", ignore)
+        assert host.pid is not None
+        assert host.pid != processes.fork_server_pid
+    finally:
+        await processes.close()
+    assert f"the rehearsal of tasks failed ({error}" in capfd.readouterr().err
