@@ -130,7 +130,7 @@ def test_connector_is_created_paused_restarted_changed_and_deleted_over_rest(tmp
     assert worker.request("GET", "/connectors/life/config") == full
     tasks = worker.request("GET", "/connectors/life/tasks")
     assert tasks[0]["id"] == {"connector": "life", "task": 0}
-    assert tasks[0]["config"]["task.class"] == "headrace_connectors.file.source:FileStreamSourceTask"
+    assert tasks[0]["config"]["task.class"] == "org.apache.kafka.connect.file.FileStreamSourceTask"
     wait_for(lambda: worker.request("GET", "/connectors/life/topics") == {"life": {"topics": ["life"]}}, "a topic")
     expected = [{"partition": {"filename": str(tmp_path / "in.txt")}, "offset": {"position": 4}}]
     wait_for(lambda: worker.request("GET", "/connectors/life/offsets") == {"offsets": expected}, "an offset")

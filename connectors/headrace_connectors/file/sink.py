@@ -87,6 +87,7 @@ class FileStreamSinkConnector(SinkConnector[FileStreamSinkConfig]):
 
     task_class = FileStreamSinkTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSinkConnector",)
+    java_task_class = "org.apache.kafka.connect.file.FileStreamSinkTask"
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:

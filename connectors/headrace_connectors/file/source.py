@@ -141,6 +141,7 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
 
     task_class = FileStreamSourceTask
     java_names = ("org.apache.kafka.connect.file.FileStreamSourceConnector",)
+    java_task_class = "org.apache.kafka.connect.file.FileStreamSourceTask"
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:

@@ -49,6 +49,11 @@ class Connector(Plugin[C]):
 
     abstract = True
     task_class: ClassVar[type[Task[Any]]]
+    java_task_class: ClassVar[str] = ""
+    """The Java class that `task.class` names in task configurations, so that Apache Kafka's workers can run the tasks.
+
+    Set it only if the tasks of that Java class accept the configurations that `task_configs` returns.
+    """
     context: ConnectorContext
 
     def start(self, config: C) -> None:

@@ -121,9 +121,25 @@ def hash_map_order(keys: Iterable[str]) -> tuple[str, ...]:
     return _hash_map_order(tuple(keys))
 
 
+def hash_map_copy_order(keys: Iterable[str], added: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the iteration order of ``new HashMap<>(map)``, to which other keys were added after the copy.
+
+    `keys` has the order of the map that was copied. The table of the copy has the size that its entries need, and
+    doubles when it is more than 3/4 full; a map that starts empty has at least 16 buckets.
+    """
+    copied = tuple(keys)
+    buckets = 1
+    while buckets < int(len(copied) / 0.75 + 1):
+        buckets *= 2
+    return _bucket_order((*copied, *added), buckets)
+
+
 @lru_cache(maxsize=4096)
 def _hash_map_order(keys: tuple[str, ...]) -> tuple[str, ...]:
-    buckets = 16
+    return _bucket_order(keys, 16)
+
+
+def _bucket_order(keys: tuple[str, ...], buckets: int) -> tuple[str, ...]:
     while len(keys) > buckets * 3 // 4:
         buckets *= 2
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from headrace.data.java import hash_map_copy_order, hash_map_order
 from headrace.herder import core, requested_offsets
 from headrace.herder.errors import AlreadyExistsError, BadRequestError, HerderError, NotFoundError
 from headrace.herder.herder import (
@@ -43,7 +44,6 @@ from headrace.stores.config_store import (
     RequestRestart,
     TargetState,
 )
-from headrace.stores.offset_keys import in_hashmap_order
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_store import State, Status, StatusStore
 from headrace_broker.client.errors import ClientError
@@ -150,7 +150,7 @@ class BaseHerder:
         while True:
             before = self._state(name).config
             patched = {key: value for key, value in {**before, **changes}.items() if value is not None}
-            config = in_hashmap_order(patched)
+            config = {key: patched[key] for key in _patched_order(before, patched)}
             if config.setdefault("name", name) != name:
                 raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
             kind = await self._plugins.kind_of(config)
@@ -342,3 +342,9 @@ class BaseHerder:
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         return lock
+
+
+def _patched_order(before: Mapping[str, str], patched: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys of a patched configuration in the order of Kafka Connect, which patches a copy of a HashMap."""
+    added = [key for key in patched if key not in before]
+    return tuple(key for key in hash_map_copy_order(hash_map_order(before), added) if key in patched)

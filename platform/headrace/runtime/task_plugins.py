@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.api.config_def import to_text
+from headrace.api.connector import Connector
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
@@ -43,11 +44,17 @@ class Plugins:
 
     def make_task(self) -> Task:
         """Create the task; the caller starts it."""
-        task_class = load_class(self.task_config["task.class"])
+        task_class = self._find_task_class(self.task_config["task.class"])
         task = task_class()
         if not isinstance(task, Task):
             raise TypeError(f"{task_class.__qualname__} is not a subclass of Task")
         return task
+
+    def _find_task_class(self, name: str) -> Any:
+        if ":" in name:
+            return load_class(name)
+        # A Java class name, perhaps written by a worker of Apache Kafka: the connector's class has one task class.
+        return registry.find("connector", self.connector_config["connector.class"]).task_class
 
     def start_task(self, task: Task) -> None:
         """Parse the task's configuration and start the task. Raises ConfigErrors and any error of `start`."""
@@ -106,6 +113,16 @@ def load_class(path: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def task_class_name(connector: type[Connector[Any]], configured_class: str) -> str:
+    """Return `task.class` for the tasks of a connector class; `configured_class` is the connector.class in use.
+
+    It is the Java class name unless the user gave a Python path, so that workers of Apache Kafka can run the tasks.
+    """
+    if connector.java_task_class and ":" not in configured_class:
+        return connector.java_task_class
+    return class_path(connector.task_class)
 
 
 def class_path(class_: type) -> str:

@@ -21,7 +21,7 @@ from headrace.plugins.variables import ConfigResolver, unresolved_variables
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel
 from headrace.runtime.spec import ConnectorSpec, InstanceId
-from headrace.runtime.task_plugins import class_path, use_plugin_path
+from headrace.runtime.task_plugins import task_class_name, use_plugin_path
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -87,7 +87,7 @@ class WorkerConnector:
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
         """Return a task's configuration with the platform's keys; resolved values become variables again."""
         completed = {key: self._unresolved(key, str(value)) for key, value in config.items() if value is not None}
-        completed["task.class"] = class_path(self._connector.task_class)
+        completed["task.class"] = task_class_name(type(self._connector), self.spec.config["connector.class"])
         if isinstance(self._connector, SinkConnector):
             for key in ("topics", "topics.regex"):
                 if key in self.spec.config:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from headrace.data.java import hash_map_copy_order, hash_map_order
 from headrace.stores.config_store import (
     ConfigChange,
     DeleteConnector,
@@ -50,7 +51,19 @@ def steps(change: ConfigChange) -> list[list[Record]]:
 
 
 def _tasks(name: str, configs: Sequence[Mapping[str, str]]) -> list[Record]:
-    return [(f"{TASK}{name}-{number}", _json({"properties": dict(each)})) for number, each in enumerate(configs)]
+    return [
+        (f"{TASK}{name}-{number}", _json({"properties": _in_java_order(each)})) for number, each in enumerate(configs)
+    ]
+
+
+def _in_java_order(config: Mapping[str, str]) -> dict[str, str]:
+    """Return a task's configuration in the order in which Kafka Connect writes it.
+
+    A worker copies the connector's configuration to a HashMap, adds `task.class`, and copies the HashMap.
+    """
+    added = [key for key in ("task.class",) if key in config]
+    keys = hash_map_order(key for key in config if key not in added)
+    return {key: config[key] for key in hash_map_copy_order(hash_map_copy_order(keys, added))}
 
 
 def _target_state(name: str, target: TargetState) -> Record:

@@ -10,7 +10,16 @@ import math
 
 import pytest
 
-from headrace.data.java import double_text, float32, float_text, float_to_integer, hash_map_order, string_hash, wrap
+from headrace.data.java import (
+    double_text,
+    float32,
+    float_text,
+    float_to_integer,
+    hash_map_copy_order,
+    hash_map_order,
+    string_hash,
+    wrap,
+)
 
 DOUBLES = {
     1.0e10: "1.0E10",
@@ -135,3 +144,16 @@ WALKS = [
 @pytest.mark.parametrize(("inserted", "iterated"), WALKS)
 def test_hash_map_order_equals_java_iteration_order(inserted: list[str], iterated: list[str]) -> None:
     assert hash_map_order(inserted) == tuple(iterated)
+
+
+# Keys in insertion order, and the iteration order of Java's `copy = new HashMap<>(map)` after `copy.put("task.class")`.
+COPIES = [
+    (["key.1pbz", "key.12ng"], ["task.class", "key.12ng", "key.1pbz"]),  # 4 buckets
+    (["key.ptu", "key.1hkg", "key.b6y", "key.dl1", "key.1vse"],
+     ["key.ptu", "key.dl1", "key.1vse", "task.class", "key.b6y", "key.1hkg"]),  # 8 buckets
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inserted", "iterated"), COPIES)
+def test_order_of_a_copied_hash_map_equals_java_iteration_order(inserted: list[str], iterated: list[str]) -> None:
+    assert hash_map_copy_order(hash_map_order(inserted), ["task.class"]) == tuple(iterated)

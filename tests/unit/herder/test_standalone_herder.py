@@ -142,3 +142,11 @@ async def test_stop_of_the_herder_ends_operations_in_progress(tmp_path: Path, mo
     await asyncio.wait_for(starting.wait(), 5)
     await asyncio.wait_for(herder.stop(), 5)
     await asyncio.wait_for(creation, 5)
+
+
+async def test_patched_configuration_has_the_key_order_of_kafka_connects_hash_map(tmp_path: Path) -> None:
+    herder, _ = await make_herder(tmp_path)
+    await herder.put("c", {"connector.class": "C", "tasks.max": "1", "file": "in", "topic": "t", "name": "c", "a": "b"})
+    await herder.patch("c", {"batch.size": "7", "a": None})
+    # The order in which Apache Kafka 4.3.1 writes these keys after a PATCH.
+    assert list(herder.connector_config("c")) == ["connector.class", "file", "tasks.max", "batch.size", "name", "topic"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.api.errors import ConfigErrors
+from headrace.plugins import registry
 from headrace.runtime.spec import TaskSpec
-from headrace.runtime.task_plugins import Plugins
+from headrace.runtime.task_plugins import Plugins, task_class_name
 
 WORKER = {
     "key.converter": "StringConverter",
@@ -68,3 +69,31 @@ def test_transform_with_an_unknown_or_missing_class_is_reported_with_its_key() -
     with pytest.raises(ConfigErrors) as caught:
         plugins(transforms="a,b", transforms__a__type="Nope").make_steps()
     assert [error.key for error in caught.value.errors] == ["transforms.a.type", "transforms.b.type"]
+
+
+FILE_SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+FILE_SOURCE_TASK = "org.apache.kafka.connect.file.FileStreamSourceTask"
+
+
+@pytest.mark.parametrize(
+    ("configured", "task_class"),
+    [
+        (FILE_SOURCE, FILE_SOURCE_TASK),
+        ("FileStreamSource", FILE_SOURCE_TASK),
+        (
+            "headrace_connectors.file.source:FileStreamSourceConnector",
+            "headrace_connectors.file.source:FileStreamSourceTask",
+        ),
+    ],
+)
+def test_task_class_is_the_java_name_unless_the_connector_has_a_python_path(configured: str, task_class: str) -> None:
+    connector = registry.find("connector", configured)
+    assert task_class_name(connector, configured) == task_class
+    spec = TaskSpec(
+        connector="c",
+        number=0,
+        config={"task.class": task_class},
+        connector_config={"connector.class": configured},
+        worker=WORKER,
+    )
+    assert type(Plugins(spec).make_task()) is connector.task_class

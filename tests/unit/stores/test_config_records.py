@@ -85,3 +85,18 @@ def test_unpaired_surrogate_is_written_as_an_escape() -> None:
     [[(_, value)]] = steps(PutConnector("c", {"file": "a\udc80"}))
     assert value == b'{"properties":{"file":"a\\udc80"}}'
     assert json.loads(value) == {"properties": {"file": "a\udc80"}}
+
+
+def test_task_configuration_is_written_in_the_key_order_of_kafka_connects_hash_maps() -> None:
+    config = {
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+        "tasks.max": "1",
+        "file": "in.txt",
+        "topic": "lines",
+        "name": "src",
+        "task.class": "org.apache.kafka.connect.file.FileStreamSourceTask",
+    }
+    [[(_, value)], _] = steps(PutTaskConfigs("src", [config]))
+    written = ["connector.class", "file", "task.class", "tasks.max", "name", "topic"]  # as Apache Kafka 4.3.1 writes it
+    assert value is not None
+    assert list(json.loads(value)["properties"]) == written
