@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,26 @@ def test_requests_to_any_worker_are_executed(workers: list[DistributedWorker], t
     workers[0].request("DELETE", "/connectors/a")
     workers[1].request("DELETE", "/connectors/b")
     wait_for(lambda: workers[0].request("GET", "/connectors") == [], "no connectors")
+
+
+def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    with worker_group(tmp_path, broker.address, 1, {"status.storage.partitions": "1"}) as [worker]:
+        worker.create("source", file_source(tmp_path, 1))
+        worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
+        wait_for(lambda: is_running(worker, "source", 1), "the source is running")
+        wait_for(lambda: owners(worker, "paused").get(None, ("",))[0] == "PAUSED", "the paused connector")
+    states: dict[bytes, list[tuple[str, bool]]] = {}
+    for message in read_topic(broker.address, "connect-status"):
+        key, value = message.key(), json.loads(message.value())
+        if not key.startswith(b"status-topic-"):
+            states.setdefault(key, []).append((value["state"], value["version"] is not None))
+    assert states == {
+        b"status-connector-source": [("RUNNING", True), ("UNASSIGNED", False)],
+        b"status-task-source-0": [("RUNNING", True), ("UNASSIGNED", False)],
+        b"status-connector-paused": [("PAUSED", True), ("UNASSIGNED", False)],
+    }
 
 
 def test_wrong_cleanup_policy_of_an_internal_topic_is_an_error(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ class SlowWorker:
         await asyncio.sleep(0)
         return {"type": self.type, "configs": []}
 
+    async def connector_version(self, config: Mapping[str, str]) -> str:
+        await asyncio.sleep(0)
+        return "1.2.3"
+
     async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
         if self.fails_to_start:
             raise RemoteError("ValueError", "no", "the trace")

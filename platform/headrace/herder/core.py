@@ -15,6 +15,9 @@ started is not the current one. A failed instance stays as it is until a restart
 
 As in Kafka Connect, a paused connector has no connector instance, and its tasks run but are paused; a stopped connector
 has no instances. Tasks run with the configuration that the connector had when their configurations were generated.
+
+The statuses are those that Kafka Connect stores: an instance has its first status when it runs or fails, and the status
+UNASSIGNED when it has been stopped, also if it is then started again. `ShowStarting` reports instances before that.
 """
 
 from __future__ import annotations
@@ -126,6 +129,14 @@ class PutStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowStarting:
+    """Report an instance that starts as UNASSIGNED until it has a status; nothing is stored."""
+
+    instance: InstanceId
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveStatus:
     """Remove the status of a task, or of a connector and all its tasks (task None)."""
 
@@ -145,6 +156,7 @@ Effect: TypeAlias = (
     | WatchRestarted
     | StoreTaskConfigs
     | PutStatus
+    | ShowStarting
     | RemoveStatus
 )
 
@@ -184,6 +196,7 @@ class _Instance:
     trace: str | None = None
     version: str | None = None
     must_restart: bool = False
+    is_shown_restarting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +211,7 @@ class _Connector:
 
     instances: dict[int | None, _Instance] = field(default_factory=dict)
     shown: State | None = None  # the connector's stored status while it has no instance
+    version: str | None = None  # of the last connector instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
     retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
@@ -229,6 +243,11 @@ class HerderCore:
         local = self._connectors.get(connector)
         return [] if local is None else [instance.id for instance in local.instances.values()]
 
+    def shown_without_instance(self, connector: str) -> State | None:
+        """Return the status of a connector that is paused or stopped; None if it has an instance."""
+        local = self._connectors.get(connector)
+        return None if local is None else local.shown
+
     def runs(self, connector: str, assignment: Assignment) -> bool:
         """Whether the connector has an instance that `assignment` contains and that has not been stopped."""
         return any(assignment.contains(connector, id_.task) for id_ in self.instances(connector))
@@ -255,19 +274,20 @@ class HerderCore:
             names = {name: names[name] for name in names if name in affected}
         return [effect for name in names for effect in self._reconcile(name)]
 
-    def restart(self, connector: str, plan: RestartPlan) -> list[Effect]:
-        """Restart the selected instances that this worker runs."""
+    def restart(self, connector: str, plan: RestartPlan, *, shows_restarting: bool = False) -> list[Effect]:
+        """Restart the selected instances that this worker runs.
+
+        With `shows_restarting` (KIP-745), their status is RESTARTING from their stop until they run.
+        """
         local = self._connectors.get(connector)
         if local is None:
             return []
-        effects: list[Effect] = []
         for task in [*([None] if plan.connector else []), *plan.tasks]:
             instance = local.instances.get(task)
             local.restarts.pop(task, None)
             if instance is not None and instance.phase is not _Phase.STOPPING:
-                instance.must_restart = True
-                effects.append(PutStatus(connector, task, State.RESTARTING, instance.id.generation))
-        return [*effects, *self._reconcile(connector)]
+                instance.must_restart, instance.is_shown_restarting = True, shows_restarting
+        return self._reconcile(connector)
 
     # Results of effects, and reports of instances; those of replaced instances have no effect
 
@@ -277,12 +297,17 @@ class HerderCore:
         if instance is None or instance.phase is not _Phase.STARTING:
             return []
         instance.version = version
+        if id_.task is None:
+            self._connectors[id_.connector].version = version
         has_failed = instance.state is State.FAILED
         instance.phase = _Phase.FAILED if has_failed else _Phase.RUNNING
         if id_.task is None and not has_failed:
             instance.state = State.RUNNING
         effects: list[Effect] = self._restart_later(instance) if has_failed else self._watch_restarted(instance)
-        effects.append(_status_of(instance))
+        if instance.state is State.UNASSIGNED:
+            effects.append(ShowStarting(id_, version))
+        else:
+            effects.append(_status_of(instance))
         if id_.task is None and not has_failed:
             effects += self.task_configs_needed(id_)
         return [*effects, *self._reconcile(id_.connector)]
@@ -300,10 +325,7 @@ class HerderCore:
         if instance is None:
             return []
         del self._connectors[id_.connector].instances[id_.task]
-        effects: list[Effect] = []
-        if self._desired(id_.connector, id_.task) is None:
-            effects += self._status_after_end(id_)
-        return [*effects, *self._reconcile(id_.connector)]
+        return [*self._statuses_after_end(instance), *self._reconcile(id_.connector)]
 
     def state_changed(self, id_: InstanceId, state: InstanceState, trace: str | None) -> list[Effect]:
         """Handle the state that an instance reports."""
@@ -430,7 +452,8 @@ class HerderCore:
         effects = [effect for task in (None, *sorted(tasks)) for effect in self._reconcile_instance(local, name, task)]
         if state is None and not local.instances:
             del self._connectors[name]
-            return [*effects, RemoveStatus(name, None)]
+            unassigned = [] if local.shown is None else [PutStatus(name, None, State.UNASSIGNED)]
+            return [*effects, *unassigned, RemoveStatus(name, None)]
         return [*effects, *self._status_without_instance(local, name)]
 
     def _reconcile_instance(self, local: _Connector, name: str, task: int | None) -> list[Effect]:
@@ -474,13 +497,13 @@ class HerderCore:
     def _start(self, local: _Connector, name: str, task: int | None, desired: _Desired) -> list[Effect]:
         self._generation += 1
         id_ = InstanceId(name, task, self._generation)
-        local.instances[task] = instance = _Instance(id_, desired.config_offset, desired.is_paused)
+        local.instances[task] = _Instance(id_, desired.config_offset, desired.is_paused)
         state = self.snapshot.connectors[name]
         if task is None:
             local.shown, local.retry_backoff_ms = None, RETRY_BACKOFF_MIN_MS
-            return [_status_of(instance), StartConnector(id_, state.config)]
+            return [ShowStarting(id_), StartConnector(id_, state.config)]
         applied = state.config if state.applied_config is None else state.applied_config
-        return [_status_of(instance), StartTask(id_, state.task_configs[task], applied, desired.is_paused)]
+        return [ShowStarting(id_), StartTask(id_, state.task_configs[task], applied, desired.is_paused)]
 
     def _stop(self, instance: _Instance) -> list[Effect]:
         instance.phase = _Phase.STOPPING
@@ -494,24 +517,32 @@ class HerderCore:
     def _status_without_instance(self, local: _Connector, name: str) -> list[Effect]:
         """Return the new status of a connector that has no instance, if it changes."""
         state = self.snapshot.connectors.get(name)
-        if state is None or None in local.instances or not self._is_assigned(name, None):
+        if state is None or None in local.instances:
             return []
+        if not self._is_assigned(name, None):
+            was_shown, local.shown = local.shown, None
+            return [] if was_shown is None else [PutStatus(name, None, State.UNASSIGNED)]
         shown = State.PAUSED if state.target is TargetState.PAUSED else State.STOPPED
         if shown is local.shown:
             return []
         local.shown = shown
-        return [PutStatus(name, None, shown)]
+        return [PutStatus(name, None, shown, version=local.version)]
 
-    def _status_after_end(self, id_: InstanceId) -> list[Effect]:
-        """Return the status of an instance that ended and is not started again by this worker."""
-        name, task = id_.connector, id_.task
-        state = self.snapshot.connectors.get(name)
-        exists = state is not None and state.target is not TargetState.STOPPED
-        if task is not None and not (exists and state is not None and task < len(state.task_configs)):
-            return [RemoveStatus(name, task)]
-        if state is not None and not self._is_assigned(name, task):
-            return [PutStatus(name, task, State.UNASSIGNED, id_.generation)]
-        return []
+    def _statuses_after_end(self, instance: _Instance) -> list[Effect]:
+        """Return the statuses of an instance that has been stopped."""
+        name, task, generation = instance.id.connector, instance.id.task, instance.id.generation
+        state, desired = self.snapshot.connectors.get(name), self._desired(name, task)
+        if task is None and desired is None and state is not None and self._is_assigned(name, None):
+            return []  # the connector is paused or stopped: its status follows
+        effects: list[Effect] = []
+        if task is None or instance.state is not State.FAILED:
+            effects.append(PutStatus(name, task, State.UNASSIGNED, generation))
+        if desired is not None and instance.is_shown_restarting:
+            effects.append(PutStatus(name, task, State.RESTARTING, generation))
+        is_stopped = state is not None and state.target is TargetState.STOPPED
+        if task is not None and (state is None or is_stopped or task >= len(state.task_configs)):
+            effects.append(RemoveStatus(name, task))
+        return effects
 
     def _current(self, id_: InstanceId) -> _Instance | None:
         local = self._connectors.get(id_.connector)

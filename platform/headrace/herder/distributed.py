@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from headrace.herder import core, rest_client
-from headrace.herder.assignment import Assignment
+from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
@@ -46,7 +46,6 @@ from headrace.stores.internal_topics import InternalTopic
 from headrace.stores.kafka_config_store import KafkaConfigStore
 from headrace.stores.kafka_offset_store import KafkaOffsetStore
 from headrace.stores.kafka_status_store import KafkaStatusStore
-from headrace.stores.status_store import State
 from headrace.stores.topic_log import TopicLogs
 from headrace_broker.client.admin import Admin
 from headrace_broker.client.cluster import Cluster
@@ -135,7 +134,7 @@ class DistributedHerder(BaseHerder):
             self._key_timer.cancel()
         stopped = self._group_core.assignment
         await self._instances.stop()
-        self._put_unassigned(stopped)
+        self._instances.put_unassigned(stopped)
         if self._group is not None:
             await self._group.stop()
         await self._configs.stop()
@@ -168,12 +167,6 @@ class DistributedHerder(BaseHerder):
             await internal_topics.ensure(admin, _internal_topics(self.config))
         finally:
             await admin.close()
-
-    def _put_unassigned(self, assignment: Assignment) -> None:
-        for name in assignment.connectors:
-            self._instances.carry_out([core.PutStatus(name, None, State.UNASSIGNED)])
-        for name, number in assignment.tasks:
-            self._instances.carry_out([core.PutStatus(name, number, State.UNASSIGNED)])
 
     # Requests
 
@@ -324,7 +317,10 @@ class DistributedHerder(BaseHerder):
         await self._instances.wait_until_stopped(assignment)
 
     def on_rebalance_completed(self) -> None:
-        """As the leader, remove statuses of deleted connectors and tasks, and distribute a session key."""
+        """As the leader, remove statuses of deleted connectors and tasks, and distribute a session key.
+
+        A worker that still stops deleted connectors and tasks writes their last status; a later rebalance removes it.
+        """
         self.ready = True
         if not self._group_core.is_leader:
             return
@@ -332,15 +328,15 @@ class DistributedHerder(BaseHerder):
         self._rotate_key_if_due()
 
     def _remove_old_statuses(self) -> None:
-        connectors = self._snapshot.connectors
+        wanted = configured(self._snapshot) | self._group_core.reported
         for name, task_count in self._statuses.task_counts().items():
-            if name not in connectors:
+            if name not in wanted.connectors:
                 self._statuses.remove(name, None)
                 continue
             if task_count:
-                configured_tasks = len(connectors[name].task_configs)
-                for number in [each for each in self._statuses.get(name).tasks if each >= configured_tasks]:
-                    self._statuses.remove(name, number)
+                for number in self._statuses.get(name).tasks:
+                    if (name, number) not in wanted.tasks:
+                        self._statuses.remove(name, number)
 
     def _rotate_key_if_due(self) -> None:
         """Write a new session key if there is none, or if it is older than inter.worker.key.ttl.ms (KIP-507)."""
@@ -367,7 +363,7 @@ class DistributedHerder(BaseHerder):
         match change:
             case RequestRestart(name, include_tasks, only_failed):
                 plan = core.plan_restart(self._statuses.get(name), include_tasks=include_tasks, only_failed=only_failed)
-                effects += self._instances.core.restart(name, plan)
+                effects += self._instances.core.restart(name, plan, shows_restarting=True)
             case PutLogLevel(logger, level):
                 self._spawn(self._set_own_log_level(logger, level))
             case PutConnector() | DeleteConnector():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from headrace.herder.assignment import EMPTY, Assignment, configured
+from headrace.herder.assignment import EMPTY, Assignment, configured, union
 from headrace.herder.assignors import IncrementalAssignor, assign_round_robin
 from headrace.herder.group_protocol import (
     CONFIG_MISMATCH,
@@ -87,6 +87,8 @@ class GroupCore:
         self._snapshot = ConfigSnapshot()
         self._configured = EMPTY
         self._assignor = IncrementalAssignor(max_delay_ms)
+        self.reported = EMPTY
+        """The leader's view: what the members reported as held or not yet stopped when they joined."""
         self._owners: Mapping[str, Assignment] = {}  # the leader's view: what each member runs
         self._urls: Mapping[str, str] = {}  # the leader's view: the URL of each member
 
@@ -207,10 +209,12 @@ class GroupCore:
         # Each worker reads the config topic to this offset before it starts connectors and tasks.
         answer = replace(answer, config_offset=self._snapshot.offset)
         if version is Version.EAGER:
+            self.reported = EMPTY  # the members stopped everything before they joined
             self._owners = assign_round_robin(found, self._configured)
             answers = {member: replace(answer, assigned=owned) for member, owned in self._owners.items()}
         else:
             held = {member: _held(metadata) for member, metadata in found.items()}
+            self.reported = union(held.values())
             plan = self._assignor.assign(
                 self._configured, held, last_generation=self.generation, generation=generation, now_ms=now_ms
             )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.herder import core
@@ -20,10 +21,10 @@ from headrace.metrics import logs
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.spec import InstanceId, TaskSpec
-from headrace.runtime.worker import Events, Worker
+from headrace.runtime.worker import CallTimeout, Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
-from headrace.stores.status_store import Status, StatusStore
+from headrace.stores.status_store import State, Status, StatusStore
 
 log = logging.getLogger(__name__)
 
@@ -125,10 +126,14 @@ class Instances:
 
     def _carry_out_one(self, effect: core.Effect) -> None:
         match effect:
-            case core.PutStatus(name, task, state, generation, trace, version):
-                if self._status_generation is not None:
-                    generation = self._status_generation()
-                self._statuses.put(name, task, Status(state, self._worker_id, generation, trace, version))
+            case core.PutStatus(name, None, State.PAUSED | State.STOPPED, version=None):
+                self._run(name, effect, self._put_status_with_version(effect))
+            case core.PutStatus():
+                self._put_status(effect)
+            case core.ShowStarting(instance, version):
+                generation = self._generation_of(instance.generation)
+                status = Status(State.UNASSIGNED, self._worker_id, generation, version=version)
+                self._statuses.show_starting(instance.connector, instance.task, status)
             case core.RemoveStatus(name, task):
                 if self._removes_statuses:
                     self._statuses.remove(name, task)
@@ -150,6 +155,33 @@ class Instances:
                 self._call_later(delay_ms, lambda: self.core.ran_long_enough(instance))
             case core.StoreTaskConfigs(name, configs):
                 self._run(name, effect, self._store(name, configs))
+
+    def _generation_of(self, instance_generation: int) -> int:
+        return instance_generation if self._status_generation is None else self._status_generation()
+
+    def _put_status(self, put: core.PutStatus) -> None:
+        generation = self._generation_of(put.generation)
+        status = Status(put.state, self._worker_id, generation, put.trace, put.version)
+        self._statuses.put(put.connector, put.task, status)
+
+    async def _put_status_with_version(self, put: core.PutStatus) -> None:
+        """Store the status of a connector that is paused or stopped and that this worker has never started."""
+        state = self.core.snapshot.connectors.get(put.connector)
+        try:
+            version = None if state is None else await self.worker.connector_version(state.config)
+        except (RemoteError, CallTimeout, OSError):  # the class cannot be loaded
+            version = None
+        if self.core.shown_without_instance(put.connector) is put.state:  # otherwise a later status has replaced it
+            self._put_status(replace(put, version=version))
+
+    def put_unassigned(self, assignment: Assignment) -> None:
+        """Store that instances of this worker, which has been stopped, are unassigned; failed tasks stay failed."""
+        instances = [(name, None) for name in sorted(assignment.connectors)] + sorted(assignment.tasks)
+        for name, task in instances:
+            statuses = self._statuses.get(name)
+            known = statuses.connector if task is None else statuses.tasks.get(task)
+            if task is None or known is None or known.state is not State.FAILED:
+                self._put_status(core.PutStatus(name, task, State.UNASSIGNED))
 
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(delay_ms / 1000, callback)

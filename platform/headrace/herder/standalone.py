@@ -78,7 +78,7 @@ class StandaloneHerder(BaseHerder):
                 include_tasks=change.include_tasks,
                 only_failed=change.only_failed,
             )
-            effects += self._instances.core.restart(change.connector, plan)
+            effects += self._instances.core.restart(change.connector, plan, shows_restarting=True)
         self._instances.carry_out(effects)
 
     async def _store_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:

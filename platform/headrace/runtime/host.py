@@ -121,6 +121,8 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
             return await worker_connector.shared_modules(config, worker)
         case messages.ConnectorTypeRequest(config, worker):
             return await worker_connector.connector_type(config, worker)
+        case messages.ConnectorVersionRequest(config, worker):
+            return await worker_connector.connector_version(config, worker)
         case messages.AlterOffsets(spec, offsets):
             return await worker_connector.alter_offsets(spec, offsets)
         case messages.ListPlugins(worker, connectors_only):

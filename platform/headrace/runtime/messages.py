@@ -102,6 +102,13 @@ class ConnectorTypeRequest(Request[str], frozen=True):
     worker: dict[str, str]
 
 
+class ConnectorVersionRequest(Request[str], frozen=True):
+    """Return the version of a connector's class."""
+
+    config: dict[str, str]
+    worker: dict[str, str]
+
+
 class AlterOffsets(Request[bool], frozen=True):
     """Let a connector check altered offsets; the response is the result of its `alter_offsets`."""
 
@@ -190,6 +197,7 @@ WorkerMessage: TypeAlias = (
     | Validate
     | SharedModulesRequest
     | ConnectorTypeRequest
+    | ConnectorVersionRequest
     | AlterOffsets
     | ListPlugins
     | DescribePlugin

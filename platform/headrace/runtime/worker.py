@@ -188,6 +188,10 @@ class Worker:
         """Return "source" or "sink". Raises RemoteError, CallTimeout."""
         return await self._validators.request(messages.ConnectorTypeRequest(dict(config), self.config.properties))
 
+    async def connector_version(self, config: Mapping[str, str]) -> str:
+        """Return the version of a connector's class. Raises RemoteError, CallTimeout."""
+        return await self._validators.request(messages.ConnectorVersionRequest(dict(config), self.config.properties))
+
     async def _import_shared_modules(self, config: Mapping[str, str]) -> None:
         """Let the fork server import the connector's shared modules before its processes import them one by one."""
         if self._isolation == "thread":

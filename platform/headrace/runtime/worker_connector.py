@@ -185,6 +185,15 @@ async def connector_type(config: dict[str, str], worker: dict[str, str]) -> str:
     return await asyncio.to_thread(find)
 
 
+async def connector_version(config: dict[str, str], worker: dict[str, str]) -> str:
+    """Return the version of a connector's class. Raises every exception of the plug-in."""
+
+    def find() -> str:
+        return str(registry.find("connector", resolved(config, worker).get("connector.class", "")).version)
+
+    return await asyncio.to_thread(find)
+
+
 async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
     """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
     return await asyncio.to_thread(_alter_offsets, spec, offsets)

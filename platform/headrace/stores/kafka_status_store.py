@@ -61,10 +61,17 @@ class KafkaStatusStore:
         self._statuses.setdefault(connector, {})[task] = status
         self._send(StatusKey(connector, task), encode_status(status))
 
+    def show_starting(self, connector: str, task: int | None, status: Status) -> None:
+        """Let this worker return a status for an instance that has none, or is UNASSIGNED; nothing is written."""
+        statuses = self._statuses.setdefault(connector, {})
+        if task not in statuses or statuses[task].state is State.UNASSIGNED:
+            statuses[task] = status
+
     def remove(self, connector: str, task: int | None) -> None:
         """Remove the status of a task, or of a connector, its tasks and its topics (task None)."""
         known = self._statuses.get(connector, {})
-        for each in [number for number in known if task is None or number == task]:
+        removed = [number for number in known if number is not None and task in (None, number)]
+        for each in [*removed, *([None] if task is None and None in known else [])]:
             del known[each]
             self._send(StatusKey(connector, each), None)
         if task is None:

@@ -55,6 +55,9 @@ class StatusStore(Protocol):
     def put(self, connector: str, task: int | None, status: Status) -> None:
         """Store the status of a connector (task None) or task."""
 
+    def show_starting(self, connector: str, task: int | None, status: Status) -> None:
+        """Let this worker return a status for an instance that has none; the status is not stored."""
+
     def remove(self, connector: str, task: int | None) -> None:
         """Remove the status of a task, or of a connector with its tasks and topics (task None)."""
 
@@ -94,6 +97,10 @@ class MemoryStatusStore:
             self._connectors[connector] = status
         else:
             self._tasks.setdefault(connector, {})[task] = status
+
+    def show_starting(self, connector: str, task: int | None, status: Status) -> None:
+        """Store the status of an instance that starts."""
+        self.put(connector, task, status)
 
     def remove(self, connector: str, task: int | None) -> None:
         """Remove the status of a task, or of a connector and all its tasks (task None)."""

@@ -38,6 +38,7 @@ class World:
         self.alive: dict[tuple[str, int | None], core.StartConnector | core.StartTask] = {}
         self.paused: dict[InstanceId, bool] = {}
         self.statuses = MemoryStatusStore()
+        self.stored: list[tuple[int | None, State, str | None]] = []
 
     def change(self, change: ConfigChange) -> None:
         self.offset += 1
@@ -47,7 +48,11 @@ class World:
         for effect in effects:
             match effect:
                 case core.PutStatus(name, task, state, generation, trace, version):
+                    self.stored.append((task, state, version))
                     self.statuses.put(name, task, Status(state, "w", generation, trace, version))
+                case core.ShowStarting(instance, version):
+                    status = Status(State.UNASSIGNED, "w", instance.generation, version=version)
+                    self.statuses.show_starting(instance.connector, instance.task, status)
                 case core.RemoveStatus(name, task):
                     self.statuses.remove(name, task)
                 case core.StoreTaskConfigs(name, configs):
@@ -130,9 +135,33 @@ def test_restart_replaces_only_the_selected_instances() -> None:
     world = running_world()
     before = dict(world.alive)
     world.carry_out(world.core.restart("c", RestartPlan(False, [1])))
-    assert world.status("c").tasks[1].state is State.RESTARTING
     world.settle()
     assert {key for key in before if world.alive[key] != before[key]} == {("c", 1)}
+
+
+def test_statuses_are_stored_as_in_kafka_connect() -> None:
+    world = running_world()
+    assert world.stored == [(None, State.RUNNING, "1.0")]  # a task is RUNNING when it reports it
+    world.stored.clear()
+    world.carry_out(world.core.restart("c", RestartPlan(True, [1]), shows_restarting=True))
+    world.settle()
+    assert [status for status in world.stored if status[0] is None] == [
+        (None, State.UNASSIGNED, None),
+        (None, State.RESTARTING, None),
+        (None, State.RUNNING, "1.0"),
+    ]
+    assert [status for status in world.stored if status[0] == 1] == [
+        (1, State.UNASSIGNED, None),
+        (1, State.RESTARTING, None),
+    ]
+    world.stored.clear()
+    world.change(PutTargetState("c", TargetState.PAUSED))
+    world.settle()
+    assert world.stored == [(None, State.PAUSED, "1.0")]
+    world.stored.clear()
+    world.change(DeleteConnector("c"))
+    world.settle()
+    assert sorted(world.stored, key=str) == [(number, State.UNASSIGNED, None) for number in (0, 1, None)]
 
 
 def test_failed_task_stays_failed_until_its_restart() -> None:
