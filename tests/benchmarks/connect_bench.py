@@ -140,11 +140,11 @@ def _pipeline(
         future.result(30)
     config = {"tasks.max": "1", "file": str(source), "topic": topic, "batch.size": "2000", **converter}
     config |= {"connector.class": "FileStreamSource", **(SOURCE_SMTS if smts else {})}
-    _measure(system, f"source, {name}", f"src-{topic}", config, lines, _end_offset(address, topic), report)
+    _measure(system, f"source, {name}", f"src-{topic}", config, lines, end_offset(address, topic), report)
     target = source.with_name(topic)
     config = {"tasks.max": "1", "file": str(target), "topics": topic, **converter}
     config |= {"connector.class": "FileStreamSink", **(SINK_SMTS if smts else {})}
-    _measure(system, f"sink, {name}", f"sink-{topic}", config, lines, _line_count(target), report)
+    _measure(system, f"sink, {name}", f"sink-{topic}", config, lines, line_count(target), report)
     target.unlink()
     for future in admin.delete_topics([topic]).values():
         future.result(30)
@@ -179,7 +179,7 @@ def _measure(
     report(f"{system.name}: {what}: {records / seconds / 1000:.0f} k records/s, {nanoseconds:.0f} ns/record")
 
 
-def _end_offset(address: str, topic: str) -> Callable[[], int]:
+def end_offset(address: str, topic: str) -> Callable[[], int]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench"})
 
     def end() -> int:
@@ -191,7 +191,7 @@ def _end_offset(address: str, topic: str) -> Callable[[], int]:
     return end
 
 
-def _line_count(path: Path) -> Callable[[], int]:
+def line_count(path: Path) -> Callable[[], int]:
     seen = [0, 0]  # [number of bytes read, number of lines counted]
 
     def count() -> int:

@@ -171,6 +171,19 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 
 
 @contextmanager
+def connect_distributed(worker: dict[str, str]) -> Iterator[ApacheProcess]:
+    """Run Kafka's connect-distributed with a worker configuration, and yield the process when its REST port is open."""
+    directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
+    (port,) = free_ports(1)
+    settings = {"listeners": f"http://127.0.0.1:{port}", "plugin.discovery": "service_load", **worker}
+    file = directory / "worker.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    command = java_command("org.apache.kafka.connect.cli.ConnectDistributed", str(file), flags=("-Xms256M", "-Xmx2G"))
+    with _process(command, directory, f"127.0.0.1:{port}") as running:
+        yield running
+
+
+@contextmanager
 def _process(
     command: Sequence[str], directory: Path, address: str, *, wait_until_listening: bool = True
 ) -> Iterator[ApacheProcess]:
