@@ -38,12 +38,15 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
     except ConnectError as error:
         click.echo(f"{path}: {error}", err=True)
         return False
-    # An error about two keys is reported for both keys: print it once.
-    errors = list(dict.fromkeys(message for item in result["configs"] for message in item["value"]["errors"]))
+    # An error about two keys is reported for both keys: print it once, with the first key unless it names the key.
+    errors: dict[str, str] = {}
+    for item in result["configs"]:
+        for message in item["value"]["errors"]:
+            errors.setdefault(message, "" if item["value"]["name"] in message else f"{item['value']['name']}: ")
     for warning in result["warnings"]:
         click.echo(f"{path}: warning: {warning}", err=True)
-    for message in errors:
-        click.echo(f"{path}: {logs.secrets.mask(message)}", err=True)
+    for message, key in errors.items():
+        click.echo(f"{path}: {key}{logs.secrets.mask(message)}", err=True)
     if not errors:
         click.echo(f"{path}: {connector.name} is valid")
     return not errors
