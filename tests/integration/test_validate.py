@@ -47,7 +47,7 @@ def test_worker_refuses_overrides_with_all_other_errors(kafka_broker: KafkaBroke
         for part in (
             "topic",
             "tasks.max",
-            "The 'Allowlist' policy does not allow 'producer.override.acks'",
+            "The 'Allowlist' policy does not allow 'acks' to be overridden",
             "producer.override.linger.ms=soon",
             "admin.override.request.timeout.ms=soon",
         ):
