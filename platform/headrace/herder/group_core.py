@@ -86,6 +86,8 @@ class GroupCore:
         self._stopping = EMPTY  # revoked by the leader, not yet stopped
         self._snapshot = ConfigSnapshot()
         self._configured = EMPTY
+        self._changed_offset = -1  # the config topic's offset of the last change of `_configured`
+        self._is_joining = False
         self._assignor = IncrementalAssignor(max_delay_ms)
         self.reported = EMPTY
         """The leader's view: what the members reported as held or not yet stopped when they joined."""
@@ -123,11 +125,21 @@ class GroupCore:
         before, self._snapshot, self._configured = self._configured, snapshot, configured(snapshot)
         if before == self._configured:
             return []
-        return [Rejoin("connectors or tasks were created or deleted")]
+        self._changed_offset = snapshot.offset
+        return self._rejoin_for_changes()
+
+    def _rejoin_for_changes(self) -> list[GroupEffect]:
+        """Rejoin if the set of connectors and tasks has changed after the config offset of the assignment.
+
+        Each worker that rejoins without need delays the group: the others notice it only at their next heartbeat. A
+        change during a rebalance is therefore handled when the assignment arrives, which usually includes the change.
+        """
+        is_included = self._held is not None and self._changed_offset <= self._held.config_offset
+        return [] if self._is_joining or is_included else [Rejoin("connectors or tasks were created or deleted")]
 
     def on_join_prepare(self) -> list[GroupEffect]:
         """Handle the beginning of a rebalance; with the eager protocol, the worker stops everything first."""
-        self.is_leader, self._owners = False, {}
+        self.is_leader, self._owners, self._is_joining = False, {}, True
         if self.version is not Version.EAGER or self._held is None:
             return []
         return self._drop()
@@ -144,13 +156,14 @@ class GroupCore:
     def on_assignment(self, generation: int, protocol: str, data: bytes, member_id: str) -> list[GroupEffect]:
         """Handle the assignment of a new generation. Raises GroupProtocolError."""
         new, before = decode_assignment(data), self.assignment
+        self._is_joining = False
         self.version, self.generation = Version.of_protocol(protocol), generation
         self.leader_url, self.is_leader = new.leader_url, new.leader == member_id
         if new.error:
             return self._on_failed_assignment(new)
         if self.version is Version.EAGER:
             self._held, self._stopping = new, EMPTY
-            return [ReadConfigs(), Run(new.assigned)]
+            return [ReadConfigs(), Run(new.assigned), *self._rejoin_for_changes()]
         revoked = new.revoked & (before | self._stopping)
         self._held = replace(new, assigned=(before - new.revoked) | new.assigned, revoked=EMPTY)
         self._stopping = (self._stopping | revoked) - new.assigned
@@ -164,7 +177,7 @@ class GroupCore:
         if self._stopping:  # an earlier report may wait for a connector or task that this worker runs again
             effects.append(ReportStop(self._stopping))
         effects += [ReadConfigs()] if self._snapshot.offset < new.config_offset else []
-        return [*effects, Run(self.assignment)]
+        return [*effects, Run(self.assignment), *self._rejoin_for_changes()]
 
     def _on_failed_assignment(self, new: GroupAssignment) -> list[GroupEffect]:
         what = (

@@ -208,7 +208,7 @@ class WorkerGroup:
             )
             return False
         self._failed_reads = 0
-        self.core.on_snapshot(snapshot)
+        self._spawn(self.core.on_snapshot(snapshot))
         return True
 
     async def _leave_until_readable(self) -> None:

@@ -29,6 +29,9 @@ def work(connectors: str = "", *tasks: tuple[str, int]) -> Assignment:
     return Assignment(frozenset(connectors), frozenset(tasks))
 
 
+CHANGED = "connectors or tasks were created or deleted"
+
+
 def snapshot(offset: int, **task_counts: int) -> ConfigSnapshot:
     states = {
         name: ConnectorState({}, TargetState.STARTED, 0, task_configs=({},) * count)
@@ -96,8 +99,8 @@ def test_worker_reads_configs_first_if_the_assignment_needs_a_later_offset() -> 
     assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
 
 
-def test_worker_with_later_configs_than_the_assignment_runs_it() -> None:
-    assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
+def test_worker_with_later_configs_than_the_assignment_runs_it_and_rejoins() -> None:
+    assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL), Rejoin(CHANGED)]
 
 
 def test_worker_rejoins_after_the_delay_of_the_assignment() -> None:
@@ -285,9 +288,27 @@ def test_worker_that_loses_its_membership_stops_everything() -> None:
 )
 def test_worker_rejoins_if_the_set_of_connectors_and_tasks_changes(after: ConfigSnapshot, rejoins: bool) -> None:
     core = worker()
-    expected = [Rejoin("connectors or tasks were created or deleted")] if rejoins else []
+    expected = [Rejoin(CHANGED)] if rejoins else []
     assert core.on_snapshot(after) == expected
     assert core.metadata().config_offset == 6
+
+
+@pytest.mark.parametrize(("offset", "rejoins"), [(5, True), (6, False), (7, False)])
+def test_worker_rejoins_for_a_change_during_a_rebalance_only_if_the_assignment_does_not_include_it(
+    offset: int, rejoins: bool
+) -> None:
+    core = worker()
+    core.on_join_prepare()
+    assert core.on_snapshot(snapshot(6, a=3)) == []
+    assert (Rejoin(CHANGED) in assign(core, ALL, offset=offset)) is rejoins
+
+
+def test_worker_does_not_rejoin_for_a_change_that_its_assignment_includes() -> None:
+    core = worker()
+    assign(core, ALL, offset=7)
+    assert core.on_snapshot(snapshot(6, a=3)) == []
+    assert core.on_snapshot(snapshot(7, a=3, b=1)) == []
+    assert core.on_snapshot(snapshot(8, a=3, b=2)) == [Rejoin(CHANGED)]
 
 
 # The leader
