@@ -33,7 +33,7 @@ from headrace.runtime.group_signals import GROUP_SIGNALS
 log = logging.getLogger(__name__)
 
 MESSAGE_SIZE_MAX = 4096
-_NO_REHEARSAL = "--no-rehearsal"
+_NO_WARM_UP = "--no-warm-up"
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
@@ -153,26 +153,26 @@ def main() -> None:
     from headrace.metrics import logs
 
     logs.configure_logging()
-    _load(rehearses=_NO_REHEARSAL not in sys.argv)
+    _load(warms_up=_NO_WARM_UP not in sys.argv)
     gc.collect()
     gc.freeze()
     ForkServer(control, worker_pid).run()
 
 
-def _load(*, rehearses: bool) -> None:
-    """Load everything; if the rehearsal fails, it may have left threads: start this program again without it."""
+def _load(*, warms_up: bool) -> None:
+    """Load everything; if the warm-up fails, it may have left threads: start this program again without it."""
     try:
-        preload.load(rehearses=rehearses)
+        preload.load(warms_up=warms_up)
     except Exception as error:
-        if not rehearses:
+        if not warms_up:
             raise
         logging.disable(logging.NOTSET)
         log.warning(
-            "Fork server: the rehearsal of tasks failed (%s: %s); task processes start without it and use more memory",
+            "Fork server: the warm-up of tasks failed (%s: %s); task processes start without it and use more memory",
             type(error).__name__,
             error,
         )
-        os.execv(sys.executable, [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:], _NO_REHEARSAL])
+        os.execv(sys.executable, [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:], _NO_WARM_UP])
 
 
 if __name__ == "__main__":

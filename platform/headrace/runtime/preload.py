@@ -1,7 +1,7 @@
 """The work of the fork server before it forks: all work that tasks share and that starts no thread.
 
 The fork server imports the modules that a task needs, compiles the client's codecs, finds the installed plug-ins, and
-runs some tasks (`rehearsal`). Its children share the memory of the results.
+runs some tasks (`warm_up`). Its children share the memory of the results.
 
 Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
 lists in `shared_modules`.
@@ -36,21 +36,21 @@ _MODULES = (
 )
 
 
-def load(*, rehearses: bool) -> None:
-    """Import the modules; `rehearses`: run tasks, so that children share the memory that running tasks changes.
+def load(*, warms_up: bool) -> None:
+    """Import the modules; with `warms_up`, run tasks, so that children share the memory that running tasks changes.
 
-    Raises RuntimeError if a module has started a thread, because forking would be unsafe, and the errors of `rehearse`.
+    Raises RuntimeError if a module has started a thread, because forking would be unsafe; and what `run_tasks` raises.
     """
     for name in _MODULES:
         importlib.import_module(name)
     from headrace.plugins import registry  # not at the top: the fork server imports this module before it is supervised
-    from headrace.runtime import rehearsal
+    from headrace.runtime import warm_up
     from headrace_broker.client.codecs import compile_codecs
 
     compile_codecs()
     registry.find_installed()
-    if rehearses:
-        rehearsal.rehearse()
+    if warms_up:
+        warm_up.run_tasks()
     if threading.active_count() != 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(f"a preloaded module started threads: {names}")

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime import rehearsal
+from headrace.runtime import warm_up
 from headrace.runtime.processes import Processes
-from headrace.runtime.rehearsal_broker import RehearsalBroker
+from headrace.runtime.warm_up_broker import WarmUpBroker
 from headrace_broker.protocol.notation import Response
 
 _TIMES_OUT = """
-from headrace.runtime import rehearsal
-rehearsal.TIMEOUT_S = 0
+from headrace.runtime import warm_up
+warm_up.TIMEOUT_S = 0
 """
 _TASK_FAILS = """
-from headrace.runtime import rehearsal
-rehearsal.RehearsalSourceTask.start = None
+from headrace.runtime import warm_up
+warm_up.WarmUpSourceTask.start = None
 """
 
 
@@ -31,24 +31,24 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_rehearsal_sends_a_record_and_commits_its_offset_with_each_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_sends_a_record_and_commits_its_offset_with_each_converter(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[str] = []
-    respond = RehearsalBroker.respond
+    respond = WarmUpBroker.respond
 
-    def record_request(broker: RehearsalBroker, request: Any) -> Response:
+    def record_request(broker: WarmUpBroker, request: Any) -> Response:
         requests.append(type(request).__name__)
         return respond(broker, request)
 
-    monkeypatch.setattr(RehearsalBroker, "respond", record_request)
-    rehearsal.rehearse(2)
+    monkeypatch.setattr(WarmUpBroker, "respond", record_request)
+    warm_up.run_tasks(2)
     assert requests.count("ProduceRequest") == 2
     assert requests.count("OffsetCommitRequest") >= 2
     assert requests.count("LeaveGroupRequest") == 2
 
 
-def test_rehearsal_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled() -> None:
+def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled() -> None:
     program = (
-        "import threading, os; from headrace.runtime import rehearsal; rehearsal.rehearse(2);"
+        "import threading, os; from headrace.runtime import warm_up; warm_up.run_tasks(2);"
         "from headrace.metrics import logs; assert logs._process_context == '', logs._process_context;"
         "assert threading.active_count() == 1, threading.enumerate();"
         "assert os.listdir('/proc/self/task') == [str(os.getpid())], os.listdir('/proc/self/task')"
@@ -59,11 +59,11 @@ def test_rehearsal_leaves_no_thread_and_no_child_process_and_keeps_logging_enabl
 
 @pytest.mark.parametrize(
     ("failure", "error"),
-    [(_TIMES_OUT, "TimeoutError"), (_TASK_FAILS, "RehearsalError")],
+    [(_TIMES_OUT, "TimeoutError"), (_TASK_FAILS, "WarmUpError")],
     ids=["timeout", "failed task"],
 )
 @pytest.mark.anyio
-async def test_fork_server_starts_without_rehearsal_if_the_rehearsal_fails(
+async def test_fork_server_starts_without_warm_up_if_the_warm_up_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failure: str, error: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(failure)
@@ -79,4 +79,4 @@ async def test_fork_server_starts_without_rehearsal_if_the_rehearsal_fails(
         assert host.pid != processes.fork_server_pid
     finally:
         await processes.close()
-    assert f"the rehearsal of tasks failed ({error}" in capfd.readouterr().err
+    assert f"the warm-up of tasks failed ({error}" in capfd.readouterr().err

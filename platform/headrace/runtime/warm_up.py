@@ -2,11 +2,11 @@
 
 Python changes memory when it runs code: it specializes the bytecode of a function that is called again, and fills the
 caches of attribute lookups, which changes the reference counts of attribute names. A child that makes these changes
-itself has its own copy of each page that it changes. `rehearse` makes them in the fork server: it runs source and sink
+itself has its own copy of each page that it changes. `run_tasks` makes them in the fork server: it runs source and sink
 tasks several times, from the start through one record to the stop, in the same way as `headrace.runtime.host` runs them
-for the worker. The tasks use a broker that exists only for the rehearsal (`rehearsal_broker`).
+for the worker. The tasks use a broker that exists only for the warm-up (`warm_up_broker`).
 
-The event loop is closed and all threads have ended when `rehearse` returns.
+The event loop is closed and all threads have ended when `run_tasks` returns.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.data.schema import STRING_SCHEMA
 from headrace.metrics import logs
 from headrace.runtime import host, messages
 from headrace.runtime.channel import Channel
-from headrace.runtime.rehearsal_broker import TOPIC, RehearsalBroker
 from headrace.runtime.spec import InstanceId, TaskSpec
+from headrace.runtime.warm_up_broker import TOPIC, WarmUpBroker
 
 ROUNDS = 10  # Python specializes a function in its eighth call
 TIMEOUT_S = 10.0
@@ -37,16 +37,16 @@ _STRING = "org.apache.kafka.connect.storage.StringConverter"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
-class RehearsalError(Exception):
-    """A task of the rehearsal failed, or a thread of the rehearsal did not end."""
+class WarmUpError(Exception):
+    """A task of the warm-up failed, or a thread of the warm-up did not end."""
 
 
-class RehearsalSourceTask(SourceTask):
+class WarmUpSourceTask(SourceTask):
     """Sends one record, and is idle after that."""
 
     def start(self, config: Any) -> None:
         """Read an offset, as most sources do."""
-        self.context.offsets.read({"rehearsal": "source"})
+        self.context.offsets.read({"warm-up": "source"})
         self._polls = 0
 
     def poll(self) -> SourceBatch | None:
@@ -60,12 +60,12 @@ class RehearsalSourceTask(SourceTask):
             ["a line"],
             value_schema=STRING_SCHEMA,
             timestamps=1,
-            source_partition={"rehearsal": "source"},
+            source_partition={"warm-up": "source"},
             source_offset={"position": 1},
         )
 
 
-class RehearsalSinkTask(SinkTask):
+class WarmUpSinkTask(SinkTask):
     """Receives records, drops them, and requests a commit of their offsets."""
 
     def put(self, records: Any) -> None:
@@ -75,9 +75,9 @@ class RehearsalSinkTask(SinkTask):
 
 
 class _Worker:
-    """The worker's side of the rehearsal: starts tasks in a host on the same event loop, and stops them."""
+    """The worker's side of the warm-up: starts tasks in a host on the same event loop, and stops them."""
 
-    def __init__(self, broker: RehearsalBroker, converter: str) -> None:
+    def __init__(self, broker: WarmUpBroker, converter: str) -> None:
         self._broker = broker
         self._properties = {
             "bootstrap.servers": f"127.0.0.1:{broker.port}",
@@ -93,7 +93,7 @@ class _Worker:
             case messages.StateChanged(instance, state, trace):
                 running = self._running[instance]
                 if state == "FAILED" and not running.done():
-                    running.set_exception(RehearsalError(trace))
+                    running.set_exception(WarmUpError(trace))
                 elif not running.done():
                     running.set_result(None)
             case messages.ReadOffsets(_, partitions):
@@ -113,25 +113,25 @@ class _Worker:
 
 
 def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
-    task_class = RehearsalSourceTask if kind == "source" else RehearsalSinkTask
-    connector = {"name": f"rehearsal-{kind}-{number}"}
+    task_class = WarmUpSourceTask if kind == "source" else WarmUpSinkTask
+    connector = {"name": f"warm-up-{kind}-{number}"}
     if kind == "sink":
         connector["topics"] = TOPIC
     task = {**connector, "task.class": f"{__name__}:{task_class.__name__}"}
     return TaskSpec(connector=connector["name"], number=0, config=task, connector_config=connector, worker=dict(worker))
 
 
-def rehearse(rounds: int = ROUNDS) -> None:
+def run_tasks(rounds: int = ROUNDS) -> None:
     """Run `rounds` source tasks and as many sink tasks.
 
-    Raises RehearsalError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error,
+    Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error,
     the caller replaces this process: threads may still run, and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
     threads = threading.active_count()
     logging.disable(logging.CRITICAL)
     loop = host.new_loop()
-    loop.run_until_complete(asyncio.wait_for(_rehearse(rounds), TIMEOUT_S))
+    loop.run_until_complete(asyncio.wait_for(_run_tasks(rounds), TIMEOUT_S))
     loop.run_until_complete(_cancel_leftovers())
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
@@ -140,12 +140,12 @@ def rehearse(rounds: int = ROUNDS) -> None:
     deadline = time.monotonic() + _THREADS_TIMEOUT_S
     while threading.active_count() > threads:
         if time.monotonic() > deadline:
-            raise RehearsalError(f"a thread did not end: {threading.enumerate()}")
+            raise WarmUpError(f"a thread did not end: {threading.enumerate()}")
         time.sleep(0.001)  # poll, because the threads of tasks are daemon threads, which nothing joins
 
 
-async def _rehearse(rounds: int) -> None:
-    async with RehearsalBroker() as broker:
+async def _run_tasks(rounds: int) -> None:
+    async with WarmUpBroker() as broker:
         for converter, numbers in _rounds(rounds):
             ours, theirs = socket.socketpair()
             worker = _Worker(broker, converter)

@@ -32,14 +32,14 @@ from headrace_broker.protocol.messages import (
 )
 from headrace_broker.protocol.notation import Response
 
-TOPIC = "rehearsal"
+TOPIC = "warm-up"
 _TOPIC_ID = bytes(15) + b"\1"
 _HOST = "127.0.0.1"
 _EMPTY_FETCH_S = 0.002
 _SIZE = struct.Struct(">i")
 
 
-class RehearsalBroker:
+class WarmUpBroker:
     """Listens on a free loopback port while the block runs."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class RehearsalBroker:
         self._committed = False
         self._connections: set[_Connection] = set()
 
-    async def __aenter__(self) -> RehearsalBroker:
+    async def __aenter__(self) -> WarmUpBroker:
         listener = socket.create_server((_HOST, 0))  # with host and port, uvloop would start threads to resolve them
         self.port = listener.getsockname()[1]
         self._server = await asyncio.get_running_loop().create_server(self._connect, sock=listener)
@@ -140,7 +140,7 @@ class RehearsalBroker:
                 )
                 response = fetch.FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])
                 return fetch.FetchResponse(session_id=0, responses=[response])
-        raise ValueError(f"the rehearsal's broker does not support {type(request).__name__}")
+        raise ValueError(f"the warm-up's broker does not support {type(request).__name__}")
 
 
 _APIS = (
@@ -232,7 +232,7 @@ def _offset_commit_response(request: offset_commit.OffsetCommitRequest) -> Respo
 class _Connection(asyncio.Protocol):
     """Splits the received bytes into requests and responds to each of them at once; empty fetches wait a moment."""
 
-    def __init__(self, broker: RehearsalBroker) -> None:
+    def __init__(self, broker: WarmUpBroker) -> None:
         self._broker = broker
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
