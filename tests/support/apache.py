@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,15 +171,18 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 
 
 @contextmanager
-def connect_distributed(worker: dict[str, str]) -> Iterator[ApacheProcess]:
-    """Run Kafka's connect-distributed with a worker configuration, and yield the process when its REST port is open."""
+def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
+    """Run Kafka's connect-distributed, and yield the process when its REST port is open.
+
+    `address` is that of its REST server: `listeners`, by default a free port of 127.0.0.1.
+    """
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)
     settings = {"listeners": f"http://127.0.0.1:{port}", "plugin.discovery": "service_load", **worker}
     file = directory / "worker.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     command = java_command("org.apache.kafka.connect.cli.ConnectDistributed", str(file), flags=("-Xms256M", "-Xmx2G"))
-    with _process(command, directory, f"127.0.0.1:{port}") as running:
+    with _process(command, directory, settings["listeners"].partition("://")[2]) as running:
         yield running
 
 

@@ -134,6 +134,12 @@ def hash_map_copy_order(keys: Iterable[str], added: Iterable[str] = ()) -> tuple
     return _bucket_order((*copied, *added), buckets)
 
 
+def hash_set_copy_order(items: Iterable[str]) -> tuple[str, ...]:
+    """Return the iteration order of ``new HashSet<>(collection)``, which has at least 16 buckets."""
+    copied = tuple(items)
+    return hash_map_copy_order(copied) if len(copied) > 8 else hash_map_order(copied)
+
+
 @lru_cache(maxsize=4096)
 def _hash_map_order(keys: tuple[str, ...]) -> tuple[str, ...]:
     return _bucket_order(keys, 16)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 
+from headrace.data.java import hash_set_copy_order
 from headrace.herder.assignment import EMPTY, Assignment
 
 PROTOCOL_TYPE = "connect"
@@ -138,7 +139,7 @@ def _string(text: str) -> bytes:
 @lru_cache(maxsize=8)  # a worker encodes what it runs for each protocol that it offers
 def _items(assignment: Assignment) -> bytes:
     numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for name in sorted(assignment.connectors):
+    for name in hash_set_copy_order(sorted(assignment.connectors)):  # as Kafka Connect writes them
         numbers[name].append(_CONNECTOR_TASK)
     for name, number in sorted(assignment.tasks):
         numbers[name].append(number)

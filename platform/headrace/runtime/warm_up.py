@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 import threading
@@ -128,7 +129,7 @@ def run_tasks(rounds: int = ROUNDS) -> None:
     the caller replaces this process: threads may still run, and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
-    threads = threading.active_count()
+    threads = _count_threads()
     logging.disable(logging.CRITICAL)
     loop = host.new_loop()
     loop.run_until_complete(asyncio.wait_for(_run_tasks(rounds), TIMEOUT_S))
@@ -138,10 +139,18 @@ def run_tasks(rounds: int = ROUNDS) -> None:
     logs.clear_process_context()
     logging.disable(logging.NOTSET)
     deadline = time.monotonic() + _THREADS_TIMEOUT_S
-    while threading.active_count() > threads:
+    while _count_threads() > threads:
         if time.monotonic() > deadline:
             raise WarmUpError(f"a thread did not end: {threading.enumerate()}")
         time.sleep(0.001)  # poll, because the threads of tasks are daemon threads, which nothing joins
+
+
+def _count_threads() -> int:
+    """Return the number of threads; on Linux also of those that Python has ended and the system has not removed yet."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except FileNotFoundError:
+        return threading.active_count()
 
 
 async def _run_tasks(rounds: int) -> None:
