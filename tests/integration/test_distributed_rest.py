@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from support.broker import BrokerProcess, running_broker
 from support.distributed import DistributedWorker, is_running, owners, worker_group
-from support.rest_plugins import starts, sunk, write_plugins
+from support.rest_plugins import starts, stops, sunk, write_plugins
 from support.topics import read_topic, write_topic
 from support.worker import RestError, wait_for
 
@@ -152,6 +152,25 @@ def test_offsets_can_be_changed_only_while_the_connector_is_stopped(
     assert other.request("PATCH", "/connectors/c/offsets", change) == {"message": ALTERED}
     for worker in workers:
         wait_for(lambda w=worker: offsets(w) == [({"task": 0}, {"n": 0})], "the altered offset")
+
+
+def test_offsets_of_a_connector_that_is_stopping_change_after_its_tasks_have_stopped_on_all_workers(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    """The tasks produce without end and commit their last offsets when they stop, so a change must wait for both."""
+    leader, other = workers
+    endless = {"tasks.max": "2", "records": "1000000000", "stop.seconds": "0.5", "alter.result": "true"}
+    other.create("c", source(tmp_path, **endless))
+    wait_for(lambda: len(offsets(leader)) == 2, "the offsets of both tasks", 60)
+    wait_for(lambda: len({owners(leader, "c")[task][1] for task in (0, 1)}) == 2, "each worker runs a task", 60)
+    before = stops(tmp_path)
+    other.request("PUT", "/connectors/c/stop")
+    change = {"offsets": [pair({"task": 0}, {"n": -1}), pair({"task": 1}, {"n": -1})]}
+    assert other.request("PATCH", "/connectors/c/offsets", change) == {"message": ALTERED}
+    assert sorted((stops(tmp_path) - before).elements()) == ["c-0", "c-1"]
+    for worker in workers:
+        expected = [({"task": task}, {"n": -1}) for task in (0, 1)]
+        wait_for(lambda w=worker, e=expected: offsets(w) == e, "the altered offsets")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["sent to the leader", "forwarded to the leader"])

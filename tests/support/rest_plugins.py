@@ -23,6 +23,7 @@ class RestConfig(Config):
     directory: str = key("directory", doc="Directory of the files of the test.")
     topic: str = key("topic", default="", doc="Topic of the source.")
     records: int = key("records", default=3, doc="Records of each source task.")
+    stop_seconds: float = key("stop.seconds", default=0.0, doc="How long a source task takes to stop.")
     task_count: int = key("task.count", default=0, doc="Number of tasks; 0: tasks.max.")
     alter_result: str = key("alter.result", default="false", doc="Result of alter_offsets: true, false or error.")
 
@@ -72,6 +73,7 @@ class RestSourceTask(_Controlled, SourceTask[RestConfig]):
         return [SourceRecord(topic=self.config.topic, value_schema=STRING_SCHEMA, value=str(n), key=str(n),
                              source_partition=self.partition, source_offset={"n": n})]
     def stop(self):
+        time.sleep(self.config.stop_seconds)
         self.note("stop")
 
 class RestSource(_Connector, SourceConnector[RestConfig]):
@@ -119,6 +121,12 @@ def starts(directory: Path) -> Counter[str]:
     path = directory / "events"
     lines = path.read_text().splitlines() if path.exists() else []
     return Counter(name for event, name in map(json.loads, lines) if event == "start")
+
+
+def stops(directory: Path) -> Counter[str]:
+    """Return how often each source task has stopped, by its name."""
+    lines = (directory / "events").read_text().splitlines()
+    return Counter(name for event, name in map(json.loads, lines) if event == "stop")
 
 
 def sunk(directory: Path) -> list[tuple[str, str]]:

@@ -246,9 +246,9 @@ class BaseHerder:
 
     async def alter_offsets(self, name: str, offsets: RequestedOffsets) -> bool:
         """Set offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
-        await self._prepare_change()
+        await self._prepare_change_of_offsets(name)
         async with self._lock(name):
-            config = await self._stopped_config(name)
+            config = self._stopped_config(name)
             is_sink = self._type_of(self._state(name)) == "sink"
             pairs = requested_offsets.sink_offsets(offsets) if is_sink else requested_offsets.source_offsets(offsets)
             with stage(f"modifying offsets for connector {name}"):
@@ -261,9 +261,9 @@ class BaseHerder:
 
     async def reset_offsets(self, name: str) -> bool:
         """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
-        await self._prepare_change()
+        await self._prepare_change_of_offsets(name)
         async with self._lock(name):
-            config = await self._stopped_config(name)
+            config = self._stopped_config(name)
             is_sink = self._type_of(self._state(name)) == "sink"
             with stage(f"modifying offsets for connector {name}"):
                 found = await (self._group_offsets.read(name, config) if is_sink else self._offsets.read_all(name))
@@ -275,20 +275,26 @@ class BaseHerder:
                     await self._offsets.write(name, offsets)
         return result
 
-    async def _stopped_config(self, name: str) -> Mapping[str, str]:
-        """Return a stopped connector's configuration, after its tasks in this worker have ended.
+    async def _prepare_change_of_offsets(self, name: str) -> None:
+        """Wait until a stopped connector's tasks have ended: they commit offsets until then. Raises HerderError."""
+        await self._prepare_change()
+        if self._state(name).target is TargetState.STOPPED:
+            with stage(f"waiting until the tasks of connector {name} have stopped"):
+                await self._wait_until_tasks_end(name)
 
-        Raises BadRequestError if the connector is not stopped.
-        """
+    def _stopped_config(self, name: str) -> Mapping[str, str]:
+        """Return a stopped connector's configuration. Raises BadRequestError if the connector is not stopped."""
         state = self._state(name)
-        if state.target is TargetState.STOPPED:
-            await self._instances.settled(name)
         if state.target is not TargetState.STOPPED or state.task_configs:
             raise BadRequestError(
                 "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for "
                 f"the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
             )
         return state.config
+
+    async def _wait_until_tasks_end(self, name: str) -> None:
+        """Wait until no worker runs a task of a stopped connector."""
+        await self._instances.settled(name)
 
     @cached_property
     def _group_offsets(self) -> GroupOffsets:

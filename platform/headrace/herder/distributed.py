@@ -91,6 +91,7 @@ class DistributedHerder(BaseHerder):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
+        self._rebalanced = asyncio.Event()  # set and replaced when a rebalance has completed
 
     async def start(self) -> None:
         """Wait for the brokers, create the internal topics, read them, and join the group.
@@ -191,6 +192,13 @@ class DistributedHerder(BaseHerder):
                     each.cancel()
         if self._stopping.is_set():
             raise WorkerStoppingError
+
+    async def _wait_until_tasks_end(self, name: str) -> None:
+        """Wait until no worker runs a task of a stopped connector. Raises WorkerStoppingError, ForwardError."""
+        await super()._wait_until_tasks_end(name)
+        while self._group_core.may_run_task(name):
+            await self._rebalanced.wait()  # its worker joins again after the task has stopped
+            await self._prepare_change()
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
         """Restart the selected instances (KIP-745); return their statuses at the beginning. Raises NotFoundError."""
@@ -322,6 +330,8 @@ class DistributedHerder(BaseHerder):
         A worker that still stops deleted connectors and tasks writes their last status; a later rebalance removes it.
         """
         self.ready = True
+        self._rebalanced.set()
+        self._rebalanced = asyncio.Event()
         if not self._group_core.is_leader:
             return
         self._remove_old_statuses()

@@ -93,6 +93,7 @@ class GroupCore:
         """The leader's view: what the members reported as held or not yet stopped when they joined."""
         self._owners: Mapping[str, Assignment] = {}  # the leader's view: what each member runs
         self._urls: Mapping[str, str] = {}  # the leader's view: the URL of each member
+        self._running = EMPTY  # the leader's view: what the members ran when they joined, and what they run now
 
     @property
     def assignment(self) -> Assignment:
@@ -117,6 +118,13 @@ class GroupCore:
             return None
         owner = next((member for member, owned in self._owners.items() if owned.contains(connector, task)), None)
         return None if owner is None else self._urls.get(owner)
+
+    def may_run_task(self, connector: str) -> bool:
+        """Whether a member may run a task of the connector; only the leader knows.
+
+        A member joins again after it has stopped the tasks that the leader revoked.
+        """
+        return any(name == connector for name, _ in self._running.tasks)
 
     # Events
 
@@ -224,6 +232,7 @@ class GroupCore:
         if version is Version.EAGER:
             self.reported = EMPTY  # the members stopped everything before they joined
             self._owners = assign_round_robin(found, self._configured)
+            self._running = union(self._owners.values())
             answers = {member: replace(answer, assigned=owned) for member, owned in self._owners.items()}
         else:
             held = {member: _held(metadata) for member, metadata in found.items()}
@@ -232,6 +241,7 @@ class GroupCore:
                 self._configured, held, last_generation=self.generation, generation=generation, now_ms=now_ms
             )
             self._owners = plan.owned
+            self._running = union([*held.values(), *plan.owned.values()])
             answers = {
                 member: replace(
                     answer,
