@@ -402,6 +402,18 @@ def test_leader_knows_the_url_of_each_owner() -> None:
     assert core.owner_url("a", None) is None
 
 
+def test_leader_knows_that_a_member_may_run_a_task_until_it_has_joined_without_it() -> None:
+    core = worker()
+    compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
+    assert core.may_run_task("a")  # it is assigned now
+    core.on_snapshot(snapshot(6, a=0))
+    held = work("", ("a", 1))
+    compute(core, {"me": metadata(URL, 6, work("a")), "other": metadata("http://other/", 6, held)}, generation=2)
+    assert core.may_run_task("a")  # it is revoked, but may not have stopped yet
+    compute(core, {"me": metadata(URL, 6, work("a")), "other": metadata("http://other/", 6)}, generation=3)
+    assert not core.may_run_task("a")
+
+
 def test_follower_does_not_know_owners() -> None:
     core = worker()
     assign(core, ALL)
