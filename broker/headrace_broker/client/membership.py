@@ -152,6 +152,9 @@ class GroupMembership:
                 step, assignment = NextStep.FIND_COORDINATOR, b""
             if step is NextStep.ASSIGNED:
                 return assignment
+            must_wait = step in (NextStep.JOIN_LATER, NextStep.FIND_COORDINATOR)
+            if must_wait and self._core.on_no_response(self._cluster.now_ms()) is NextStep.JOIN_AS_NEW_MEMBER:
+                await self._callbacks.on_membership_lost()
             if step is NextStep.FAIL:
                 raise BrokerError(self._core.last_code, f"group {self._core.group_id}")
             if step is NextStep.JOIN_AS_NEW_MEMBER:
@@ -196,7 +199,10 @@ class GroupMembership:
                 return
             try:
                 response = await self._cluster.request_coordinator(
-                    core.group_id, core.heartbeat_request(now_ms), purpose=self._purpose
+                    core.group_id,
+                    core.heartbeat_request(now_ms),
+                    purpose=self._purpose,
+                    timeout_ms=core.session_remaining_ms(now_ms),
                 )
             except ClientError as error:
                 failures += 1

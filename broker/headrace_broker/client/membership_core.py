@@ -192,6 +192,23 @@ class MembershipCore:
         """Return whether the coordinator has not responded within the session timeout, and has removed this member."""
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
+    def session_remaining_ms(self, now_ms: float) -> float:
+        """Return the time until the session expires without a response, at least 1 ms: the timeout of a heartbeat."""
+        return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
+
+    def on_no_response(self, now_ms: float) -> NextStep:
+        """Handle that the coordinator did not respond to JoinGroup or SyncGroup, or that a broker is not coordinator.
+
+        If the session has expired, the coordinator may have removed this member: it must drop its assignment at once,
+        because another member may receive it before any broker responds to this one.
+        """
+        is_member = self.generation.member_id != UNKNOWN_MEMBER_ID and self._last_response_ms > 0
+        if not is_member or now_ms - self._last_response_ms <= self._session_timeout_ms:
+            return NextStep.FIND_COORDINATOR
+        self.reset()
+        self.reason = "the coordinator did not respond within the session timeout"
+        return NextStep.JOIN_AS_NEW_MEMBER
+
     # -- leaving -----------------------------------------------------------------------------------------------------
 
     def leave_request(self, reason: str, version: int) -> LeaveGroupRequest | None:
@@ -207,6 +224,7 @@ class MembershipCore:
     def reset(self) -> None:
         """Clear the member id and the generation."""
         self.state = MemberState.UNJOINED
+        self._last_response_ms = 0.0
         self.generation = Generation()
 
     def members(self, response: JoinGroupResponse) -> list[JoinGroupResponseMember]:

@@ -179,6 +179,15 @@ def plan_restart(statuses: ConnectorStatuses, *, include_tasks: bool, only_faile
     return RestartPlan(is_selected(statuses.connector), tasks if include_tasks else [])
 
 
+def is_outdated(status: Status | None, worker_id: str, generation: int) -> bool:
+    """Whether a status in the status topic may be replaced by the owner of the instance, `worker_id`.
+
+    After a worker was paused or its writes were delayed, its status may follow the one of the new owner. A removed
+    status (None) is outdated, too: a former leader may have removed it. A later generation has a newer owner.
+    """
+    return status is None or (status.worker_id != worker_id and status.generation <= generation)
+
+
 class _Phase(Enum):
     STARTING = auto()
     RUNNING = auto()
@@ -214,6 +223,8 @@ class _Connector:
     version: str | None = None  # of the last connector instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
+    generated: Sequence[Mapping[str, str]] | None = None  # by the current connector instance
+    repaired: tuple[object, object] | None = None  # the last mismatch for which task configurations were requested
     retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
     restarts: dict[int | None, int] = field(default_factory=dict)  # automatic restarts of instances in succession
@@ -261,8 +272,9 @@ class HerderCore:
             for name in {**self.snapshot.connectors, **snapshot.connectors}
             if (old := self.snapshot.connectors.get(name)) is not (new := snapshot.connectors.get(name)) and old != new
         ]
-        self.snapshot = snapshot
-        return [effect for name in changed for effect in self._reconcile(name)]
+        before, self.snapshot = self.snapshot, snapshot
+        effects = [effect for name in changed for effect in self._reconcile(name)]
+        return [*effects, *(effect for name in changed for effect in self._repair_task_configs(before, name))]
 
     def assign(self, assignment: Assignment) -> list[Effect]:
         """Handle a new assignment of a worker in a group."""
@@ -288,6 +300,19 @@ class HerderCore:
             if instance is not None and instance.phase is not _Phase.STOPPING:
                 instance.must_restart, instance.is_shown_restarting = True, shows_restarting
         return self._reconcile(connector)
+
+    def status_replaced(self, connector: str, task: int | None) -> list[Effect]:
+        """Handle that another worker's outdated status has replaced the status of an instance that this worker runs."""
+        local, state = self._connectors.get(connector), self.snapshot.connectors.get(connector)
+        if local is None or state is None:
+            return []
+        instance = local.instances.get(task)
+        if instance is not None:
+            has_status = instance.phase is not _Phase.STOPPING and instance.state is not State.UNASSIGNED
+            return [_status_of(instance)] if has_status else []
+        if task is None and local.shown is not None:
+            return [PutStatus(connector, None, local.shown, version=local.version)]
+        return []
 
     # Results of effects, and reports of instances; those of replaced instances have no effect
 
@@ -404,6 +429,7 @@ class HerderCore:
         if state is None or local is None:
             return []
         local.retry_backoff_ms = RETRY_BACKOFF_MIN_MS
+        local.generated = [dict(config) for config in configs]
         if local.must_request_again:
             return self.task_configs_needed(id_)
         if list(configs) == list(state.task_configs) and state.config == state.applied_config:
@@ -425,6 +451,29 @@ class HerderCore:
             min(2 * local.retry_backoff_ms, RETRY_BACKOFF_MAX_MS),
         )
         return [RetryTaskConfigs(id_, delay_ms)]
+
+    def _repair_task_configs(self, before: ConfigSnapshot, name: str) -> list[Effect]:
+        """Request task configurations again if the stored ones are not those that the connector generated last.
+
+        A former leader may write old task configurations after the current leader, or a commit without all of its
+        task configurations. A mismatch that a new request did not change is not requested again.
+        """
+        state, known, local = (
+            self.snapshot.connectors.get(name),
+            before.connectors.get(name),
+            self._connectors.get(name),
+        )
+        if state is None or local is None or (known and known.task_configs_offset == state.task_configs_offset):
+            return []
+        instance = local.instances.get(None)
+        if instance is None or local.generated is None or state.target is TargetState.STOPPED:
+            return []
+        is_incomplete = state.applied_config is None
+        mismatch = (list(state.task_configs), local.generated)
+        if not is_incomplete and (mismatch[0] == mismatch[1] or local.repaired == mismatch):
+            return []
+        local.repaired = mismatch
+        return self.task_configs_needed(instance.id)
 
     def _completed_request(self, id_: InstanceId) -> tuple[ConnectorState | None, _Connector | None]:
         """Complete a request for task configurations; return the connector unless the response is outdated."""
@@ -500,7 +549,7 @@ class HerderCore:
         local.instances[task] = _Instance(id_, desired.config_offset, desired.is_paused)
         state = self.snapshot.connectors[name]
         if task is None:
-            local.shown, local.retry_backoff_ms = None, RETRY_BACKOFF_MIN_MS
+            local.shown, local.retry_backoff_ms, local.generated = None, RETRY_BACKOFF_MIN_MS, None
             return [ShowStarting(id_), StartConnector(id_, state.config)]
         applied = state.config if state.applied_config is None else state.applied_config
         return [ShowStarting(id_), StartTask(id_, state.task_configs[task], applied, desired.is_paused)]

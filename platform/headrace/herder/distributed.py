@@ -83,6 +83,7 @@ class DistributedHerder(BaseHerder):
             removes_statuses=False,
         )
         super().__init__(config, instances, configs=configs, statuses=statuses, offsets=offsets)
+        statuses.listener = instances.status_read
         highest = Version.of_config(config["connect.protocol"])
         self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
         self._group: WorkerGroup | None = None

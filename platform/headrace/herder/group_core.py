@@ -86,9 +86,12 @@ class GroupCore:
         self._stopping = EMPTY  # revoked by the leader, not yet stopped
         self._snapshot = ConfigSnapshot()
         self._configured = EMPTY
-        self._changed_offset = -1  # the config topic's offset of the last change of `_configured`
-        self._is_joining = False
+        self._max_delay_ms = max_delay_ms
         self._assignor = IncrementalAssignor(max_delay_ms)
+        self._is_joining = True
+        self._history: list[
+            tuple[int, Assignment]
+        ] = []  # what was configured from which offset on, since the last join
         self.reported = EMPTY
         """The leader's view: what the members reported as held or not yet stopped when they joined."""
         self._owners: Mapping[str, Assignment] = {}  # the leader's view: what each member runs
@@ -131,19 +134,25 @@ class GroupCore:
     def on_snapshot(self, snapshot: ConfigSnapshot) -> list[GroupEffect]:
         """Handle a new state of the config topic."""
         before, self._snapshot, self._configured = self._configured, snapshot, configured(snapshot)
-        if before == self._configured:
+        if before != self._configured or not self._history:
+            self._history.append((snapshot.offset, self._configured))
+        if before == self._configured or self._is_joining:
             return []
-        self._changed_offset = snapshot.offset
-        return self._rejoin_for_changes()
+        return self._rejoin_if_changed()
 
-    def _rejoin_for_changes(self) -> list[GroupEffect]:
-        """Rejoin if the set of connectors and tasks has changed after the config offset of the assignment.
+    def _rejoin_if_changed(self) -> list[GroupEffect]:
+        """Rejoin if something else is configured than the leader knew when it computed the current assignment.
 
-        Each worker that rejoins without need delays the group: the others notice it only at their next heartbeat. A
-        change during a rebalance is therefore handled when the assignment arrives, which usually includes the change.
+        A worker may read a change after the rebalance that the change caused; it does not rejoin then.
         """
-        is_included = self._held is not None and self._changed_offset <= self._held.config_offset
-        return [] if self._is_joining or is_included else [Rejoin("connectors or tasks were created or deleted")]
+        offset = -1 if self._held is None else self._held.config_offset
+        if self._snapshot.offset <= offset:
+            return []
+        assigned = self._history[0][1]  # the leader, which knows earlier offsets, rejoins if this is not correct
+        for since, each in self._history:
+            if since <= offset:
+                assigned = each
+        return [] if assigned == self._configured else [Rejoin("connectors or tasks were created or deleted")]
 
     def on_join_prepare(self) -> list[GroupEffect]:
         """Handle the beginning of a rebalance; with the eager protocol, the worker stops everything first."""
@@ -154,8 +163,13 @@ class GroupCore:
 
     def on_membership_lost(self) -> list[GroupEffect]:
         """Handle the end of the membership: other workers will run what this worker has run."""
-        self.is_leader, self._owners, self.leader_url = False, {}, None
+        self.is_leader, self._owners, self.leader_url, self._is_joining = False, {}, None, True
+        self._forget_rebalances()
         return self._drop()
+
+    def _forget_rebalances(self) -> None:
+        """Clear the leader's memory: another leader may have decided on what it contains."""
+        self._assignor = IncrementalAssignor(self._max_delay_ms)
 
     def _drop(self) -> list[GroupEffect]:
         dropped, self._held, self._stopping = self.assignment | self._stopping, None, EMPTY
@@ -164,14 +178,15 @@ class GroupCore:
     def on_assignment(self, generation: int, protocol: str, data: bytes, member_id: str) -> list[GroupEffect]:
         """Handle the assignment of a new generation. Raises GroupProtocolError."""
         new, before = decode_assignment(data), self.assignment
-        self._is_joining = False
         self.version, self.generation = Version.of_protocol(protocol), generation
-        self.leader_url, self.is_leader = new.leader_url, new.leader == member_id
+        self.leader_url, self.is_leader, self._is_joining = new.leader_url, new.leader == member_id, False
+        if not self.is_leader:
+            self._forget_rebalances()
         if new.error:
             return self._on_failed_assignment(new)
         if self.version is Version.EAGER:
             self._held, self._stopping = new, EMPTY
-            return [ReadConfigs(), Run(new.assigned), *self._rejoin_for_changes()]
+            return [*self._rejoin_if_changed(), ReadConfigs(), Run(new.assigned)]
         revoked = new.revoked & (before | self._stopping)
         self._held = replace(new, assigned=(before - new.revoked) | new.assigned, revoked=EMPTY)
         self._stopping = (self._stopping | revoked) - new.assigned
@@ -184,8 +199,9 @@ class GroupCore:
             effects.append(Rejoin("the worker does not hold what the leader revoked"))
         if self._stopping:  # an earlier report may wait for a connector or task that this worker runs again
             effects.append(ReportStop(self._stopping))
+        effects += self._rejoin_if_changed()
         effects += [ReadConfigs()] if self._snapshot.offset < new.config_offset else []
-        return [*effects, Run(self.assignment), *self._rejoin_for_changes()]
+        return [*effects, Run(self.assignment)]
 
     def _on_failed_assignment(self, new: GroupAssignment) -> list[GroupEffect]:
         what = (

@@ -24,6 +24,7 @@ from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.worker import CallTimeout, Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import OffsetStore
+from headrace.stores.status_records import StatusKey
 from headrace.stores.status_store import State, Status, StatusStore
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,12 @@ class Instances:
     def instance_ended(self, instance: InstanceId) -> None:
         """Start an instance again that ended without being at fault."""
         self.carry_out(self.core.stopped(instance))
+
+    def status_read(self, key: StatusKey, status: Status | None) -> None:
+        """Handle a status in the status topic: write this worker's status again if another worker has replaced it."""
+        generation = 0 if self._status_generation is None else self._status_generation()
+        if core.is_outdated(status, self._worker_id, generation):
+            self.carry_out(self.core.status_replaced(key.connector, key.task))
 
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
         """Write a task's offsets; returns when they are durable."""

@@ -128,3 +128,22 @@ def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
     static = make_core("instance")
     make_stable(static)
     assert static.leave_request("done", 5) is None
+
+
+def test_member_that_rejoins_without_a_response_loses_its_membership_when_its_session_expires() -> None:
+    core = make_core()
+    assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # it has no assignment to drop
+    make_stable(core, 1_000)
+    core.join_request([("default", b"x")])
+    assert core.on_no_response(11_000) is NextStep.FIND_COORDINATOR
+    assert core.generation.member_id == "m"
+    assert core.on_no_response(11_001) is NextStep.JOIN_AS_NEW_MEMBER
+    assert core.join_request([("default", b"x")]).member_id == ""
+    assert core.on_no_response(99_000) is NextStep.FIND_COORDINATOR
+
+
+def test_heartbeat_is_not_awaited_beyond_the_session_timeout() -> None:
+    core = make_core()
+    make_stable(core, 1_000)
+    assert core.session_remaining_ms(4_000) == 7_000
+    assert core.session_remaining_ms(20_000) == 1

@@ -69,6 +69,7 @@ def reported(core: GroupCore) -> Assignment:
 
 
 ALL = work("a", ("a", 0), ("a", 1))
+REJOIN_AFTER_CHANGE = Rejoin("connectors or tasks were created or deleted")
 REJOIN_AFTER_STOP = Rejoin("revoked connectors and tasks have stopped")
 
 
@@ -99,8 +100,8 @@ def test_worker_reads_configs_first_if_the_assignment_needs_a_later_offset() -> 
     assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
 
 
-def test_worker_with_later_configs_than_the_assignment_runs_it_and_rejoins() -> None:
-    assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL), Rejoin(CHANGED)]
+def test_worker_with_later_configs_than_the_assignment_runs_it() -> None:
+    assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
 
 
 def test_worker_rejoins_after_the_delay_of_the_assignment() -> None:
@@ -288,27 +289,28 @@ def test_worker_that_loses_its_membership_stops_everything() -> None:
 )
 def test_worker_rejoins_if_the_set_of_connectors_and_tasks_changes(after: ConfigSnapshot, rejoins: bool) -> None:
     core = worker()
-    expected = [Rejoin(CHANGED)] if rejoins else []
-    assert core.on_snapshot(after) == expected
+    assign(core, ALL)
+    assert core.on_snapshot(after) == ([REJOIN_AFTER_CHANGE] if rejoins else [])
     assert core.metadata().config_offset == 6
 
 
-@pytest.mark.parametrize(("offset", "rejoins"), [(5, True), (6, False), (7, False)])
-def test_worker_rejoins_for_a_change_during_a_rebalance_only_if_the_assignment_does_not_include_it(
-    offset: int, rejoins: bool
-) -> None:
-    core = worker()
-    core.on_join_prepare()
-    assert core.on_snapshot(snapshot(6, a=3)) == []
-    assert (Rejoin(CHANGED) in assign(core, ALL, offset=offset)) is rejoins
-
-
-def test_worker_does_not_rejoin_for_a_change_that_its_assignment_includes() -> None:
-    core = worker()
+def test_worker_does_not_rejoin_for_a_change_that_the_leader_knew() -> None:
+    core = worker(offset=5)
     assign(core, ALL, offset=7)
-    assert core.on_snapshot(snapshot(6, a=3)) == []
-    assert core.on_snapshot(snapshot(7, a=3, b=1)) == []
-    assert core.on_snapshot(snapshot(8, a=3, b=2)) == [Rejoin(CHANGED)]
+    assert core.on_snapshot(snapshot(6, a=2, b=0)) == []
+    assert core.on_snapshot(snapshot(7, a=2, b=1)) == []
+    assert core.on_snapshot(snapshot(8, a=2, b=1)) == []
+    assert core.on_snapshot(snapshot(9, a=2)) == [REJOIN_AFTER_CHANGE]
+
+
+def test_worker_rejoins_after_a_rebalance_for_a_change_that_the_leader_did_not_know() -> None:
+    core = worker(offset=5)
+    assign(core, ALL)
+    core.on_join_prepare()
+    assert core.on_snapshot(snapshot(6, a=2, b=0)) == []
+    assert assign(core, offset=5, generation=2) == [REJOIN_AFTER_CHANGE, Run(ALL)]
+    core.on_join_prepare()
+    assert assign(core, offset=6, generation=3) == [Run(ALL)]
 
 
 # The leader
@@ -377,7 +379,7 @@ def test_assignments_have_the_version_of_the_chosen_protocol() -> None:
 def test_leader_revokes_what_was_deleted_and_sets_the_delay_for_departed_workers() -> None:
     core = worker()
     everything = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
-    assign(core, compute(core, everything)["me"].assigned)
+    assign(core, compute(core, everything)["me"].assigned, leader="me")
     core.on_snapshot(snapshot(6, a=2))
     found = compute(core, {"me": metadata(URL, 6, work("ab", ("a", 0)))}, generation=2)
     assert found == {"me": GroupAssignment("me", URL, 6, EMPTY, work("b"), DELAY)}
@@ -387,6 +389,25 @@ def test_leader_that_missed_its_assignment_forgets_the_departed_workers() -> Non
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     found = compute(core, {"me": metadata(URL, 5)}, generation=2)
+    assert found["me"] == GroupAssignment("me", URL, 5, ALL)
+
+
+def test_worker_that_was_not_the_leader_forgets_the_departed_workers() -> None:
+    """Another leader may have assigned their connectors and tasks, and has not waited for them."""
+    core = worker()
+    assign(core, compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})["me"].assigned)
+    found = compute(core, {"me": metadata(URL, 5, core.assignment)}, generation=2)
+    assert found["me"].delay_ms == 0
+    assert core.assignment | found["me"].assigned == ALL
+
+
+def test_leader_that_loses_its_membership_forgets_the_departed_workers() -> None:
+    core = worker()
+    both = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
+    assign(core, compute(core, both)["me"].assigned, leader="me")
+    assert compute(core, {"me": metadata(URL, 5, core.assignment)}, generation=2)["me"].delay_ms == DELAY
+    core.on_membership_lost()
+    found = compute(core, {"me": metadata(URL, 5)}, generation=3)
     assert found["me"] == GroupAssignment("me", URL, 5, ALL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -259,6 +260,70 @@ def test_task_configs_generated_before_a_configuration_change_are_dropped() -> N
     task = world.alive["c", 0]
     assert isinstance(task, core.StartTask)
     assert task.connector_config == {"a": "2"}
+
+
+def incomplete_commit(world: World) -> None:
+    """Apply a commit without all of its task configurations, as ConfigTopicState does."""
+    world.offset += 1
+    snapshot = world.core.snapshot.apply(world.offset, PutTaskConfigs("c", []))
+    state = replace(snapshot.connectors["c"], applied_config=None)
+    world.carry_out(world.core.on_snapshot(replace(snapshot, connectors={"c": state})))
+
+
+def test_running_connector_generates_task_configs_again_after_a_commit_without_all_of_them() -> None:
+    world = running_world()
+    incomplete_commit(world)
+    world.settle()
+    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
+
+
+def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
+    world = running_world()
+    world.change(PutTaskConfigs("c", [{"n": "old"}]))
+    world.settle()
+    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
+    assert list(world.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
+
+
+def test_task_configs_that_differ_again_after_a_request_are_not_requested_again() -> None:
+    """The config topic may not contain exactly what the connector generated, for example values that are not text."""
+    world = running_world()
+    stored = PutTaskConfigs("c", [{"n": "stored"}])
+    world.change(stored)
+    (request,) = [each for each in world.pending if isinstance(each, core.RequestTaskConfigs)]
+    configs = [{"n": "0"}, {"n": "1"}]
+    assert world.core.task_configs_generated(request.instance, configs) == [core.StoreTaskConfigs("c", configs)]
+    world.pending.remove(request)
+    world.change(stored)
+    assert not [each for each in world.pending if isinstance(each, core.RequestTaskConfigs)]
+
+
+def test_status_that_another_worker_has_replaced_is_written_again() -> None:
+    world = running_world()
+    assert world.core.status_replaced("c", 0) == []  # the task has not reported its state
+    world.carry_out(world.core.state_changed(world.alive["c", 0].instance, "RUNNING", None))
+    world.crash(world.alive["c", 1].instance)
+    (running,) = world.core.status_replaced("c", 0)
+    (failed,) = world.core.status_replaced("c", 1)
+    assert isinstance(running, core.PutStatus)
+    assert isinstance(failed, core.PutStatus)
+    assert (running.state, failed.state, failed.trace) == (State.RUNNING, State.FAILED, "crashed")
+    assert world.core.status_replaced("c", 2) == world.core.status_replaced("d", None) == []
+    world.change(PutTargetState("c", TargetState.PAUSED))
+    world.settle()
+    (paused,) = world.core.status_replaced("c", None)
+    assert isinstance(paused, core.PutStatus)
+    assert paused.state is State.PAUSED
+    world.carry_out(world.core.assign(Assignment()))
+    assert world.core.status_replaced("c", 0) == []  # the task is being stopped
+
+
+def test_only_an_outdated_status_of_another_worker_is_replaced() -> None:
+    other = Status(State.RUNNING, "other", 4)
+    assert core.is_outdated(None, "w", 4)
+    assert core.is_outdated(other, "w", 4)
+    assert not core.is_outdated(other, "other", 4)
+    assert not core.is_outdated(other, "w", 3)  # the other worker is the new owner
 
 
 def test_worker_runs_only_the_instances_assigned_to_it() -> None:

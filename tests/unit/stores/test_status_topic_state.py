@@ -1,0 +1,57 @@
+"""Tests of StatusTopicState: this worker's writes, and records of other workers, in any order."""
+
+from __future__ import annotations
+
+from headrace.stores.status_records import StatusKey, encode_key, encode_status
+from headrace.stores.status_store import State, Status
+from headrace.stores.status_topic_state import StatusTopicState
+
+KEY = StatusKey("c", 0)
+OWN = Status(State.RUNNING, "own", 5)
+OTHER = Status(State.RUNNING, "other", 4)
+
+
+def read(state: StatusTopicState, offset: int, status: Status | None) -> tuple[StatusKey, Status | None] | None:
+    return state.apply(offset, encode_key(KEY), None if status is None else encode_status(status))
+
+
+def test_record_that_this_worker_overwrites_is_not_applied() -> None:
+    state = StatusTopicState()
+    state.put("c", 0, OWN)
+    assert read(state, 0, OTHER) is None
+    state.on_written(KEY, 2)
+    assert read(state, 1, OTHER) is None
+    assert state.get("c").tasks[0] == OWN
+
+
+def test_record_after_this_workers_write_is_applied_and_returned() -> None:
+    state = StatusTopicState()
+    state.put("c", 0, OWN)
+    state.on_written(KEY, 2)
+    assert read(state, 3, OTHER) == (KEY, OTHER)
+    assert state.get("c").tasks[0] == OTHER
+    assert read(state, 4, None) == (KEY, None)
+    assert state.task_counts() == {}
+
+
+def test_failed_write_does_not_hide_later_records() -> None:
+    state = StatusTopicState()
+    state.put("c", 0, OWN)
+    state.on_written(KEY, None)
+    assert read(state, 0, OTHER) == (KEY, OTHER)
+
+
+def test_late_unassigned_status_is_returned_but_does_not_replace_running() -> None:
+    """The owner writes its status again, so that workers that start later do not read UNASSIGNED."""
+    state = StatusTopicState()
+    read(state, 0, OWN)
+    late = Status(State.UNASSIGNED, "other", 5)
+    assert read(state, 1, late) == (KEY, late)
+    assert state.get("c").tasks[0] == OWN
+
+
+def test_unassigned_status_is_not_written_over_a_later_generation() -> None:
+    state = StatusTopicState()
+    read(state, 0, OWN)
+    assert state.put("c", 0, Status(State.UNASSIGNED, "other", 4)) == []
+    assert len(state.put("c", 0, Status(State.UNASSIGNED, "other", 5))) == 1
