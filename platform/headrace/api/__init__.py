@@ -22,7 +22,7 @@ from headrace.api.config import (
     key,
 )
 from headrace.api.config_def import ConfigValue
-from headrace.api.config_provider import ConfigProvider
+from headrace.api.config_provider import ConfigData, ConfigProvider
 from headrace.api.connector import (
     Connector,
     ConnectorContext,
@@ -83,6 +83,7 @@ __all__ = [
     "REQUIRED",
     "Batch",
     "Config",
+    "ConfigData",
     "ConfigDef",
     "ConfigError",
     "ConfigErrors",

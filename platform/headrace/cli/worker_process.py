@@ -101,6 +101,8 @@ def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
     if not properties.get("config.providers", "").strip():
         return properties
+    if not any("${" in value for key, value in properties.items() if key != "plugin.path"):
+        return properties  # the converter check validates the providers
     # This is a late import, because it takes a third of the startup time.
     from headrace.plugins.variables import resolve_worker
 

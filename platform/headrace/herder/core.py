@@ -27,8 +27,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
 
+from headrace.api.errors import ConfigError
 from headrace.herder.assignment import Assignment
 from headrace.herder.restart_policy import RestartPolicy
+from headrace.plugins.connector_config import framework_value
 from headrace.runtime.messages import InstanceState
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
@@ -367,6 +369,20 @@ class HerderCore:
 
     # Automatic restarts
 
+    def values_expired(self, id_: InstanceId) -> list[Effect]:
+        """Restart an instance that uses an expired value of a config provider (KIP-297).
+
+        With config.action.reload=none it continues. A failed task stays failed, as after every other failure.
+        """
+        instance, state = self._current(id_), self.snapshot.connectors.get(id_.connector)
+        if instance is None or state is None or instance.phase is _Phase.STOPPING or not _reloads(state.config):
+            return []
+        if id_.task is not None and instance.state is State.FAILED:
+            return []
+        instance.must_restart = True
+        restarting = PutStatus(id_.connector, id_.task, State.RESTARTING, id_.generation)
+        return [restarting, *self._reconcile(id_.connector)]
+
     def restart_due(self, id_: InstanceId) -> list[Effect]:
         """Handle the end of the delay of `RestartLater`."""
         instance = self._current(id_)
@@ -597,6 +613,14 @@ class HerderCore:
         local = self._connectors.get(id_.connector)
         instance = None if local is None else local.instances.get(id_.task)
         return instance if instance is not None and instance.id == id_ else None
+
+
+def _reloads(config: Mapping[str, str]) -> bool:
+    """Whether config.action.reload is restart; a value that contains a variable counts as not set."""
+    try:
+        return bool(framework_value(config, "config.action.reload") == "restart")
+    except ConfigError:
+        return True
 
 
 def _status_of(instance: _Instance) -> PutStatus:

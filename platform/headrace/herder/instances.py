@@ -29,6 +29,8 @@ from headrace.stores.status_store import State, Status, StatusStore
 
 log = logging.getLogger(__name__)
 
+VALUE_TTL_MIN_MS = 1_000  # shorter times to live would restart a connector without pause
+
 StoreTaskConfigs = Callable[[str, Sequence[Mapping[str, str]]], Awaitable[None]]
 
 
@@ -103,6 +105,21 @@ class Instances:
     def reconfiguration_requested(self, instance: InstanceId) -> None:
         """Handle a connector's request to reconfigure its tasks."""
         self.carry_out(self.core.task_configs_needed(instance))
+
+    def values_expire(self, instance: InstanceId, ttl_ms: int) -> None:
+        """Restart an instance when a value of a config provider expires, with config.action.reload=restart."""
+        self._call_later(max(ttl_ms, VALUE_TTL_MIN_MS), lambda: self._restart_expired(instance))
+
+    def _restart_expired(self, instance: InstanceId) -> None:
+        if effects := self.core.values_expired(instance):
+            kind = "Connector" if instance.task is None else "Task"
+            log.info(
+                "%s%s %s: restarting, because a value from a config provider has expired (config.action.reload)",
+                logs.context(instance.connector),
+                kind,
+                instance.name,
+            )
+        self.carry_out(effects)
 
     def instance_ended(self, instance: InstanceId) -> None:
         """Start an instance again that ended without being at fault."""

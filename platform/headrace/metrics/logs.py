@@ -60,10 +60,15 @@ secrets = Secrets()
 _SECRET_KEY = re.compile(r"password|passphrase|secret|token|credential|jaas\.config|api\.?key", re.IGNORECASE)
 
 
+def is_secret_key(key: str) -> bool:
+    """Whether a configuration key looks like that of a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
 def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
     """Mask the values of keys that are in `secret_keys` or whose names look like those of secrets."""
     declared = set(secret_keys)
-    secrets.add(value for key, value in properties.items() if key in declared or _SECRET_KEY.search(key))
+    secrets.add(value for key, value in properties.items() if key in declared or is_secret_key(key))
 
 
 def set_process_context(connector: str, scope: str = "") -> None:

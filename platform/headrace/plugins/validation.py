@@ -7,7 +7,6 @@ a separate process, because plug-in code may hang or crash.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from headrace.plugins.plugin_sections import (
     configure_errors,
     converter_section,
 )
-from headrace.plugins.variables import VARIABLE_SPLIT
+from headrace.plugins.variables import resolved_variables
 
 ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]]]
 
@@ -363,7 +362,7 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
     variables = {
         found: variable
         for name, text in props.items()
-        for found, variable in _resolved_variables(originals.get(name), text)
+        for found, variable in resolved_variables(originals.get(name), text)
         if len(found) > 3 and found not in ("true", "false", "none", "null")
     }
     for value in result.values.values():
@@ -372,16 +371,6 @@ def _redact(result: Validation, props: Props, originals: Props) -> None:
             value.value = original
         for found in sorted(variables, key=len, reverse=True):
             value.errors = [error.replace(found, variables[found]) for error in value.errors]
-
-
-def _resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
-    """Return the resolved value and the name of each variable in a configuration value."""
-    if original is None or text is None or original == text:
-        return []
-    parts = VARIABLE_SPLIT.split(original)
-    pattern = "(.*?)".join(re.escape(part) for part in parts[::2])
-    found = re.fullmatch(pattern, text, re.DOTALL)
-    return [] if found is None else list(zip(found.groups(), parts[1::2], strict=True))
 
 
 def plugin_config(name: str) -> list[dict[str, Any]]:

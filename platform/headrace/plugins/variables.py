@@ -2,16 +2,16 @@
 
 Examples: ``${env:NAME}``, ``${file:/etc/secrets.properties:key}``, ``${directory:/run/secrets:filename}``. Stored and
 displayed configurations contain the variables; they are resolved when a connector or task starts. A variable whose
-provider or key is unknown is left unchanged.
+provider or key is unknown is left unchanged. A value that a provider returns with a time to live expires (KIP-297).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
-from headrace.api.config_provider import ConfigProvider
+from headrace.api.config_provider import ConfigData, ConfigProvider
 from headrace.api.errors import ConfigError
 from headrace.plugins import registry
 from headrace.plugins.creation import create
@@ -31,6 +31,55 @@ def unresolved_variables(properties: Mapping[str, str | None]) -> list[str]:
     ]
 
 
+def resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
+    """Return the resolved value and the name of each variable in a configuration value."""
+    if original is None or text is None or original == text:
+        return []
+    parts = VARIABLE_SPLIT.split(original)
+    pattern = "(.*?)".join(re.escape(part) for part in parts[::2])
+    found = re.fullmatch(pattern, text, re.DOTALL)
+    return [] if found is None else list(zip(found.groups(), parts[1::2], strict=True))
+
+
+class VariableRestorer:
+    """Replaces resolved values in task configurations with their variables again, before they are stored.
+
+    A key with the same value in the connector's configuration gets the connector's text, as in Kafka Connect. In
+    addition, the values of secrets (`secret_keys` of the connector) become variables wherever a task's configuration
+    contains them, for example a password in a URL that the connector has built.
+    """
+
+    MIN_LENGTH = 4  # a shorter value of a secret is replaced only if it is the whole value of a key
+
+    def __init__(
+        self, originals: Mapping[str, str], resolved: Mapping[str, str], secret_keys: Collection[str] = ()
+    ) -> None:
+        self._originals = originals
+        self._resolved = resolved
+        secrets = {
+            found: variable
+            for key in secret_keys
+            for found, variable in resolved_variables(originals.get(key), resolved.get(key))
+            if found and found != variable
+        }
+        self._secrets = dict(sorted(secrets.items(), key=lambda item: len(item[0]), reverse=True))
+
+    def restore(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return a task's configuration with variables in place of resolved values."""
+        return {key: self._restore(key, value) for key, value in config.items()}
+
+    def _restore(self, key: str, value: str) -> str:
+        original = self._originals.get(key)
+        if original is not None and self._resolved.get(key) == value:
+            return original
+        if value in self._secrets:
+            return self._secrets[value]
+        for found, variable in self._secrets.items():
+            if len(found) >= self.MIN_LENGTH:
+                value = value.replace(found, variable)
+        return value
+
+
 class ConfigResolver:
     """Resolves variables with the config providers of a worker; `close` it after use."""
 
@@ -38,6 +87,8 @@ class ConfigResolver:
         self._providers = providers
         self.resolved_values: set[str] = set()
         """The values of all variables resolved so far, to be masked in logs."""
+        self.ttl_ms: int | None = None
+        """The shortest time to live of the values resolved so far, in ms; None if no value expires."""
 
     @classmethod
     def from_worker(cls, worker: Mapping[str, str]) -> ConfigResolver:
@@ -66,11 +117,14 @@ class ConfigResolver:
 
     def _value(self, variable: re.Match[str]) -> str:
         provider = self._providers.get(variable[1])
-        value = None if provider is None else provider.get(variable[3] or "", variable[4])
-        if value is None:
+        found = None if provider is None else provider.get(variable[3] or "", variable[4])
+        if found is None:
             return variable[0]
-        self.resolved_values.add(value)
-        return value
+        if isinstance(found, ConfigData):
+            self.ttl_ms = found.ttl_ms if self.ttl_ms is None else min(self.ttl_ms, found.ttl_ms)
+            found = found.value
+        self.resolved_values.add(found)
+        return found
 
     def close(self) -> None:
         """Close the providers."""
@@ -88,6 +142,7 @@ class ConfigResolver:
 
 def resolve_worker(worker: Mapping[str, str]) -> dict[str, str]:
     """Return a worker's properties with variables replaced, except in ``plugin.path``, where they are not supported."""
+    registry.use_plugin_path(worker.get("plugin.path"))
     with ConfigResolver.from_worker(worker) as resolver:
         resolved = resolver.resolve(worker)
     if "plugin.path" in worker:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from headrace.metrics import logs
 from headrace.runtime.messages import Notification, Request, response_type
 
 FRAME_SIZE_MAX = 256 << 20
@@ -158,9 +159,13 @@ class Channel(asyncio.Protocol):
             if kind == _Kind.NOTIFICATION:
                 log.exception("Handler of the notification %s failed", type(message).__name__)
             else:
-                trace = "".join(traceback.format_exception(error))
+                trace = logs.secrets.mask("".join(traceback.format_exception(error)))
                 details = getattr(error, "details", None)
-                self._send(_Kind.ERROR, number, _ErrorDetails(type(error).__name__, str(error), trace, details))
+                self._send(
+                    _Kind.ERROR,
+                    number,
+                    _ErrorDetails(type(error).__name__, logs.secrets.mask(str(error)), trace, details),
+                )
             return
         if kind != _Kind.REQUEST:
             return

@@ -1,4 +1,4 @@
-"""Checks the converters of a worker's configuration in a separate process that exits after its response.
+"""Checks the converters and config providers of a worker in a separate process that exits after its response.
 
     python -m headrace.runtime.converter_check WORKER_PID < properties.json
 
@@ -62,9 +62,10 @@ class ConverterCheck:
 
 
 def check(worker: Mapping[str, str]) -> list[str]:
-    """Return the errors of the converters in a worker's properties, one line each."""
+    """Return the errors of the converters and config providers in a worker's properties, one line each."""
     from headrace.plugins import registry
     from headrace.plugins.plugin_sections import CONVERTER_KEYS, create_converter_of
+    from headrace.plugins.variables import ConfigResolver
 
     registry.use_plugin_path(worker.get("plugin.path"))
     errors: list[str] = []
@@ -73,6 +74,10 @@ def check(worker: Mapping[str, str]) -> list[str]:
             create_converter_of(key, worker)
         except Exception as error:  # noqa: BLE001 - plug-in code raises what it likes
             errors.append(f"{key}={worker.get(key)}: {error}")
+    try:
+        ConfigResolver.from_worker(worker).close()
+    except Exception as error:  # noqa: BLE001
+        errors.append(f"config.providers={worker.get('config.providers')}: {error}")
     return errors
 
 

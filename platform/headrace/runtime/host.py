@@ -100,6 +100,8 @@ class Host:
         kind = next((worker_task for kind, worker_task in _WORKER_TASKS if isinstance(task, kind)), None)
         if kind is None:
             raise TypeError(f"{type(task).__qualname__} is neither a source nor a sink task")
+        if plugins.ttl_ms is not None:
+            self.channel.notify(messages.ValuesExpire(start.instance, plugins.ttl_ms))
         self._tasks[start.instance] = worker_task = kind(self.channel, start.instance, spec, plugins, task)
         worker_task.launch()
         return str(type(task).version)

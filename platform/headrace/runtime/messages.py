@@ -173,6 +173,13 @@ class ReconfigurationRequested(Notification, frozen=True):
     instance: InstanceId
 
 
+class ValuesExpire(Notification, frozen=True):
+    """A value of a config provider that an instance uses expires in `ttl_ms` (KIP-297)."""
+
+    instance: InstanceId
+    ttl_ms: int
+
+
 class ReadOffsets(Request[list[dict[str, Any] | None]], frozen=True):
     """Return the committed offsets of these source partitions."""
 
@@ -207,6 +214,6 @@ WorkerMessage: TypeAlias = (
 """The messages from the worker to a host."""
 
 HostMessage: TypeAlias = (
-    StateChanged | TopicUsed | CountersReported | ReconfigurationRequested | ReadOffsets | CommitOffsets
+    StateChanged | TopicUsed | CountersReported | ReconfigurationRequested | ValuesExpire | ReadOffsets | CommitOffsets
 )
 """The messages from a host to the worker."""

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from headrace.api.config import ConfigType, config_def
 from headrace.api.connector import Connector, SinkConnector, SourceConnector
 from headrace.api.errors import ConnectError
 from headrace.metrics import logs
 from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
-from headrace.plugins.variables import ConfigResolver, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, VariableRestorer, unresolved_variables
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel
 from headrace.runtime.spec import ConnectorSpec, InstanceId
@@ -42,6 +43,7 @@ class WorkerConnector:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"connector-{spec.name}")
         self._connector: Connector
         self._resolved: dict[str, str] = {}
+        self._variables: VariableRestorer
 
     async def start(self) -> str:
         """Create and start the connector; return its version. Raises every exception of the plug-in."""
@@ -60,10 +62,13 @@ class WorkerConnector:
     # Runs in the connector's thread
 
     def _start(self) -> None:
-        self._resolved = resolved(self.spec.config, self.spec.worker)
+        self._resolved, ttl_ms = resolved_with_ttl(self.spec.config, self.spec.worker)
+        if ttl_ms is not None:
+            self.notify(messages.ValuesExpire(self.instance, ttl_ms))
         self._connector = registry.find("connector", self._resolved["connector.class"])()
         self._connector.context = _Context(self, self._resolved)
         self._connector.config = self._connector.config_model.parse(self._resolved)
+        self._variables = VariableRestorer(self.spec.config, self._resolved, self._secret_keys())
         self._connector.start(self._connector.config)
 
     def _task_configs(self) -> list[dict[str, str]]:
@@ -86,7 +91,7 @@ class WorkerConnector:
 
     def _completed(self, config: Mapping[str, str]) -> dict[str, str]:
         """Return a task's configuration with the platform's keys; resolved values become variables again."""
-        completed = {key: self._unresolved(key, str(value)) for key, value in config.items() if value is not None}
+        completed = self._variables.restore({key: str(value) for key, value in config.items() if value is not None})
         completed["task.class"] = task_class_name(type(self._connector), self.spec.config["connector.class"])
         if isinstance(self._connector, SinkConnector):
             for key in ("topics", "topics.regex"):
@@ -94,9 +99,14 @@ class WorkerConnector:
                     completed[key] = self.spec.config[key]
         return completed
 
-    def _unresolved(self, key: str, value: str) -> str:
-        raw = self.spec.config.get(key)
-        return raw if raw is not None and raw != value and self._resolved.get(key) == value else value
+    def _secret_keys(self) -> list[str]:
+        """Return the keys of the configuration that contain secrets, by their type or by their name."""
+        definitions = config_def(self._connector.config_model).keys
+        return [
+            key
+            for key in self.spec.config
+            if logs.is_secret_key(key) or (key in definitions and definitions[key].type is ConfigType.PASSWORD)
+        ]
 
     async def _call(self, function: Callable[[], _T]) -> _T:
         def in_context() -> _T:
@@ -152,12 +162,17 @@ class _Context:
 
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration with variables resolved; their values are masked in this process's log from now on."""
+    return resolved_with_ttl(config, worker)[0]
+
+
+def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
+    """Return the configuration as `resolved` does, and the time after which a value expires, in ms, or None."""
     use_plugin_path(worker)
     with ConfigResolver.from_worker(worker) as resolver:
         values = resolver.resolve(config)
         logs.secrets.add(resolver.resolved_values)
     logs.mask_secrets_of(values)
-    return values
+    return values, resolver.ttl_ms
 
 
 async def validate(config: dict[str, str | None], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:

@@ -29,9 +29,6 @@ def work(connectors: str = "", *tasks: tuple[str, int]) -> Assignment:
     return Assignment(frozenset(connectors), frozenset(tasks))
 
 
-CHANGED = "connectors or tasks were created or deleted"
-
-
 def snapshot(offset: int, **task_counts: int) -> ConfigSnapshot:
     states = {
         name: ConnectorState({}, TargetState.STARTED, 0, task_configs=({},) * count)

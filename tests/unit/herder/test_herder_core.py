@@ -558,3 +558,43 @@ def test_failed_connector_is_not_restarted_by_default() -> None:
     world = failing_world()
     world.complete(0, None, succeeds=False)
     assert world.delayed == []
+
+
+def instance_of(world: World, task: int | None) -> InstanceId:
+    return world.alive["c", task].instance
+
+
+@pytest.mark.parametrize("task", [None, 1])
+def test_instance_restarts_when_a_value_from_a_config_provider_expires(task: int | None) -> None:
+    world = running_world()
+    before = {key: start.instance for key, start in world.alive.items()}
+    world.carry_out(world.core.values_expired(before["c", task]))
+    world.settle()
+    assert {key for key, start in world.alive.items() if start.instance != before[key]} == {("c", task)}
+    assert world.core.values_expired(before["c", task]) == []  # the instance has been replaced
+
+
+def test_expired_value_restarts_nothing_with_config_action_reload_none() -> None:
+    world = running_world(**{"config.action.reload": "none"})
+    assert world.core.values_expired(instance_of(world, None)) == []
+    assert world.core.values_expired(instance_of(world, 0)) == []
+
+
+def test_expired_value_restarts_a_failed_connector_but_no_failed_task() -> None:
+    world = running_world()
+    connector, task = instance_of(world, None), instance_of(world, 0)
+    world.crash(connector)
+    world.crash(task)
+    assert world.core.values_expired(task) == []
+    world.carry_out(world.core.values_expired(connector))
+    world.settle()
+    assert set(world.alive) == {("c", None), ("c", 1)}
+
+
+def test_value_that_expires_during_the_start_restarts_the_instance_after_it() -> None:
+    world = World()
+    world.change(PutConnector("c", {}))
+    (start,) = world.pending
+    world.carry_out(world.core.values_expired(start.instance))
+    world.settle()
+    assert instance_of(world, None) != start.instance

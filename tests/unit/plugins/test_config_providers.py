@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.api import Config, ConfigData, ConfigProvider
 from headrace.api.errors import ConfigError, ConnectError
-from headrace.plugins.variables import ConfigResolver, resolve_worker, unresolved_variables
+from headrace.plugins.variables import ConfigResolver, VariableRestorer, resolve_worker, unresolved_variables
 
 JAVA = "org.apache.kafka.common.config.provider."
 
@@ -102,3 +103,48 @@ def test_invalid_config_providers_are_rejected() -> None:
         ConfigResolver.from_worker({"config.providers": "x"})
     with pytest.raises(ConnectError, match="which name matches Vault"):
         ConfigResolver.from_worker({"config.providers": "x", "config.providers.x.class": "Vault"})
+
+
+class Lease(ConfigProvider[Config]):
+    """Returns values with a time to live: the key is the number of ms, or `forever`."""
+
+    def get(self, path: str, key: str) -> str | ConfigData | None:
+        return "v" if key == "forever" else ConfigData("v", int(key))
+
+
+def test_shortest_time_to_live_of_the_resolved_values_counts() -> None:
+    resolver = ConfigResolver({"lease": Lease()})
+    assert resolver.resolve({"a": "${lease:forever}"}) == {"a": "v"}
+    assert resolver.ttl_ms is None
+    assert resolver.resolve({"a": "${lease:500}-${lease:300}", "b": "${lease:400}"}) == {"a": "v-v", "b": "v"}
+    assert resolver.ttl_ms == 300
+
+
+def test_task_configs_get_variables_again_in_place_of_their_values() -> None:
+    originals = {"user": "${f:user}", "password": "${f:password}", "topic": "orders", "pin": "${f:pin}"}
+    resolved = {"user": "bob", "password": "hunter2", "topic": "orders", "pin": "12"}
+    restorer = VariableRestorer(originals, resolved, ["password", "pin"])
+    assert restorer.restore(
+        {
+            "user": "bob",
+            "password": "hunter2",
+            "topic": "orders",
+            "table": "bob",
+            "login": "hunter2",
+            "url": "db://bob:hunter2@host/12",
+            "code": "12",
+        }
+    ) == {
+        "user": "${f:user}",
+        "password": "${f:password}",
+        "topic": "orders",
+        "table": "bob",
+        "login": "${f:password}",
+        "url": "db://bob:${f:password}@host/12",
+        "code": "${f:pin}",
+    }
+
+
+def test_task_value_that_differs_from_the_resolved_value_of_its_key_is_kept() -> None:
+    restorer = VariableRestorer({"tables": "${f:tables}"}, {"tables": "a,b"})
+    assert restorer.restore({"tables": "a"}) == {"tables": "a"}

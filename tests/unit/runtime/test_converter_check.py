@@ -25,3 +25,9 @@ def test_configuration_of_each_converter_is_validated() -> None:
     [error] = check({**GOOD, "value.converter.schemas.enable": "perhaps"})
     assert error.startswith("value.converter=org.apache.kafka.connect.json.JsonConverter: ")
     assert "schemas.enable" in error
+
+
+def test_invalid_config_provider_is_reported() -> None:
+    [error] = check({**GOOD, "config.providers": "vault", "config.providers.vault.class": "Vault"})
+    assert error.startswith("config.providers=vault: ")
+    assert "which name matches Vault" in error

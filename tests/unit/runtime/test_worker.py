@@ -104,6 +104,9 @@ class Listener:
         self.states.append((instance, state))
         self.changed.set()
 
+    def values_expire(self, instance: InstanceId, ttl_ms: int) -> None:
+        raise AssertionError(ttl_ms)
+
     def topic_used(self, instance: InstanceId, topic: str) -> None:
         raise AssertionError(topic)
 
