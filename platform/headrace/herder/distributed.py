@@ -18,6 +18,7 @@ from typing import Any
 from headrace.herder import core, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
+from headrace.herder.connector_offsets import ConnectorOffsets
 from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
@@ -70,7 +71,14 @@ class DistributedHerder(BaseHerder):
         self._properties = client_configs.worker_properties(config.properties)
         self._logs = TopicLogs(self._properties)
         configs = KafkaConfigStore(self._logs, config["config.storage.topic"])
-        offsets = KafkaOffsetStore(self._logs, config["offset.storage.topic"])
+        self._connector_offsets = ConnectorOffsets(
+            config,
+            KafkaOffsetStore(self._logs, config["offset.storage.topic"]),
+            config_of=self._config_of,
+            resolve=lambda settings: self._instances.worker.resolve(settings),
+            is_in_use=lambda name: bool(self._instances.core.instances(name)),
+        )
+        offsets = self._connector_offsets
         statuses = KafkaStatusStore(self._logs, config["status.storage.topic"])
         instances = Instances(
             config,
@@ -139,6 +147,7 @@ class DistributedHerder(BaseHerder):
         self._instances.put_unassigned(stopped)
         if self._group is not None:
             await self._group.stop()
+        await self._connector_offsets.close()
         await self._configs.stop()
         await self._statuses.stop()
         await self._logs.stop()
@@ -169,6 +178,10 @@ class DistributedHerder(BaseHerder):
             await internal_topics.ensure(admin, _internal_topics(self.config))
         finally:
             await admin.close()
+
+    def _config_of(self, name: str) -> Mapping[str, str] | None:
+        state = self._snapshot.connectors.get(name)
+        return None if state is None else state.config
 
     # Requests
 
@@ -333,6 +346,7 @@ class DistributedHerder(BaseHerder):
         self.ready = True
         self._rebalanced.set()
         self._rebalanced = asyncio.Event()
+        self._spawn(self._connector_offsets.close_unused())
         if not self._group_core.is_leader:
             return
         self._remove_old_statuses()

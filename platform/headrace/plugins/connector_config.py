@@ -223,7 +223,8 @@ def source_def(worker: Mapping[str, str], props: Mapping[str, str | None]) -> Co
         ConfigKey("transaction.boundary.interval.ms", ConfigType.LONG, None, "Interval between transaction commits, "
                   "in ms, if transaction.boundary is interval.", _LOW,
                   EXACTLY_ONCE, 4, Width.SHORT, "Transaction boundary interval", (_check_interval,)),
-        ConfigKey("offsets.storage.topic", string, None, "A separate offsets topic for this connector.", _LOW,
+        ConfigKey("offsets.storage.topic", string, None, "A separate offsets topic for this "
+                  "connector, in distributed mode; created as a compacted topic.", _LOW,
                   OFFSETS_TOPIC, 1, Width.LONG, "Offsets topic", (_check_not_blank,)),
     ]  # fmt: skip
     keys += _dead_letter_queue_keys()

@@ -124,7 +124,7 @@ def validate_connector(
         _check_task_class(result, connector_class)
         _check_type(result, connector_class, props, worker)
         _run_connector_validate(result, connector_class, props)
-        _add_warnings(result, connector_class, sections, props)
+        _add_warnings(result, connector_class, sections, props, worker)
         for key, message, is_error in client_overrides(connector_class):
             if is_error:
                 result.values.setdefault(key, ConfigValue(key))  # the value is omitted, because it may be a password
@@ -306,7 +306,11 @@ def _run_connector_validate(result: Validation, connector_class: type[Connector]
 
 
 def _add_warnings(
-    result: Validation, connector_class: type[Connector], sections: list[PluginSection], props: Props
+    result: Validation,
+    connector_class: type[Connector],
+    sections: list[PluginSection],
+    props: Props,
+    worker: Mapping[str, str],
 ) -> None:
     """Add a warning for each key without effect; an unknown key becomes a value that recommends the nearest known key.
 
@@ -321,6 +325,11 @@ def _add_warnings(
     warnings = unknown_key_warnings([name for name in unknown if name not in unused], known)
     if issubclass(connector_class, SourceConnector):
         warnings += [f"{name}={props[name]} {reason}" for name, reason in _WITHOUT_EFFECT.items() if props.get(name)]
+        if (topic := props.get("offsets.storage.topic")) and worker and "offset.storage.topic" not in worker:
+            warnings.append(
+                f"offsets.storage.topic={topic} has no effect: a standalone worker stores the offsets of all source "
+                "connectors in offset.storage.file.filename"
+            )
     for name, key in unused.items():
         warnings.append(
             f"Configuration key {name} is ignored, because the connector uses the worker's {key} and its settings: "
@@ -335,7 +344,6 @@ def _add_warnings(
 _WITHOUT_EFFECT = {
     "transaction.boundary": "has no effect: source tasks write without transactions",
     "transaction.boundary.interval.ms": "has no effect: source tasks write without transactions",
-    "offsets.storage.topic": "has no effect: the worker stores the offsets of all source connectors together",
 }
 """Keys of source connectors that are accepted with a warning."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from headrace.runtime.worker_config import worker_value
 from headrace_broker.client.config import ClientConfig
@@ -72,6 +73,26 @@ def admin_properties(worker: Mapping[str, str], connector: Mapping[str, str], ta
     """Return the admin client configuration of a task; it also contains the worker's unprefixed keys."""
     bare = {key: value for key, value in worker.items() if key in _SHARED_CLIENT_KEYS}
     return bare | _common(worker, f"connector-adminclient-{task}") | _layers(worker, connector, "admin.")
+
+
+class OffsetsTopicProperties(NamedTuple):
+    """The configurations of the clients for a connector's own offsets topic."""
+
+    admin: Properties
+    consumer: Properties
+    producer: Properties
+
+
+def offsets_topic_properties(
+    worker: Mapping[str, str], connector: Mapping[str, str], name: str
+) -> OffsetsTopicProperties:
+    """Return the configurations of the clients for a source connector's own offsets topic (KIP-618)."""
+    own = worker_properties(worker)
+    return OffsetsTopicProperties(
+        admin_properties(worker, connector, f"{name}-offsets"),
+        own | {"client.id": f"connector-consumer-{name}-offsets"} | _layers(worker, connector, "consumer."),
+        own | {"client.id": f"connector-producer-{name}-offsets"} | _layers(worker, connector, "producer."),
+    )
 
 
 def worker_properties(worker: Mapping[str, str]) -> Properties:

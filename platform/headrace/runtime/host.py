@@ -121,6 +121,8 @@ async def _call_plugin(message: messages.WorkerMessage) -> Any:
             return await worker_connector.validate(config, worker, plugin)
         case messages.SharedModulesRequest(config, worker):
             return await worker_connector.shared_modules(config, worker)
+        case messages.ResolveConfig(config, worker):
+            return await worker_connector.resolve_config(config, worker)
         case messages.ConnectorTypeRequest(config, worker):
             return await worker_connector.connector_type(config, worker)
         case messages.ConnectorVersionRequest(config, worker):

@@ -95,6 +95,13 @@ class SharedModulesRequest(Request[list[str]], frozen=True):
     worker: dict[str, str]
 
 
+class ResolveConfig(Request[dict[str, str]], frozen=True):
+    """Return a configuration with the variables of config providers replaced."""
+
+    config: dict[str, str]
+    worker: dict[str, str]
+
+
 class ConnectorTypeRequest(Request[str], frozen=True):
     """Return whether the class of a connector is a "source" or a "sink"."""
 
@@ -203,6 +210,7 @@ WorkerMessage: TypeAlias = (
     | ResumeTask
     | Validate
     | SharedModulesRequest
+    | ResolveConfig
     | ConnectorTypeRequest
     | ConnectorVersionRequest
     | AlterOffsets

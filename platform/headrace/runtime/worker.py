@@ -185,6 +185,10 @@ class Worker:
         await self._import_shared_modules({key: value for key, value in config.items() if value is not None})
         return await self._validators.request(messages.Validate(dict(config), self.config.properties, plugin))
 
+    async def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return a configuration with the variables of config providers replaced. Raises RemoteError, CallTimeout."""
+        return await self._validators.request(messages.ResolveConfig(dict(config), self.config.properties))
+
     async def connector_type(self, config: Mapping[str, str]) -> str:
         """Return "source" or "sink". Raises RemoteError, CallTimeout."""
         return await self._validators.request(messages.ConnectorTypeRequest(dict(config), self.config.properties))

@@ -190,6 +190,11 @@ def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> lis
     return list(registry.find("connector", values.get("connector.class", "")).shared_modules(values))
 
 
+async def resolve_config(config: dict[str, str], worker: dict[str, str]) -> dict[str, str]:
+    """Return the configuration with variables replaced. Raises every exception of a config provider."""
+    return await asyncio.to_thread(resolved, config, worker)
+
+
 async def connector_type(config: dict[str, str], worker: dict[str, str]) -> str:
     """Return "source" or "sink". Raises every exception of the plug-in."""
 

@@ -22,7 +22,10 @@ class InternalTopicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """One internal topic; its configuration keys start with `prefix`, for example config.storage."""
+    """One internal topic; its configuration keys start with `prefix`, for example config.storage.
+
+    `name_key` is the key that sets its name, if that is not `<prefix>.topic`.
+    """
 
     prefix: str
     purpose: str
@@ -30,11 +33,12 @@ class InternalTopic:
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    name_key: str | None = None
 
     @property
     def key(self) -> str:
         """The configuration key that sets the topic's name."""
-        return f"{self.prefix}.topic"
+        return self.name_key or f"{self.prefix}.topic"
 
 
 def topic_configs(properties: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -47,12 +47,14 @@ RecordListener: TypeAlias = Callable[[TopicRecord], None]
 class TopicLogs:
     """The logs of one worker. Call `add` for each topic, then `start`, and `stop` last.
 
-    `properties` configure the clients: bootstrap.servers, client.id and other client keys.
+    `properties` configure the clients: bootstrap.servers, client.id and other client keys. The producer has its own
+    properties and connections if `producer` is set.
     """
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], producer: Mapping[str, str] | None = None) -> None:
         self._consumer_config = ClientConfig.from_properties({**properties, **_CONSUMER}, kind="consumer")
-        self._producer_config = ClientConfig.from_properties({**properties, **_PRODUCER}, kind="producer")
+        self._producer_config = ClientConfig.from_properties({**(producer or properties), **_PRODUCER}, kind="producer")
+        self._shares_cluster = producer is None
         self._listeners: dict[str, RecordListener] = {}
         self._cluster: Cluster | None = None
         self._consumer: Consumer | None = None
@@ -69,7 +71,9 @@ class TopicLogs:
         """Read all records of all topics, then follow the topics in the background. Raises ClientError."""
         cluster = self._cluster = await Cluster.open(self._consumer_config)
         self._consumer = await Consumer.open(self._consumer_config, cluster=cluster)
-        self._producer = await Producer.open(self._producer_config, cluster=cluster, is_at_least_once=True)
+        self._producer = await Producer.open(
+            self._producer_config, cluster=cluster if self._shares_cluster else None, is_at_least_once=True
+        )
         views = [await cluster.topic(topic) for topic in self._listeners]
         self._consumer.assign([(view.name, number) for view in views for number in range(len(view.partitions))])
         self._task = asyncio.create_task(self._follow())

@@ -362,5 +362,8 @@ def test_keys_that_have_no_effect_cause_warnings() -> None:
     assert result.errors == []
     assert result.warnings == [
         "transaction.boundary=interval has no effect: source tasks write without transactions",
-        "offsets.storage.topic=own has no effect: the worker stores the offsets of all source connectors together",
+        "offsets.storage.topic=own has no effect: a standalone worker stores the offsets of all source connectors in "
+        "offset.storage.file.filename",
     ]
+    distributed = {**WORKER, "offset.storage.topic": "connect-offsets"}
+    assert validate(ExampleSource, distributed, table="t", offsets__storage__topic="own").warnings == []
