@@ -1,15 +1,17 @@
-"""A group of distributed workers, as users run it: real worker processes and a real broker."""
+"""A group of distributed workers, as users run it: real worker processes, and a broker of headrace or Apache Kafka."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from support.broker import BrokerProcess, running_broker
+from support import apache
+from support.broker import running_broker
 from support.distributed import DistributedWorker, is_running, owners, worker_group
 from support.topics import read_topic
 from support.worker import RestError, wait_for
@@ -19,14 +21,57 @@ pytestmark = pytest.mark.integration
 STRING = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+class Broker(Protocol):
+    """A running broker."""
+
+    @property
+    def address(self) -> str:
+        """The address for clients."""
+
+
+@pytest.fixture(scope="module")
+def apache_broker() -> Iterator[Broker]:
+    with apache.broker() as running:
+        yield running
+
+
+def apache_kafka(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Yield the broker of Apache Kafka that the tests of this module share, and delete the topics of the test."""
+    running: Broker = request.getfixturevalue("apache_broker")
+    yield running
+    admin = AdminClient({"bootstrap.servers": running.address})
+    if topics := used_topics(admin):
+        for deleted in admin.delete_topics(topics).values():
+            deleted.result(10)
+    wait_for(lambda: not used_topics(admin), "the topics are deleted")
+
+
+def used_topics(admin: AdminClient) -> list[str]:
+    return [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+
+
+@pytest.fixture(
+    params=[
+        "headrace",
+        pytest.param(
+            "apache",
+            marks=[
+                pytest.mark.jvm,
+                pytest.mark.skipif(apache.unavailable_reason() is not None, reason=apache.unavailable_reason() or ""),
+            ],
+        ),
+    ]
+)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    if request.param == "apache":
+        yield from apache_kafka(request)
+        return
     with running_broker(tmp_path, **{"group.initial.rebalance.delay.ms": "0"}) as running:
         yield running
 
 
 @pytest.fixture
-def workers(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[DistributedWorker]]:
+def workers(broker: Broker, tmp_path: Path) -> Iterator[list[DistributedWorker]]:
     with worker_group(tmp_path, broker.address, 2) as running:
         yield running
 
@@ -91,9 +136,7 @@ def test_work_of_a_killed_worker_continues_on_the_other_without_loss_or_duplicat
     assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line 0", b"line 1", b"more 0", b"more 1"]
 
 
-def test_restarted_group_continues_with_its_configurations_offsets_and_states(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_restarted_group_continues_with_its_configurations_offsets_and_states(broker: Broker, tmp_path: Path) -> None:
     with worker_group(tmp_path, broker.address, 1) as [worker]:
         worker.create("running", file_source(tmp_path, 1))
         worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
@@ -142,9 +185,7 @@ def test_requests_to_any_worker_are_executed(workers: list[DistributedWorker], t
     wait_for(lambda: workers[0].request("GET", "/connectors") == [], "no connectors")
 
 
-def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(broker: Broker, tmp_path: Path) -> None:
     with worker_group(tmp_path, broker.address, 1, {"status.storage.partitions": "1"}) as [worker]:
         worker.create("source", file_source(tmp_path, 1))
         worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
@@ -162,9 +203,7 @@ def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(
     }
 
 
-def test_wrong_cleanup_policy_of_an_internal_topic_is_an_error(broker: BrokerProcess, tmp_path: Path) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
+def test_wrong_cleanup_policy_of_an_internal_topic_is_an_error(broker: Broker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("connect-offsets", 1, 1)])["connect-offsets"].result(10)
     worker = DistributedWorker(tmp_path / "worker", broker.address)
