@@ -155,8 +155,10 @@ def main() -> None:
     logs.configure_logging()
     _load(warms_up=_NO_WARM_UP not in sys.argv)
     gc.collect()
+    filled = preload.fill_memory_pools()
     gc.freeze()
     ForkServer(control, worker_pid).run()
+    del filled  # kept until here
 
 
 def _load(*, warms_up: bool) -> None:
