@@ -143,23 +143,35 @@ class Worker:
         """Return the response to GET /connectors/NAME/status."""
         return self.request("GET", f"/connectors/{name}/status")
 
+    def status_if_found(self, name: str) -> Any:
+        """Return the status, None while a new connector has none yet."""
+        try:
+            return self.status(name)
+        except RestError as error:
+            if error.status != 404:
+                raise
+            return None
+
     def wait_for_state(self, name: str, state: str, timeout_s: float = 20) -> None:
         """Wait until the connector and all its tasks (at least one) are in `state`."""
 
         def reached() -> bool:
-            status = self.status(name)
+            status = self.status_if_found(name)
+            if status is None:
+                return False
             states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
             return len(states) > 1 and set(states) == {state}
 
-        wait_for(reached, f"{name} is {state}", timeout_s, lambda: self.status(name))
+        wait_for(reached, f"{name} is {state}", timeout_s, lambda: self.status_if_found(name))
 
     def wait_for_task_state(self, name: str, task: int, state: str, timeout_s: float = 20) -> None:
         """Wait until a task is in `state`."""
 
         def reached() -> bool:
-            return any(each["id"] == task and each["state"] == state for each in self.status(name)["tasks"])
+            status = self.status_if_found(name) or {"tasks": []}
+            return any(each["id"] == task and each["state"] == state for each in status["tasks"])
 
-        wait_for(reached, f"task {name}-{task} is {state}", timeout_s, lambda: self.status(name))
+        wait_for(reached, f"task {name}-{task} is {state}", timeout_s, lambda: self.status_if_found(name))
 
 
 def wait_for(
