@@ -81,7 +81,7 @@ def connect_standalone(arguments: tuple[str, ...]) -> None:
 @click.argument("files", nargs=-1, required=True, type=_PATH)
 @click.option("--worker", type=_PATH, help="the worker file that sets config providers, plugin.path and converters")
 def validate(files: tuple[Path, ...], worker: Path | None) -> None:
-    """Validate connector files and show all errors.
+    """Validate connector files and worker files, and show all errors.
 
     No connector is started, but the validation of a JDBC source queries the tables and columns of its database. The
     exit code is 1 if there is an error.

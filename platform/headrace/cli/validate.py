@@ -1,4 +1,7 @@
-"""The command `headrace validate FILE…`: shows errors and warnings of connector files, without a worker or broker."""
+"""The command `headrace validate FILE…`: shows errors and warnings of connector and worker files, without a broker.
+
+A file without `connector.class` that has a key of workers, such as `group.id` or `listeners`, is a worker file.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import click
 from headrace.api.errors import ConnectError
 from headrace.cli.files import FileError, read_connector_to_check, read_properties
 from headrace.metrics import logs
+from headrace.runtime.worker_config import WorkerConfig, is_distributed
 
 
 def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
@@ -21,8 +25,55 @@ def validate_files(paths: Sequence[Path], worker_file: Path | None) -> bool:
     except FileError as error:
         click.echo(str(error), err=True)
         return False
-    outcomes = [_validate_file(path, worker) for path in paths]
+    outcomes = [_validate_worker(path) if _is_worker_file(path) else _validate_file(path, worker) for path in paths]
     return all(outcomes)
+
+
+_WORKER_KEYS = ("group.id", "bootstrap.servers", "listeners", "plugin.path")
+
+
+def _is_worker_file(path: Path) -> bool:
+    if path.suffix == ".json":
+        return False
+    try:
+        properties = read_properties(path)
+    except FileError:
+        return False
+    if "connector.class" in properties:
+        return False
+    return any(key in _WORKER_KEYS or ".storage." in key for key in properties)
+
+
+def _validate_worker(path: Path) -> bool:
+    """Print the errors and warnings that a worker with this file logs at its start."""
+    from headrace.cli.worker_process import resolve_variables
+    from headrace.runtime.converter_check import check
+    from headrace.runtime.worker_checks import check_worker
+
+    properties = read_properties(path)
+    if "process.roles" in properties or "node.id" in properties:
+        click.echo(f"{path}: this is a broker's file, which `headrace broker format` and `start` check", err=True)
+        return False
+    is_group = is_distributed(properties)
+    try:
+        with _print_log_as_warnings(path):
+            properties = resolve_variables(properties)
+            logs.mask_secrets_of(properties)
+            result = check_worker(properties, WorkerConfig.distributed if is_group else WorkerConfig.standalone)
+            plugin_errors = [
+                error for error in check(properties) if properties.get(error.partition("=")[0], "").strip()
+            ]
+    except ConnectError as error:
+        click.echo(f"{path}: {error}", err=True)
+        return False
+    for warning in result.warnings:
+        click.echo(f"{path}: warning: {logs.secrets.mask(warning)}", err=True)
+    errors = [*result.errors, *plugin_errors]
+    for message in errors:
+        click.echo(f"{path}: {logs.secrets.mask(message)}", err=True)
+    if not errors:
+        click.echo(f"{path}: valid configuration of a {'distributed' if is_group else 'standalone'} worker")
+    return not errors
 
 
 def _validate_file(path: Path, worker: dict[str, str]) -> bool:

@@ -18,6 +18,7 @@ from headrace.cli.files import FileError, read_properties
 from headrace.metrics import logs
 from headrace.runtime.group_signals import GROUP_SIGNALS
 from headrace.runtime.rest_config import Listener
+from headrace.runtime.worker_checks import check_worker
 from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger("headrace.worker")
@@ -84,20 +85,23 @@ def worker_config(
 ) -> WorkerConfig:
     """Read the worker file and log its warnings. `overrides` override its keys. Raises StartupError."""
     try:
-        config = parse(_resolve_variables({**read_properties(path), **overrides}))
+        properties = resolve_variables({**read_properties(path), **overrides})
     except FileError as error:
         raise StartupError(WORKER_FAILED, [str(error)]) from None
     except ConfigErrors as error:
         raise StartupError(WORKER_FAILED, [f"{path}: {each}" for each in error.errors]) from None
     except ConnectError as error:
         raise StartupError(WORKER_FAILED, [f"{path}: {error}"]) from None
-    logs.mask_secrets_of(config.properties)
-    for warning in config.warnings:
+    logs.mask_secrets_of(properties)
+    result = check_worker(properties, parse)
+    for warning in result.warnings:
         log.warning("%s: %s", path, warning)
-    return config
+    if result.config is None:
+        raise StartupError(WORKER_FAILED, [f"{path}: {error}" for error in result.errors])
+    return result.config
 
 
-def _resolve_variables(properties: dict[str, str]) -> dict[str, str]:
+def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties with variables resolved. Raises ConfigError, ConfigErrors."""
     if not properties.get("config.providers", "").strip():
         return properties

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from headrace.herder import core, rest_client
+from headrace.herder import core, leader_check, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
 from headrace.herder.connector_offsets import ConnectorOffsets
@@ -97,6 +97,7 @@ class DistributedHerder(BaseHerder):
         self._group: WorkerGroup | None = None
         self._cluster: Cluster | None = None
         self._key_timer: asyncio.TimerHandle | None = None
+        self._checked_leader: str | None = None  # the leader whose internal topics were compared with this worker's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
@@ -347,10 +348,26 @@ class DistributedHerder(BaseHerder):
         self._rebalanced.set()
         self._rebalanced = asyncio.Event()
         self._spawn(self._connector_offsets.close_unused())
+        if self._group_core.leader_url != self._checked_leader:
+            self._checked_leader = self._group_core.leader_url
+            self._spawn(self._check_leader(self._group_core.leader_url))
         if not self._group_core.is_leader:
             return
         self._remove_old_statuses()
         self._rotate_key_if_due()
+
+    async def _check_leader(self, url: str | None) -> None:
+        """Log an error for each internal topic that differs from the leader's."""
+        if url is None or self._group_core.is_leader:
+            return
+        try:
+            response = await rest_client.send(self.config, "GET", url, None, {})
+        except OSError as error:
+            log.warning("Leader %s: its internal topics could not be checked: %s", url, error)
+            self._checked_leader = None
+            return
+        for text in leader_check.differing_topics(self.config, response.headers):
+            log.error("Group %s: %s", self.config["group.id"], text)
 
     def _remove_old_statuses(self) -> None:
         wanted = configured(self._snapshot) | self._group_core.reported

@@ -115,6 +115,18 @@ class Registry:
                     self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
             return list(dict.fromkeys(classes))
 
+    def report_broken_plugins(self) -> None:
+        """Import all plug-ins of other distributions than headrace, and log one line for each that fails."""
+        with self._lock:
+            for kind in Kind:
+                for entry in self._entries_of_kind(kind):
+                    if entry.distribution() == "headrace":
+                        continue  # its drivers are optional: using the plug-in says what to install
+                    try:
+                        entry.load()
+                    except (Exception, SystemExit) as error:  # noqa: BLE001 - each plug-in is reported
+                        self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
+
     def describe(self, kinds: Iterable[Kind]) -> list[PluginInfo]:
         """Describe all importable plug-ins of these kinds."""
         return [
@@ -274,6 +286,8 @@ def _from_entry_point(point: EntryPoint) -> _Entry:
 
 def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> str:
     missing = missing_modules.explain(error, entry.distribution())
+    if entry.distribution() != "headrace":
+        subject += f" (distribution {entry.distribution()})"
     return f"{subject} cannot be imported: {missing or f'{type(error).__name__}: {error}'}"
 
 

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.herder import Herder
+from headrace.herder.leader_check import INTERNAL_TOPICS_HEADER, internal_topics_header
 from headrace.metrics import logs
 from headrace.rest.responses import config_body, json_object_body, path_param, with_error_handling
 from headrace_broker.protocol import KAFKA_VERSION
@@ -51,7 +52,11 @@ class AdminEndpoints:
 
         cluster_id = await self._herder.cluster_id()
         commit = f"headrace-{version('headrace')}"
-        return JSONResponse({"version": KAFKA_VERSION, "commit": commit, "kafka_cluster_id": cluster_id})
+        topics = internal_topics_header(self._herder.config)
+        return JSONResponse(
+            {"version": KAFKA_VERSION, "commit": commit, "kafka_cluster_id": cluster_id},
+            headers={INTERNAL_TOPICS_HEADER: topics} if topics else {},
+        )
 
     async def health(self, request: Request) -> Response:
         """Return whether the worker has completed startup (KIP-1017)."""

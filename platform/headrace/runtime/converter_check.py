@@ -1,9 +1,10 @@
-"""Checks the converters and config providers of a worker in a separate process that exits after its response.
+"""Checks the converters and config providers of a worker in a separate process.
 
     python -m headrace.runtime.converter_check WORKER_PID < properties.json
 
 A separate process keeps plug-in code and its memory out of the worker and does not delay the worker's start. The
 process writes its response to standard output: a JSON list of error messages, each of which names the invalid key.
+Then, while the worker runs already, it imports the plug-ins of other distributions, logs those that fail, and exits.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 
 from headrace.runtime.group_signals import withheld
+
+PLUGIN_IMPORTS_MAX_S = 120
 
 
 class ConverterCheck:
@@ -41,23 +45,31 @@ class ConverterCheck:
         import asyncio  # a late import, because the child process does not need it
 
         try:
-            answer, _ = await asyncio.to_thread(self._process.communicate, None, timeout_s)
-        except subprocess.TimeoutExpired:
+            answer = await asyncio.wait_for(asyncio.to_thread(self._read), timeout_s)
+        except TimeoutError:
+            self.kill()
             return [
                 "key.converter, value.converter or header.converter: a converter hangs, its configuration did not "
                 f"complete within connector.validation.timeout.ms={timeout_s * 1000:.0f}"
             ]
-        finally:
+        except asyncio.CancelledError:
             self.kill()  # otherwise a cancelled worker would wait for the thread that waits for the child
-        if self._process.returncode != 0:
+            raise
+        threading.Thread(target=self._process.wait, daemon=True).start()  # removes the process after its exit
+        if not answer:
             return [
                 "key.converter, value.converter or header.converter cannot be used: the process that validates them "
-                f"exited unexpectedly (exit status {self._process.returncode})"
+                f"exited unexpectedly (exit status {self._process.wait()})"
             ]
         return [str(line) for line in json.loads(answer)]
 
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            return stream.read()
+
     def kill(self) -> None:
-        """Kill the process if it still runs, because its response is no longer needed."""
+        """Kill the process if it still runs."""
         self._process.kill()
 
 
@@ -84,6 +96,7 @@ def check(worker: Mapping[str, str]) -> list[str]:
 def main() -> None:
     """Run the check in the child process: the response goes to stdout, all output of plug-ins to stderr."""
     from headrace.metrics import logs
+    from headrace.plugins import registry
     from headrace.runtime import process_tree
 
     process_tree.signal_at_death_of(int(sys.argv[1]))
@@ -96,6 +109,8 @@ def main() -> None:
     logs.mask_secrets_of(properties)
     with open(answer, "w", encoding="utf-8") as stream:
         json.dump(check(properties), stream)
+    signal.alarm(PLUGIN_IMPORTS_MAX_S)  # ends the process
+    registry.default().report_broken_plugins()
     sys.stderr.flush()
     os._exit(0)  # exits without waiting for threads that a plug-in may have started
 

@@ -5,7 +5,8 @@ All errors are reported together. Each unknown key causes a warning with the mos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +32,13 @@ _PASSED_ON = frozenset(
     {
         "client.dns.lookup", "client.id", "metadata.max.age.ms", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
         "request.timeout.ms", "retry.backoff.ms", "retry.backoff.max.ms", "security.protocol", "ssl.client.auth",
-        "connections.max.idle.ms", "send.buffer.bytes", "receive.buffer.bytes",
-        "socket.connection.plugins.timeout.ms", "socket.connection.plugins.timeout.max.ms",
+        "connections.max.idle.ms", "send.buffer.bytes", "receive.buffer.bytes", "socket.connection.setup.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms",
     }
 )  # fmt: skip
 _DISTRIBUTED_PREFIXES = ("config.storage.", "offset.storage.", "status.storage.")
+_INTERNAL_TOPICS = ("config.storage.topic", "offset.storage.topic", "status.storage.topic")
 _PROMETHEUS = "metrics are exposed in Prometheus' format at GET /metrics"
 _ONE_VERSION = "only one version of each plug-in is installed"
 _IGNORED = {
@@ -51,6 +54,14 @@ _IGNORED = {
     "rest.host.name": "it was removed in Kafka 3.0; use listeners",
     "rest.port": "it was removed in Kafka 3.0; use listeners",
 }
+
+
+class WorkerConfigErrors(ConfigErrors):
+    """All errors of a worker's configuration, with the warnings; a misspelt key often explains an error."""
+
+    def __init__(self, errors: Sequence[ConfigError], warnings: Sequence[str]) -> None:
+        super().__init__(errors)
+        self.warnings = tuple(warnings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +86,9 @@ class WorkerConfig:
             and not properties.get("offset.storage.file.filename", "").strip()
         ):
             errors.append(ConfigError("offset.storage.file.filename", None, "the file for source offsets must be set"))
-        errors += _tls_errors(values, properties)
+        errors += _tls_errors(values, properties) + _server_errors(properties)
         if errors:
-            raise ConfigErrors(errors)
+            raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
         return cls(dict(properties), values, tuple(_warnings(properties, STANDALONE)))
 
     @classmethod
@@ -90,8 +101,9 @@ class WorkerConfig:
             errors += found.errors
             values = {name: value.value for name, value in DISTRIBUTED.validate(properties).items()}
         errors += _tls_errors(values, properties) + _signature_errors(values) + _topic_errors(values)
+        errors += _server_errors(properties) + _group_errors(values)
         if errors:
-            raise ConfigErrors(errors)
+            raise WorkerConfigErrors(errors, _warnings(properties, DISTRIBUTED))
         with_brokers = {"bootstrap.servers": ",".join(values["bootstrap.servers"]), **properties}
         return cls(with_brokers, values, tuple(_warnings(properties, DISTRIBUTED)))
 
@@ -102,6 +114,11 @@ class WorkerConfig:
     def embedded_broker(self) -> bool:
         """Whether the worker starts an embedded broker."""
         return not self.values["bootstrap.servers"]
+
+
+def is_distributed(properties: Mapping[str, str]) -> bool:
+    """Whether the properties are those of a distributed worker, going by the keys that only such a worker has."""
+    return "group.id" in properties or any(key in properties for key in _INTERNAL_TOPICS)
 
 
 def worker_value(properties: Mapping[str, str], key: str) -> Any:
@@ -132,14 +149,46 @@ def _signature_errors(values: Mapping[str, Any]) -> list[ConfigError]:
     return [ConfigError(key, values.get(key), "inter.worker.verification.algorithms must contain this algorithm")]
 
 
+def _server_errors(properties: Mapping[str, str]) -> list[ConfigError]:
+    """Check the syntax of bootstrap.servers."""
+    text = properties.get("bootstrap.servers")
+    if text is None or not text.strip():
+        return []
+    from headrace_broker.client.config_values import parse_servers
+
+    found: list[str] = []
+    parse_servers(text, found)
+    reasons = "; ".join(message.partition(": ")[2] for message in found)
+    return [ConfigError("bootstrap.servers", text, f"{reasons}; set host:port[,host:port...]")] if found else []
+
+
+def _group_errors(values: Mapping[str, Any]) -> list[ConfigError]:
+    """Check the settings of the group membership."""
+    errors: list[ConfigError] = []
+    if values.get("bootstrap.servers") == []:
+        errors.append(ConfigError("bootstrap.servers", "", "set host:port[,host:port...] of the brokers"))
+    heartbeat_ms, session_ms = values.get("heartbeat.interval.ms"), values.get("session.timeout.ms")
+    if isinstance(heartbeat_ms, int) and isinstance(session_ms, int) and heartbeat_ms >= session_ms:
+        text = f"must be less than session.timeout.ms={session_ms}, usually at most a third of it"
+        errors.append(ConfigError("heartbeat.interval.ms", heartbeat_ms, text))
+    return errors
+
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
 def _topic_errors(values: Mapping[str, Any]) -> list[ConfigError]:
-    """Check that the internal topics are different ones."""
-    keys = ("config.storage.topic", "offset.storage.topic", "status.storage.topic")
+    """Check that the internal topics are different ones, with names that brokers accept."""
+    keys = _INTERNAL_TOPICS
     errors: list[ConfigError] = []
     for number, key in enumerate(keys):
         same = next((other for other in keys[:number] if values.get(other) == values.get(key) is not None), None)
         if same is not None:
             errors.append(ConfigError(key, values[key], f"{same} is the same topic; set another one"))
+        name = values.get(key)
+        if name and (not _TOPIC_NAME.fullmatch(name) or name in (".", "..")):
+            text = "a topic name has 1 to 249 letters, digits, dots, underscores or hyphens"
+            errors.append(ConfigError(key, name, text))
     return errors
 
 

@@ -27,6 +27,21 @@ def _not_negative(value: Any) -> None:
         raise ValueError("Value must be at least 0")
 
 
+def _positive(value: Any) -> None:
+    if value is not None and value < 1:
+        raise ValueError("Value must be at least 1")
+
+
+def _not_blank(value: Any) -> None:
+    if value is not None and not value.strip():
+        raise ValueError("String must be non-empty")
+
+
+def _port(value: Any) -> None:
+    if value is not None and not 0 <= value <= 65535:
+        raise ValueError("Value must be a port from 0 to 65535")
+
+
 def _isolation(value: Any) -> None:
     if value not in ISOLATIONS:
         raise ValueError(f"String must be one of: {', '.join(ISOLATIONS)}")
@@ -87,7 +102,7 @@ _COMMON = [
     _key("topic.tracking.allow.reset", _BOOL, True, "Allow requests to reset the tracked topics."),
     _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _one_listener_at_least, _listeners),
     _key("rest.advertised.host.name", _STRING, None, "Host in the worker's id."),
-    _key("rest.advertised.port", _INT, None, "Port in the worker's id."),
+    _key("rest.advertised.port", _INT, None, "Port in the worker's id.", _port),
     _key("rest.advertised.listener", _STRING, None, "http or https."),
     _key("access.control.allow.origin", _STRING, "", "CORS origins."),
     _key("access.control.allow.methods", _STRING, "", "CORS methods."),
@@ -111,7 +126,7 @@ _COMMON = [
         "session.timeout.ms. Do not set it if another worker runs a connector of the same name. The default is "
         "true with the embedded broker.",
     ),
-    _key("connector.validation.timeout.ms", _LONG, 60_000, "Timeout of a call to a connector, in ms."),
+    _key("connector.validation.timeout.ms", _LONG, 60_000, "Timeout of a call to a connector, in ms.", _positive),
 ]
 
 STANDALONE = ConfigDef(
@@ -154,7 +169,7 @@ def _only_disabled(value: Any) -> None:
 
 def _topic_keys(prefix: str, what: str, partitions: int | None) -> list[ConfigKey]:
     keys = [
-        _key(f"{prefix}.topic", _STRING, REQUIRED, f"The compacted topic with {what}."),
+        _key(f"{prefix}.topic", _STRING, REQUIRED, f"The compacted topic with {what}.", _not_blank),
         _key(
             f"{prefix}.replication.factor", _INT, 3, f"Replication factor with which {prefix}.topic is created; -1 = "
             "the broker's default.", _replication_factor
@@ -169,7 +184,13 @@ def _topic_keys(prefix: str, what: str, partitions: int | None) -> list[ConfigKe
 DISTRIBUTED = ConfigDef(
     [
         _key("bootstrap.servers", _LIST, ["localhost:9092"], "Brokers."),
-        _key("group.id", _STRING, REQUIRED, "The worker group. It must differ from the group of each sink connector."),
+        _key(
+            "group.id",
+            _STRING,
+            REQUIRED,
+            "The worker group. It must differ from the group of each sink connector.",
+            _not_blank,
+        ),
         *_topic_keys("config.storage", "connector and task configurations", None),
         *_topic_keys("offset.storage", "source offsets", 25),
         *_topic_keys("status.storage", "connector and task statuses", 5),
@@ -188,10 +209,26 @@ DISTRIBUTED = ConfigDef(
             "How long the connectors and tasks of a worker that has left stay unassigned, in case it returns, in ms.",
             _not_negative,
         ),
-        _key("session.timeout.ms", _INT, 10_000, "Time without a heartbeat after which a worker is removed, in ms."),
-        _key("heartbeat.interval.ms", _INT, 3_000, "Interval between heartbeats to the group coordinator, in ms."),
-        _key("rebalance.timeout.ms", _INT, 60_000, "Time within which workers must join a rebalance, in ms."),
-        _key("worker.sync.timeout.ms", _INT, 3_000, "Timeout for reading the config topic to its end, in ms."),
+        _key(
+            "session.timeout.ms",
+            _INT,
+            10_000,
+            "Time without a heartbeat after which a worker is removed, in ms.",
+            _positive,
+        ),
+        _key(
+            "heartbeat.interval.ms",
+            _INT,
+            3_000,
+            "Interval between heartbeats to the group coordinator, in ms.",
+            _positive,
+        ),
+        _key(
+            "rebalance.timeout.ms", _INT, 60_000, "Time within which workers must join a rebalance, in ms.", _positive
+        ),
+        _key(
+            "worker.sync.timeout.ms", _INT, 3_000, "Timeout for reading the config topic to its end, in ms.", _positive
+        ),
         _key("worker.unsync.backoff.ms", _INT, 300_000, "Accepted but ignored: it applies to Kafka's eager workers."),
         _key(
             "exactly.once.source.support",
@@ -208,7 +245,13 @@ DISTRIBUTED = ConfigDef(
             _algorithm,
         ),
         _key("inter.worker.key.size", _INT, None, "Size of generated session keys in bits; the default is 256."),
-        _key("inter.worker.key.ttl.ms", _INT, 3_600_000, "Time after which the leader creates a new key, in ms."),
+        _key(
+            "inter.worker.key.ttl.ms",
+            _INT,
+            3_600_000,
+            "Time after which the leader creates a new key, in ms.",
+            _positive,
+        ),
         _key("inter.worker.signature.algorithm", _STRING, "HmacSHA256", "Algorithm of request signatures.", _algorithm),
         _key(
             "inter.worker.verification.algorithms",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.api.errors import ConfigErrors
-from headrace.runtime.worker_config import WorkerConfig
+from headrace.runtime.worker_checks import check_worker, host_problems
+from headrace.runtime.worker_config import WorkerConfig, WorkerConfigErrors
 
 MINIMUM = {"key.converter": "K", "value.converter": "V"}
 
@@ -52,3 +53,54 @@ def test_ignored_worker_keys_cause_warnings_with_reasons(key: str, reason: str) 
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
     assert key in warning
     assert reason in warning
+
+
+DISTRIBUTED = {
+    **MINIMUM,
+    "bootstrap.servers": "h:1",
+    "group.id": "g",
+    "config.storage.topic": "c",
+    "offset.storage.topic": "o",
+    "status.storage.topic": "s",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("bootstrap.servers", "h", "'h' is not host:port"),
+        ("bootstrap.servers", "h:1,PLAINTEXT://h:70000", "'PLAINTEXT://h:70000' is not host:port"),
+        ("bootstrap.servers", "", "set host:port"),
+        ("group.id", " ", "non-empty"),
+        ("config.storage.topic", "", "non-empty"),
+        ("status.storage.topic", "o", "offset.storage.topic is the same topic"),
+        ("offset.storage.topic", "a b", "letters, digits"),
+        ("status.storage.replication.factor", "0", "positive number, or -1"),
+        ("status.storage.partitions", "-2", "positive number, or -1"),
+        ("heartbeat.interval.ms", "10000", "less than session.timeout.ms=10000"),
+        ("session.timeout.ms", "0", "at least 1"),
+        ("rest.advertised.port", "70000", "0 to 65535"),
+        ("scheduled.rebalance.max.delay.ms", "5m", "Not a number of type INT"),
+    ],
+)
+def test_invalid_key_of_a_distributed_worker_is_an_error_with_its_value(key: str, value: str, expected: str) -> None:
+    assert WorkerConfig.distributed(DISTRIBUTED).warnings == ()
+    with pytest.raises(WorkerConfigErrors) as caught:
+        WorkerConfig.distributed({**DISTRIBUTED, key: value, "group.idd": "x"})
+    assert key in {error.key for error in caught.value.errors}
+    assert expected in str(caught.value)
+    assert caught.value.warnings == ("Unknown configuration key group.idd is ignored; did you mean group.id?",)
+
+
+def test_errors_of_client_settings_have_the_prefix_of_the_client() -> None:
+    settings = {"producer.acks": "2", "consumer.max.poll.records": "0", "admin.retries": "x", "request.timeout.ms": "y"}
+    result = check_worker({**DISTRIBUTED, "bootstrap.servers": "localhost:1", **settings}, WorkerConfig.distributed)
+    assert result.config is None
+    assert [error.partition("=")[0] for error in result.errors] == list(settings)
+
+
+def test_host_that_cannot_be_resolved_is_a_warning_if_another_host_can() -> None:
+    errors, warnings = host_problems("localhost:1,nowhere.invalid:1")
+    assert errors == []
+    (warning,) = warnings
+    assert warning.startswith("bootstrap.servers: the host nowhere.invalid cannot be resolved")
