@@ -49,6 +49,11 @@ pytestmark = [
 
 TIMEOUT_S = 60
 OFFSETS_PARTITIONS = 5
+# Keys and values whose JSON has escapes, and more keys than a HashMap of 16 buckets has room for.
+UNUSUAL = {
+    "名 \U0001f600": '\x1b[0m \x7f \\ / " \t\n é \U0001f600 ',
+    **{f"comment.{number}": str(number) for number in range(20)},
+}
 FILE_CONNECTOR = "org.apache.kafka.connect.file.FileStream{}Connector"
 STRINGS = dict.fromkeys(("key.converter", "value.converter"), "org.apache.kafka.connect.storage.StringConverter")
 ORACLE = Path(__file__).parents[1] / "support" / "ConnectProtocolOracle.java"
@@ -133,8 +138,8 @@ class Scenario:
 
     def run(self) -> None:
         """Send all kinds of requests that write to the internal topics."""
-        topic, file = f"{self.group}-lines", self.directory / "in.txt"
-        source, partition = file_source(file, "lines-a"), {"filename": str(file)}
+        topic, file = f"{self.group}-lines", self.directory / INPUT
+        source, partition = file_source(file, "lines-a", **UNUSUAL), {"filename": str(file)}
         self.step(self.create("a", source), a="RUNNING", a0="RUNNING", a_topic="used")
         self.await_offset("a", 8)
         self.step(self.request("PUT", "/connectors/a/pause"), a="PAUSED", a0="PAUSED")
@@ -267,6 +272,7 @@ def record(kind: type[DistributedWorker], kafka: str, directory: Path, group: st
 
 
 LINES = ["one", "two"]
+INPUT = "in é 名 \U0001f600.txt"
 APACHE, HEADRACE = "group-of-apache", "group-of-headrace"
 
 
@@ -274,7 +280,7 @@ APACHE, HEADRACE = "group-of-apache", "group-of-headrace"
 def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     # Both workers read the same file, because its path determines the partition in the offsets topic.
     directory = tmp_path_factory.mktemp("records")
-    append(directory / "in.txt", *LINES)
+    append(directory / INPUT, *LINES)
     kinds = {APACHE: ApacheWorker, HEADRACE: DistributedWorker}
     return {group: record(kind, kafka, directory, group) for group, kind in kinds.items()}
 
@@ -304,7 +310,7 @@ def test_worker_continues_on_the_topics_of_the_other_implementation_without_loss
     kafka: str, recorded: dict[str, Recorded], first: str, second: type[DistributedWorker]
 ) -> None:
     before = recorded[first]
-    file = before.directory / "in.txt"
+    file = before.directory / INPUT
     append(file, f"after {first}")
     with second(before.directory / f"after-{first}", kafka, before.settings) as worker:
         wait_for(lambda: before.output() == lines_of(file), "the new line is in the output", TIMEOUT_S, before.output)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.data.java import hash_map_order
+from headrace.stores.connect_json import encode
 
 Partition = Mapping[str, Any]
 Offset = Mapping[str, Any]
@@ -19,12 +20,12 @@ Offset = Mapping[str, Any]
 
 def encode_key(connector: str, partition: Partition) -> bytes:
     """Encode the key of a connector's source partition."""
-    return _compact([connector, in_hashmap_order(partition)])
+    return encode([connector, in_hashmap_order(partition)])
 
 
 def encode_value(offset: Offset | None) -> bytes | None:
     """Encode the value of an offset; None is a tombstone."""
-    return None if offset is None else _compact(in_hashmap_order(offset))
+    return None if offset is None else encode(in_hashmap_order(offset))
 
 
 def decode_key(key: bytes) -> tuple[str, dict[str, Any]]:
@@ -54,7 +55,3 @@ def canonical(partition: Partition) -> str:
 def in_hashmap_order(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries in the iteration order of a Java `HashMap` into which they were put in this order."""
     return {key: mapping[key] for key in hash_map_order(mapping)}
-
-
-def _compact(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

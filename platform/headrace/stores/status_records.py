@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from headrace.stores.connect_json import encode
 from headrace.stores.status_store import State, Status
 
 _CONNECTOR, _TASK, _TOPIC, _SEPARATOR = "status-connector-", "status-task-", "status-topic-", ":connector-"
@@ -61,7 +62,7 @@ def decode_key(key: bytes) -> Key:
 
 def encode_status(status: Status) -> bytes:
     """Encode a status."""
-    return _json({
+    return encode({
         "state": status.state.value,
         "trace": status.trace,
         "worker_id": status.worker_id,
@@ -82,9 +83,4 @@ def decode_status(value: bytes) -> Status:
 def encode_topic(key: TopicKey, task: int, now_ms: int) -> bytes:
     """Encode that a task uses a topic."""
     used = {"name": key.topic, "connector": key.connector, "task": task, "discoverTimestamp": now_ms}
-    return _json({"topic": used})
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    # An unpaired surrogate, for example from the name of a file, has no UTF-8 form: it becomes an escape of JSON.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
+    return encode({"topic": used})

@@ -83,7 +83,7 @@ def test_values_are_utf_8_without_escapes() -> None:
 
 def test_unpaired_surrogate_is_written_as_an_escape() -> None:
     [[(_, value)]] = steps(PutConnector("c", {"file": "a\udc80"}))
-    assert value == b'{"properties":{"file":"a\\udc80"}}'
+    assert value == b'{"properties":{"file":"a\\uDC80"}}'
     assert json.loads(value) == {"properties": {"file": "a\udc80"}}
 
 

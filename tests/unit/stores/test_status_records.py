@@ -99,7 +99,7 @@ def test_trace_with_an_unpaired_surrogate_is_written_as_an_escape() -> None:
     status = Status(State.FAILED, "h:1", 0, "No such file: 'a\udcff'")
     data = encode_status(status)
     assert rb'"No such file: ' in data
-    assert rb"\udcff" in data
+    assert rb"\uDCFF" in data
     assert decode_status(data) == status
 
 
