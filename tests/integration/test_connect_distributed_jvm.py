@@ -153,6 +153,12 @@ class Scenario:
         config = {**source, "name": "a", "batch.size": "8"}
         put = self.request("PUT", "/connectors/a/config", config)
         self.step(put, a="UNASSIGNED RUNNING", a0="UNASSIGNED RUNNING")
+        self.step(put, a="UNASSIGNED RUNNING")
+        self.step(self.request("POST", "/connectors/a/restart?includeTasks=true&onlyFailed=true"))
+        self.step(self.request("PUT", "/connectors/a/pause"), a="PAUSED", a0="PAUSED")
+        restarted = "UNASSIGNED RESTARTING PAUSED"
+        self.step(self.request("POST", "/connectors/a/restart?includeTasks=true"), a=restarted, a0=restarted)
+        self.step(self.request("PUT", "/connectors/a/resume"), a="RUNNING", a0="RUNNING")
         self.step(self.request("PUT", "/connectors/a/stop"), a="STOPPED", a0="UNASSIGNED deleted")
         offsets = [{"partition": partition, "offset": {"position": 4}}]
         self.step(self.request("PATCH", "/connectors/a/offsets", {"offsets": offsets}))
@@ -163,6 +169,10 @@ class Scenario:
         level = {"level": "DEBUG"}
         self.step(self.request("PUT", "/admin/loggers/org.apache.kafka.connect?scope=cluster", level))
         self.step(self.create("paused", source, initial_state="PAUSED"), paused="PAUSED")
+        restart = self.request("POST", "/connectors/paused/restart?includeTasks=true")
+        self.step(restart, paused="UNASSIGNED RESTARTING PAUSED")
+        patch = self.request("PATCH", "/connectors/paused/config", {"batch.size": "9", "comment.0": None})
+        self.step(patch, paused="UNASSIGNED PAUSED")
         self.step(self.create("stopped", source, initial_state="STOPPED"), stopped="STOPPED")
         bad = file_sink(self.directory / "missing" / "out.txt", "lines-bad", 2)
         failed = self.request("POST", "/connectors/bad/restart?includeTasks=true&onlyFailed=true")
@@ -178,6 +188,10 @@ class Scenario:
         )
         sink = self.create("sink", file_sink(self.directory / f"out-{self.group}.txt", topic))
         self.step(sink, sink="RUNNING", sink0="RUNNING", sink_topic="used")
+        more = self.request("PATCH", "/connectors/sink/config", {"tasks.max": "2"})
+        self.step(more, sink="UNASSIGNED RUNNING", sink0="UNASSIGNED RUNNING", sink1="RUNNING")
+        fewer = self.request("PATCH", "/connectors/sink/config", {"tasks.max": "1"})
+        self.step(fewer, sink="UNASSIGNED RUNNING", sink0="UNASSIGNED RUNNING", sink1="UNASSIGNED deleted")
         self.await_offset("source", 8)
 
     def await_offset(self, name: str, position: int) -> None:

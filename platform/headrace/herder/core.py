@@ -222,6 +222,7 @@ class _Connector:
 
     instances: dict[int | None, _Instance] = field(default_factory=dict)
     shown: State | None = None  # the connector's stored status while it has no instance
+    shown_config_offset: int = -1  # of the configuration for which `shown` was stored
     version: str | None = None  # of the last connector instance
     requested: InstanceId | None = None  # the instance that generates task configurations
     must_request_again: bool = False
@@ -296,12 +297,21 @@ class HerderCore:
         local = self._connectors.get(connector)
         if local is None:
             return []
+        effects: list[Effect] = []
+        if plan.connector and local.shown is not None:
+            effects += self._restarted_without_instance(local, connector, shows_restarting=shows_restarting)
         for task in [*([None] if plan.connector else []), *plan.tasks]:
             instance = local.instances.get(task)
             local.restarts.pop(task, None)
             if instance is not None and instance.phase is not _Phase.STOPPING:
                 instance.must_restart, instance.is_shown_restarting = True, shows_restarting
-        return self._reconcile(connector)
+        return [*effects, *self._reconcile(connector)]
+
+    def _restarted_without_instance(self, local: _Connector, name: str, *, shows_restarting: bool) -> list[Effect]:
+        """Return the statuses of the restart of a paused or stopped connector, which has nothing to restart."""
+        assert local.shown is not None
+        states = [State.UNASSIGNED, *([State.RESTARTING] if shows_restarting else [])]
+        return [*(PutStatus(name, None, state) for state in states), _status_of_shown(local, name)]
 
     def status_replaced(self, connector: str, task: int | None) -> list[Effect]:
         """Handle that another worker's outdated status has replaced the status of an instance that this worker runs."""
@@ -588,10 +598,14 @@ class HerderCore:
             was_shown, local.shown = local.shown, None
             return [] if was_shown is None else [PutStatus(name, None, State.UNASSIGNED)]
         shown = State.PAUSED if state.target is TargetState.PAUSED else State.STOPPED
-        if shown is local.shown:
+        is_new_config = local.shown_config_offset != state.config_offset
+        if shown is local.shown and not is_new_config:
             return []
-        local.shown = shown
-        return [PutStatus(name, None, shown, version=local.version)]
+        replaced: list[Effect] = []
+        if local.shown is not None and is_new_config:  # Kafka Connect replaces the instance of a paused connector
+            replaced, local.version = [PutStatus(name, None, State.UNASSIGNED)], None
+        local.shown, local.shown_config_offset = shown, state.config_offset
+        return [*replaced, _status_of_shown(local, name)]
 
     def _statuses_after_end(self, instance: _Instance) -> list[Effect]:
         """Return the statuses of an instance that has been stopped."""
@@ -621,6 +635,11 @@ def _reloads(config: Mapping[str, str]) -> bool:
         return bool(framework_value(config, "config.action.reload") == "restart")
     except ConfigError:
         return True
+
+
+def _status_of_shown(local: _Connector, name: str) -> PutStatus:
+    assert local.shown is not None
+    return PutStatus(name, None, local.shown, version=local.version)
 
 
 def _status_of(instance: _Instance) -> PutStatus:

@@ -160,6 +160,12 @@ def test_statuses_are_stored_as_in_kafka_connect() -> None:
     world.settle()
     assert world.stored == [(None, State.PAUSED, "1.0")]
     world.stored.clear()
+    world.carry_out(world.core.restart("c", RestartPlan(True, []), shows_restarting=True))
+    assert [state for _, state, _ in world.stored] == [State.UNASSIGNED, State.RESTARTING, State.PAUSED]
+    world.stored.clear()
+    world.change(PutConnector("c", {"a": "2"}))
+    assert [state for _, state, _ in world.stored] == [State.UNASSIGNED, State.PAUSED]
+    world.stored.clear()
     world.change(DeleteConnector("c"))
     world.settle()
     assert sorted(world.stored, key=str) == [(number, State.UNASSIGNED, None) for number in (0, 1, None)]
