@@ -1,7 +1,7 @@
 """Measures produce latency while the broker compacts a gigabyte.
 
 The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second, so that noise on the machine
-affects both measurements; the latency while the cleaner is paused is the baseline.  An overdue log
+affects both measurements; the latency while the cleaner is paused is the baseline. An overdue log
 (max.compaction.lag.ms) is cleaned at niceness 10, other logs under SCHED_IDLE.
 """
 

@@ -1,7 +1,7 @@
 """Measures the fdatasync latency of a metadata log with and without preallocation.
 
-The machine is idle at first; then three nodes run under full load.  Both logs use the real code on the disk that the
-nodes use, and appends alternate between the two logs; the log without preallocation is the baseline.  The metrics of
+The machine is idle at first; then three nodes run under full load. Both logs use the real code on the disk that the
+nodes use, and appends alternate between the two logs; the log without preallocation is the baseline. The metrics of
 the nodes contain the fsync latency of their own metadata logs.
 """
 

@@ -223,12 +223,12 @@ def test_lost_or_corrupt_metadata_log_is_reported_in_one_line_and_loses_no_topic
     marker = data_dir / ".kafka_cleanshutdown"
     clean = marker.read_bytes()
     arguments = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={data_dir}")
-    for damaged, what in (
+    for corrupt, what in (
         (b"", "is empty, but log.dirs contains 1 partitions"),
         (bytes(len(valid)), "is empty, but log.dirs contains 1 partitions"),
         (valid.replace(b"kept", b"lost"), "restore it from a copy"),
     ):
-        log.write_bytes(damaged)
+        log.write_bytes(corrupt)
         marker.write_bytes(clean)
         line = start_error(*arguments)
         assert what in line
@@ -441,7 +441,7 @@ def test_partition_whose_log_cannot_be_created_returns_errors_until_a_retry_succ
                 while client.call(request, 9).responses[0].partition_responses[0].error_code:
                     assert time.monotonic() < deadline, broker.log
                     time.sleep(0.05)
-            assert broker.log.count("creating a log failed, retrying") == 2
+            assert broker.log.count("cannot create a log, retrying") == 2
     finally:
         subprocess.run(["umount", str(mount)], check=True)
 

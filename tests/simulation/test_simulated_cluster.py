@@ -1,9 +1,9 @@
 """Tests of simulated clusters under random faults that a seed determines.
 
-`python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed.  Seeds run in
-separate processes with PYTHONHASHSEED=0, so that a run does not depend on earlier runs.  A seed that
+`python -m headrace_broker.simulation --seed N --verbose` repeats the run of a seed. Seeds run in
+separate processes with PYTHONHASHSEED=0, so that a run does not depend on earlier runs. A seed that
 finds a bug is not a regression test, because any change to the code or to the workload changes the
-run.  Instead, write a test with the fault and its timing in `test_one_fault_at_a_time`, or a unit
+run. Instead, write a test with the fault and its timing in `test_one_fault_at_a_time`, or a unit
 test.
 """
 

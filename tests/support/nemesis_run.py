@@ -154,7 +154,7 @@ class Run:
         return f"partitions without an acknowledgement, in seconds: {self.clients.seconds_without_acknowledgement()}"
 
     def await_in_sync(self) -> None:
-        """Wait until every partition has all its replicas in sync.  Raises NotRecoveredError."""
+        """Wait until every partition has all its replicas in sync. Raises NotRecoveredError."""
         self._await_all({"in sync": self._not_in_sync})
 
     def _not_in_sync(self) -> str:

@@ -1,6 +1,6 @@
 """A simulated quorum: real Raft state machines with in-memory logs; network faults and crashes derive from one seed.
 
-The network loses, delays and duplicates messages; a crash may lose unflushed records.  The simulation checks the
+The network loses, delays and duplicates messages; a crash may lose unflushed records. The simulation checks the
 invariants after every input of a state machine: there is at most one leader per epoch, the high watermark never
 decreases, and all nodes agree on every committed record.
 """
@@ -375,7 +375,7 @@ def run_seed(seed: int) -> None:
 def run_figure_8(seed: int) -> None:
     """Figure 8 of the Raft paper: a record of an earlier epoch reaches a majority and is overwritten nevertheless.
 
-    Overwriting the record is correct as long as no leader has committed it by counting replicas.  Raises AssertionError
+    Overwriting the record is correct as long as no leader has committed it by counting replicas. Raises AssertionError
     if an invariant is violated, or if the cluster does not reach the situation of the figure.
     """
     cluster = RaftCluster(seed)

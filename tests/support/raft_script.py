@@ -1,23 +1,23 @@
 """Runs scripts against the Raft state machine and traces the results, in the style of etcd's raft/rafttest.
 
-A script is a text file of blocks.  A block is one command, the line `----`, and the trace that the command produces; a
-blank line ends it.  Lines that start with `#` are comments.
+A script is a text file of blocks. A block is one command, the line `----`, and the trace that the command produces; a
+blank line ends it. Lines that start with `#` are comments.
 
-    # The timer of voter 1 expires first.  Voter 1 requests a pre-vote in its current epoch.
+    # The timer of voter 1 expires first. Voter 1 requests a pre-vote in its current epoch.
     tick 1
     ----
     1 becomes Prospective
     1 sends to 2: PreVoteRequest epoch=0 log_end=0@0
 
-Every node runs the real `Raft` state machine on an in-memory log; this module executes its effects.  Nothing is random:
+Every node runs the real `Raft` state machine on an in-memory log; this module executes its effects. Nothing is random:
 timeouts have no jitter, messages move only on command, and a node's timers fire only when the script ticks that node.
 
 Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept several):
 
 - `cluster voters=1,2,3 [observers=4,5] [records_per_fetch=N]`: create and start the nodes.
-- `tick N`: let time pass until the next timer of node N expires, and fire it.  No other node is ticked.
+- `tick N`: let time pass until the next timer of node N expires, and fire it. No other node is ticked.
 - `wait MS`: let time pass without firing a timer.
-- `deliver 1->2`: deliver the messages that are in flight on the link now.  If the receiver has crashed, the sender's
+- `deliver 1->2`: deliver the messages that are in flight on the link now. If the receiver has crashed, the sender's
   connection is refused.
 - `drop 1->2`: lose the messages in flight on the link.
 - `timeout 1->2`: fail the requests that 1 sent and 2 has not responded to.
@@ -27,7 +27,7 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 - `snapshot N`: replace the committed part of node N's log by a snapshot.
 - `resign N`: leader N resigns.
 - `pause-disk N`, `resume-disk N`: while paused, node N completes no `Persist` and no `Flush`.
-- `crash N`: stop node N; its quorum-state file and its log survive.  `crash N power-failure` loses unflushed records.
+- `crash N`: stop node N; its quorum-state file and its log survive. `crash N power-failure` loses unflushed records.
 - `restart N`: start node N again.
 - `forge 2->1 KIND epoch=E [log_end=O@E]`: put a request into flight that 2 did not send; KIND is vote, pre-vote, begin
   or end.
@@ -36,9 +36,9 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 `quiet` at the end of a command suppresses its trace.
 
 Notation: `3@1` is (offset 3, epoch 1), for a position in the log and for a record; `log_end=3@1` is the end offset and
-the epoch of the last record.  `hw` is the high watermark.  A trace lists the role and log changes of the state machine
+the epoch of the last record. `hw` is the high watermark.  A trace lists the role and log changes of the state machine
 first, then its effects in the order in which they are executed; `reports` is a notification to the node's other
-components.  A voter that grants a vote becomes Unattached again, which restarts its election timeout.
+components. A voter that grants a vote becomes Unattached again, which restarts its election timeout.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class ScriptedCluster:
         self._lines.append(line)
 
     def run(self, command: str) -> str:
-        """Run one command and return its trace.  Raises ScriptError."""
+        """Run one command and return its trace. Raises ScriptError."""
         name, *arguments = command.split()
         is_quiet = arguments[-1:] == ["quiet"]
         method = getattr(self, f"_command_{name.replace('-', '_')}", None)

@@ -235,7 +235,7 @@ def test_fetch_session_can_start_with_more_than_1000_partitions(client: RawClien
     assert read_columns(found.records).values == [b"x"]
 
 
-def damaged(position: int, value: int) -> bytearray:
+def corrupt(position: int, value: int) -> bytearray:
     data = batch(b"hello")
     data[position] = value
     return data
@@ -244,8 +244,8 @@ def damaged(position: int, value: int) -> bytearray:
 @pytest.mark.parametrize(
     ("records", "code"),
     [
-        (damaged(65, 0xEE), ErrorCode.CORRUPT_MESSAGE),
-        (damaged(16, 1), ErrorCode.INVALID_RECORD),
+        (corrupt(65, 0xEE), ErrorCode.CORRUPT_MESSAGE),
+        (corrupt(16, 1), ErrorCode.INVALID_RECORD),
         (batch(b"x", base_offset=5), ErrorCode.INVALID_RECORD),
         (batch(b"x") + batch(b"y"), ErrorCode.INVALID_RECORD),
         (batch(b"x")[:-1], ErrorCode.CORRUPT_MESSAGE),

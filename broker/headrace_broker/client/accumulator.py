@@ -82,7 +82,9 @@ def estimate_bytes(columns: RecordColumns) -> int:
 def split_into_runs(
     columns: RecordColumns, size_bytes: int, size_bytes_max: int
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """Yield (columns, estimated bytes) of runs of at most `size_bytes_max`; a larger record is a run by itself.
+    """Split the records into runs of at most `size_bytes_max`, and yield (columns, estimated bytes) of each run.
+
+    A record that is larger than the limit is a run of its own.
 
     `size_bytes` is the estimated size of all records.
     """

@@ -1,9 +1,9 @@
-"""Converts sends into record batches: it partitions, accumulates and splits the records in the sending thread.
+"""Builds record batches from the records of `send` calls, in the thread that calls `send`.
 
-Sends smaller than batch.size are accumulated for linger.ms. Larger sends are built into batches at once. The maximum
-batch size is batch.size if that key is set, else at least 256 KiB. `_send_lock` keeps sends in order while batches are
-built. `_memory_available` guards the number of buffered bytes, which buffer.memory limits. Built batches are queued in
-order until the event loop drains them with `drain_built`.
+The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
+calls immediately. The maximum batch size is batch.size if that key is set, otherwise at least 256 KiB. `_send_lock`
+keeps the records in order while batches are built. `_memory_available` protects the number of buffered bytes, which
+buffer.memory limits. Batches are queued in order until the event loop takes them with `drain_built`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ class Batcher:
                 self._seal(key)
 
     def _seal(self, key: tuple[str, int]) -> None:
-        """Build the accumulated records; if that fails, build each send alone, so that only an invalid send fails."""
+        """Build a batch of the accumulated records.
+
+        If this fails, build each send alone, so that only the invalid send fails.
+        """
         accumulator = self._accumulators.pop(key)
         try:
             self._build(accumulator)
@@ -228,7 +231,10 @@ class Batcher:
             yield self._handoff.popleft()
 
     def seal_due(self, now_ms: float, can_send: Callable[[str, int], bool]) -> None:
-        """Build the batches whose linger.ms is over and that can be sent at once; the others keep accumulating."""
+        """Build the batches whose linger.ms has passed and that can be sent immediately.
+
+        The others keep accumulating.
+        """
         if not self._accumulators:
             return
         if not self._send_lock.acquire(blocking=False):
@@ -249,7 +255,7 @@ class Batcher:
             self._hand_over()
 
     def next_due_ms(self, can_send: Callable[[str, int], bool]) -> float | None:
-        """Return when `seal_due` has to run next, None when no accumulated records can be sent."""
+        """Return when `seal_due` has to run next, or None if no accumulated records can be sent."""
         opened = (accumulator.opened_ms for key, accumulator in list(self._accumulators.items()) if can_send(*key))
         first = min(opened, default=None)
         return None if first is None else first + self._config.linger_ms

@@ -1,4 +1,4 @@
-"""`Cluster`, a client's connections to the brokers, and its metadata: leaders, coordinators and bootstrap servers.
+"""`Cluster`: a client's connections to the brokers, and its metadata (leaders, coordinators and bootstrap servers).
 
 A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. A failed connection is
@@ -43,7 +43,10 @@ GROUP = 0
 """The FindCoordinator key type for consumer groups and Connect worker groups."""
 
 _HUNG_CHECK_INTERVAL_MS = 3_000
-"""If a broker makes no progress with a request between two checks, it may hang, and the metadata is refreshed."""
+"""Interval of the checks for hung brokers in ms.
+
+If a broker sends no byte of a response between two checks, the metadata is refreshed.
+"""
 
 _IDEMPOTENT_APIS = frozenset(
     (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT)
@@ -112,7 +115,7 @@ class Cluster:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def ready_connection(self, node_id: int, purpose: str = "") -> BrokerConnection | None:
-        """Return the open connection to a broker, None if no connection is open."""
+        """Return the open connection to a broker, or None if no connection is open."""
         connection = self._connections.get((node_id, purpose))
         return connection if connection is not None and connection.is_open else None
 
@@ -253,7 +256,10 @@ class Cluster:
             self.request_refresh()
 
     def track_all(self, *, on: bool) -> None:
-        """Turn the tracking of all topics on or off for one caller; it is on while any caller has turned it on."""
+        """Turn the tracking of all topics on or off for one caller.
+
+        All topics are tracked while any caller has turned it on.
+        """
         self._tracks_all += 1 if on else -1
         if on:
             self.request_refresh()
@@ -363,7 +369,7 @@ class Cluster:
         raise NoBrokerError("; ".join(failures))
 
     def _adopt(self, connection: BrokerConnection, response: MetadataResponse, host: str, port: int) -> None:
-        """Keep a bootstrap connection if a broker advertises the same address, else close it."""
+        """Keep a bootstrap connection if a broker advertises the same address, otherwise close the connection."""
         for broker in response.brokers:
             if (broker.host, broker.port) == (host, port) and (broker.node_id, "") not in self._connections:
                 connection.broker = f"broker {broker.node_id} ({host}:{port})"
@@ -372,7 +378,10 @@ class Cluster:
         connection.close()
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the known brokers: connected ones with the fewest requests in flight first, hung ones last."""
+        """Return the known brokers.
+
+        Connected brokers with the fewest requests in flight are first, hung brokers are last.
+        """
         nodes = list(self.view.nodes)
         random.shuffle(nodes)
         ready = {node_id: self.ready_connection(node_id) for node_id in nodes}
@@ -380,10 +389,10 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find brokers whose oldest request made no progress since the last check; if any, refresh the metadata.
+        """Find the brokers that sent nothing for their oldest request since the last check.
 
-        If other brokers respond, fail the hung brokers' idempotent requests in flight, so that callers retry them on
-        the other brokers.
+        If there are any, refresh the metadata. If other brokers respond, fail the hung brokers' idempotent requests in
+        flight, so that callers retry them on the other brokers.
         """
         oldest = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._oldest_requests = self._oldest_requests, oldest

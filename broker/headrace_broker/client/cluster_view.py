@@ -75,11 +75,11 @@ class ClusterView:
         return node_id in view.replicas and node_id not in view.offline_replicas
 
     def topic_by_id(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id, None if it is unknown."""
+        """Return the name of the topic with this id, or None if it is unknown."""
         return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
 
     def updated(self, response: MetadataResponse, *, requested: Iterable[str] | None) -> ClusterView:
-        """Return this view updated by a Metadata response; `requested` None = all topics were requested."""
+        """Return this view updated by a Metadata response. `requested` is None if all topics were requested."""
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }

@@ -51,7 +51,7 @@ class CommittedOffsets:
     ) -> None:
         """Commit the offsets; retry while `is_wanted` returns True.
 
-        Raises CommitFailedError if the group rebalanced without this member, else BrokerError or TimedOutError.
+        Raises CommitFailedError if the group rebalanced without this member, otherwise BrokerError or TimedOutError.
         """
         group_id = self._group_id("commit")
         if not offsets:
@@ -99,7 +99,7 @@ class CommittedOffsets:
             logger.warning("Group %s: auto-commit failed: %s", self._config.group_id, error)
 
     def restart_interval_if_due(self, now_ms: float) -> bool:
-        """If auto.commit.interval.ms has passed, restart the interval and return True; else return False."""
+        """Return whether auto.commit.interval.ms has passed; if so, restart the interval."""
         if not self.auto_commit_enabled or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
             return False
         self._last_commit_ms = now_ms

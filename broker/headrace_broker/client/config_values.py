@@ -101,7 +101,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return an ISO-8601 duration of days and time (`P3DT4H`) in milliseconds, None if it is invalid."""
+    """Return an ISO-8601 duration of days and time (`P3DT4H`) in milliseconds, or None if it is invalid."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()):
         return None
@@ -133,6 +133,6 @@ def parse_servers(text: str | None, errors: list[str]) -> tuple[tuple[str, int],
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key most similar to `key`, None if none is similar."""
+    """Return the known key most similar to `key`, or None if none is similar."""
     matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None

@@ -1,4 +1,4 @@
-"""A connection to one broker: pipelined requests, responses matched in order, version negotiation, timeouts.
+"""A connection to one broker: sends pipelined requests, matches the responses in order, negotiates versions.
 
 Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
 directly into a separate frame, and its records are views of it. A request times out when no byte of its response
@@ -40,7 +40,7 @@ from headrace_broker.protocol.notation import VERSION_MAX, Message, Request, Res
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 OnResponse = Callable[[Any, ClientError | None], None]
-"""Called once with (response, None) or (None, error)."""
+"""A callback that the connection calls once, with (response, None) or (None, error)."""
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
 _RESPONSE_BYTES_MAX = 256 * 1024 * 1024
@@ -95,7 +95,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._correlation_ids = itertools.count(1)
         self._in_flight: deque[_InFlightRequest] = deque()
         self._error: ClientError | None = None
-        self._view = memoryview(mmap.mmap(-1, _RECEIVE_BUFFER_BYTES))  # uses only the pages that responses reach
+        # the operating system allocates only the pages that responses reach
+        self._view = memoryview(mmap.mmap(-1, _RECEIVE_BUFFER_BYTES))
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
@@ -154,7 +155,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if raw_socket is None or not hasattr(select, "poll"):
             return False
         poll = select.poll()
-        poll.register(raw_socket.fileno(), _POLLRDHUP)  # poll reports errors and hang-ups in any case
+        poll.register(raw_socket.fileno(), _POLLRDHUP)  # poll reports errors and closed connections in any case
         return bool(poll.poll(0))
 
     @property
@@ -192,7 +193,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Send a request after the earlier ones; `on_response` None = the broker sends no response (acks=0).
 
-        Raises ConnectionLostError when the connection is closed, EncodeError when the message cannot be encoded.
+        Raises ConnectionLostError if the connection is closed, EncodeError when the message cannot be encoded.
         """
         if self._transport is None or self._error is not None:
             raise self._error or ConnectionLostError(f"{self.broker}: not connected")
@@ -224,7 +225,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close the connection at once; the requests in flight fail."""
+        """Close the connection immediately; the requests in flight fail."""
         self._fail(ConnectionLostError(f"{self.broker}: the connection was closed by this client"))
 
     async def wait_closed(self) -> None:
@@ -256,7 +257,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is no subclass of asyncio.Transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next received bytes: the free part of the frame, or of the receive buffer."""

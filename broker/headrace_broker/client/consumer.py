@@ -220,7 +220,8 @@ class Consumer:
     async def poll_chunks(self, timeout_ms: float = 0) -> list[FetchedChunk]:
         """Poll as `poll` does, but return unparsed chunks, which another thread can parse.
 
-        The positions of the consumer are set to the end of the chunks. Do not mix this with the other poll methods.
+        This method sets the consumer's positions to the end of the chunks. Do not use both this method and another poll
+        method of the same consumer.
         """
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -235,7 +236,7 @@ class Consumer:
             await self._carry_out(self._group.rebalances.popleft())
 
     def keep_alive(self) -> None:
-        """Restart max.poll.interval.ms: the polled records are still being processed."""
+        """Restart max.poll.interval.ms, because the caller is still processing the polled records."""
         self._last_poll_ms = self.cluster.now_ms()
 
     @property
@@ -244,7 +245,10 @@ class Consumer:
         return self._config.max_poll_records if "max.poll.records" in self._config.explicit else None
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a method of this consumer in its loop's thread, from another thread, and return the result."""
+        """Run a method of this consumer in the event loop's thread, and return the result.
+
+        Another thread calls `call`.
+        """
         assert threading.get_ident() != self._loop_thread, "call would block the consumer's event loop"
 
         async def run() -> Any:
@@ -254,7 +258,7 @@ class Consumer:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def wake_up(self) -> None:
-        """Make the current or next poll return at once. Any thread may call this."""
+        """Make the current or next poll return immediately. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._wake_up)
 
     def _wake_up(self) -> None:
@@ -342,7 +346,10 @@ class Consumer:
             raise self._group.error
 
     async def _on_poll(self) -> None:
-        """Restart max.poll.interval.ms, auto-commit if due, and rejoin the group if the consumer left it."""
+        """Restart max.poll.interval.ms.
+
+        Commit if auto.commit.interval.ms has passed, and rejoin a group that was left.
+        """
         now_ms = self._last_poll_ms = self.cluster.now_ms()
         if self._leaving is not None and self._group is not None:
             await self._leaving
@@ -353,7 +360,7 @@ class Consumer:
             self._spawn(self._offsets.auto_commit(self.positions()))
 
     def _check_poll_interval(self) -> None:
-        """Leave the group if poll is not called for max.poll.interval.ms: other members take over the partitions."""
+        """Leave the group if poll is not called for max.poll.interval.ms. Other members then get the partitions."""
         idle_ms = self.cluster.now_ms() - self._last_poll_ms
         if idle_ms >= self._config.max_poll_interval_ms and self._group is not None:
             logger.warning(
@@ -419,7 +426,7 @@ class Consumer:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets (None = the positions) for group.id.
 
-        Raises CommitFailedError if the group rebalanced without this member, else BrokerError or TimedOutError.
+        Raises CommitFailedError if the group rebalanced without this member, otherwise BrokerError or TimedOutError.
         """
         await self._offsets.commit(offsets_of_positions(self.positions()) if offsets is None else offsets)
 
@@ -438,7 +445,8 @@ class Consumer:
     async def close(self, *, leave_group: bool = True, timeout_ms: float = 10_000) -> None:
         """Commit (with enable.auto.commit), leave the group, and close the connections.
 
-        The commit and the LeaveGroup may each take up to `timeout_ms`; then the close continues without them.
+        The commit and the LeaveGroup request may each take up to `timeout_ms`. After that, the close continues without
+        waiting for them.
         """
         if self._closed:
             return

@@ -1,9 +1,9 @@
-"""A consumer's membership of a consumer group: its subscription, its owned partitions, and its rebalances.
+"""The membership of a consumer in its group: the subscription, the owned partitions, and the rebalances.
 
-Each assignment change becomes a `Rebalance` that the consumer performs inside poll, as the Java consumer does. So no
-partition is revoked while its records are still being processed, and the next JoinGroup waits until poll has performed
-the change. If all configured assignors are cooperative, a rebalance does not revoke retained partitions (KIP-429).
-Otherwise all partitions are revoked first.
+For each change of the assignment, this module creates a `Rebalance`. The consumer performs the `Rebalance` inside poll,
+as the Java consumer does. So no partition is revoked while its records are being processed. The next JoinGroup request
+waits until poll has performed the change. If all configured assignors are cooperative, a rebalance does not revoke
+retained partitions (KIP-429). Otherwise all partitions are revoked first.
 """
 
 from __future__ import annotations

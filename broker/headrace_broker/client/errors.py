@@ -41,7 +41,7 @@ class BrokerError(ClientError):
 
 
 def error_or_none(code: int, subject: str, message: str | None) -> BrokerError | None:
-    """Return the BrokerError for an error code, None when the code is NONE."""
+    """Return the BrokerError for an error code, or None if the code is NONE."""
     return None if code == ErrorCode.NONE else BrokerError(code, subject, message)
 
 

@@ -2,8 +2,8 @@
 
 This module has no I/O. `Fetcher` passes in the responses, and receives the next fetches to send.
 Guarantees:
-- The chunks of a partition are returned in log order, each offset once, whatever pauses, seeks and leader elections
-  happen meanwhile: the response to a fetch from a position that is no longer current is discarded.
+- The chunks of a partition are returned in log order, and each offset is returned once, despite pauses, seeks and
+  leader elections. If the position changed after a fetch was sent, the response to this fetch is discarded.
 - At most one fetch per node is in flight. The next one is sent only while less than one response of that node is
   buffered, so that at most one response is prefetched per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
@@ -141,7 +141,10 @@ class FetchCore:
         return list(self._states)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign exactly these partitions; retained ones keep their position, pause and prefetched chunks."""
+        """Assign exactly these partitions.
+
+        Partitions that stay assigned keep their position, pause and prefetched chunks.
+        """
         wanted = dict.fromkeys(partitions)
         for topic_partition in [known for known in self._states if known not in wanted]:
             self._drop_chunks(self._states.pop(topic_partition))
@@ -155,9 +158,10 @@ class FetchCore:
         return [topic_partition for topic_partition, state in self._states.items() if state.position is None]
 
     def seek(self, topic_partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Set the position to `offset`, known from a leader of `leader_epoch` (-1 = unknown); drop prefetched chunks.
+        """Set the position to `offset` and drop prefetched chunks.
 
-        Raises KeyError for a partition that is not assigned.
+        `offset` comes from a leader of `leader_epoch` (-1 = unknown). Raises KeyError for a partition that is not
+        assigned.
         """
         state = self._states[topic_partition]
         self._drop_chunks(state)
@@ -172,7 +176,7 @@ class FetchCore:
         state.position = state.preferred = None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset of the next record to return, None if it is not known yet. Raises KeyError."""
+        """Return the offset of the next record to return, or None if it is not known yet. Raises KeyError."""
         return self._states[topic_partition].position
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
@@ -250,13 +254,14 @@ class FetchCore:
         self._in_flight.discard(node_id)
 
     def retry_at_ms(self, now_ms: float) -> float | None:
-        """Return when the next partition's backoff ends, None if no partition is backing off."""
+        """Return when the next partition's backoff ends, or None if no partition is backing off."""
         waits = [state.retry_at_ms for state in self._states.values() if state.retry_at_ms > now_ms]
         return min(waits, default=None)
 
     def _await_newer_leader(self, state: _PartitionState, now_ms: float) -> bool:
-        """Return whether to wait for metadata of the position's epoch. The wait is limited: the epoch may belong to a
-        deleted topic of the same name.
+        """Return whether to wait until the metadata has the position's leader epoch.
+
+        The wait is limited, because the epoch may belong to a deleted topic of the same name.
         """
         if not state.newer_leader_deadline_ms:
             state.newer_leader_deadline_ms = now_ms + _NEWER_LEADER_TIMEOUT_MS
@@ -268,7 +273,10 @@ class FetchCore:
         )
 
     def _rotate(self, plans: dict[int, list[RequestedPartition]]) -> None:
-        """Move the first partition of each fetch to the end; otherwise fetch.max.bytes would starve the last ones."""
+        """Move the first partition of each fetch to the end.
+
+        Otherwise the last partitions would never fit in fetch.max.bytes.
+        """
         for requested in plans.values():
             if len(requested) > 1:
                 key = (requested[0].topic, requested[0].partition)
@@ -357,7 +365,7 @@ class FetchCore:
             self._retry_later(state, requested, now_ms)
 
     def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
-        """Fetch from the leader again after a backoff, or, after an error of a preferred replica, at once."""
+        """Fetch from the leader again after a backoff. After an error of a preferred replica, there is no backoff."""
         if requested.is_from_leader:
             self._start_backoff(state, now_ms)
         else:

@@ -1,9 +1,9 @@
 """The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up offsets of unknown positions.
 
 It runs `fetch_core` in the loop's thread. It keeps one fetch in flight for each broker that it reads from, over a
-separate connection. A partition without a position starts at its committed offset, or else at the offset that
-auto.offset.reset determines.
-A partition's error is queued in `errors` for the next poll to raise; the fetches of the other partitions continue.
+separate connection. A partition without a position starts at its committed offset. If there is none, it starts at the
+offset that auto.offset.reset determines. A partition's error is queued in `errors`, and the next poll raises it. The
+fetches of the other partitions continue.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class Fetcher:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     async def _look_up_positions(self) -> None:
-        """Set the missing positions to the committed offsets, or else to the offsets of auto.offset.reset."""
+        """Set the missing positions to the committed offsets.
+
+        Without a committed offset, auto.offset.reset applies.
+        """
         attempts = 0
         while missing := self.core.partitions_without_position():
             assignments = self.core.assignment_count

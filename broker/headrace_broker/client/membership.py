@@ -1,10 +1,10 @@
-"""Group membership with the classic protocol: join, sync, heartbeat, leave; for consumers and Connect workers.
+"""Implements membership of a classic group (join, sync, heartbeat, leave), for consumers and Connect workers.
 
 It runs `membership_core` on the event loop. The owner provides a protocol type and an object with six callbacks, and
 encodes and decodes metadata and assignments. Each member has a separate connection, because a JoinGroup that waits in
 the coordinator delays all later requests on its connection. Heartbeats continue while callbacks run, so that a slow
-callback does not end the membership. They pause only during JoinGroup and SyncGroup, while the coordinator does not
-expire the member's session.
+callback does not end the membership. No heartbeats are sent during JoinGroup and SyncGroup, because the coordinator
+does not expire the member's session then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _members = itertools.count(1)
 
 _JOIN_TIMEOUT_EXTRA_MS = 5_000
-"""The margin by which the JoinGroup timeout exceeds the rebalance timeout, for which the coordinator may wait."""
+"""The timeout of JoinGroup in addition to the rebalance timeout, because the coordinator may wait for that long."""
 
 
 class GroupCallbacks(Protocol):
@@ -48,7 +48,7 @@ class GroupCallbacks(Protocol):
         """Apply the assignment of a new generation."""
 
     async def on_membership_lost(self) -> None:
-        """Drop the assignment: the coordinator has removed the member, and other members may own its partitions."""
+        """Drop the assignment. The coordinator removed the member, and other members may own its partitions."""
 
     def on_failure(self, error: ClientError) -> None:
         """Report an error that cannot be retried and that has ended the membership."""
@@ -132,7 +132,7 @@ class GroupMembership:
                 self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
                 await self._callbacks.on_join_complete(self.generation, assignment)
                 await self._rejoin.wait()
-        except Exception as error:  # report errors of callbacks, too: the membership has ended
+        except Exception as error:  # report errors of callbacks too, because they end the membership
             await self._stop(self._heartbeats)
             if not isinstance(error, ClientError):
                 logger.exception("Group %s: the membership ended with an error", self._core.group_id)

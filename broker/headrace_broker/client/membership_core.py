@@ -212,7 +212,7 @@ class MembershipCore:
     # -- leaving -----------------------------------------------------------------------------------------------------
 
     def leave_request(self, reason: str, version: int) -> LeaveGroupRequest | None:
-        """Reset the membership and return the LeaveGroup request; None for a static member or a non-member."""
+        """Reset the membership and return the LeaveGroup request, or None for a static member or a non-member."""
         member_id = self.generation.member_id
         self.reset()
         if member_id == UNKNOWN_MEMBER_ID or self._group_instance_id is not None:

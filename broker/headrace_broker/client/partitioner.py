@@ -1,4 +1,4 @@
-"""Chooses the partition of a record: murmur2 of the key as in Java, sticky for keyless records (KIP-794)."""
+"""Chooses the partition of a record: by the key's murmur2 hash as in Java, or sticky if it has no key (KIP-794)."""
 
 from __future__ import annotations
 

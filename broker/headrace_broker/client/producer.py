@@ -100,9 +100,9 @@ class Producer:
     def send(self, topic: str, partition: int | None, columns: RecordColumns) -> asyncio.Future[RecordMetadata]:
         """Send records, in the loop's thread; the future completes when all of them are acknowledged.
 
-        Partition None = partition by key as Java does; keyless records are sent to the topic's current sticky
-        partition. The future fails with a ClientError. This method never blocks: await `ready` first to respect
-        buffer.memory.
+        If `partition` is None, the key determines the partition, as in Java. Records without a key are sent to the
+        topic's current sticky partition. The future fails with a ClientError. This method never blocks, so callers
+        await `ready` first to stay within buffer.memory.
         """
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         delivery = self._create_delivery(topic, partial(_complete_future, future))
@@ -131,10 +131,10 @@ class Producer:
         *,
         timeout_ms: float | None = None,
     ) -> None:
-        """Send records from another thread. Builds batches in that thread; blocks up to max.block.ms.
+        """Send records from another thread and build the batches in that thread.
 
-        It blocks while the topic's metadata is missing, and while the buffer is full.
-        Raises BufferExhaustedError, TimedOutError, ClosedError.
+        This method blocks for up to max.block.ms while the topic's metadata is missing or the buffer is full. Raises
+        BufferExhaustedError, TimedOutError, ClosedError.
         """
         assert threading.get_ident() != self._loop_thread, "send_blocking would block the producer's event loop"
         timeout = self._config.max_block_ms if timeout_ms is None else timeout_ms
@@ -230,7 +230,7 @@ class Producer:
         delivery.seal()
 
     def _wake(self) -> None:
-        """Schedule one run of `_pump` in the loop, however often this is called."""
+        """Schedule one run of `_pump` in the loop, unless a run is already scheduled."""
         if self._pump_scheduled:
             return
         self._pump_scheduled = True
@@ -265,7 +265,7 @@ class Producer:
                 self._batcher.send(topic, partition, columns, delivery)
 
     def _pump(self) -> None:
-        """Advance all work: seal accumulated sends, add new batches, expire deadlines, send requests."""
+        """Build accumulated batches, add new batches, fail batches whose deadline has passed, and send requests."""
         self._pump_scheduled = False
         if self._closed:
             return
@@ -369,7 +369,9 @@ class Producer:
             self.cluster.request_refresh()
         verdict = self._core.handle_error(batch, ErrorCode.from_code(response.error_code), now_ms)
         if verdict is Verdict.RETRY_AFTER_DATA_LOSS:
-            logger.error("%s: acknowledged records are lost (unclean leader election?); continuing", error)
+            logger.error(
+                "%s: acknowledged records are lost, probably because of an unclean leader election; continuing", error
+            )
         self._apply_verdict(batch, verdict, -1, error)
 
     def _apply_verdict(

@@ -7,13 +7,14 @@ Guarantees:
   only one batch of a partition is in flight. With idempotence up to five batches are in flight, after the broker has
   accepted the producer's first batch; after a failure batches are retried one at a time. The halves of a batch that was
   too large are also sent one at a time, because each of them may have to be split again.
-- With idempotence the log contains a batch at most once: a batch with an unknown outcome is sent again with the same
-  producer id, epoch and sequence. The epoch is bumped, and sequences restart at 0, when the broker reports a gap before
-  a batch that no attempt can have written to the log. If an attempt may have written it, the batch fails instead:
-  brokers remember only a few batches (Apache Kafka one, after a restart), so the reported gap may mean that the broker
-  has forgotten the batch, and a retry with a new epoch would write it twice. The Java producer bumps the epoch in this
-  case, too. So does a producer with `is_at_least_once`: it never fails because of a gap, but may write batches twice.
-  As in Java, epochs are bumped for each partition separately; brokers also track them for each partition.
+- With idempotence the log contains a batch at most once. A batch with an unknown outcome is sent again with the same
+  producer id, epoch and sequence. If the broker reports a sequence gap before a batch, there are two cases. If no
+  attempt can have written the batch to the log, the epoch is bumped, and sequences restart at 0. If an attempt may have
+  written the batch, the batch fails. Brokers store only a few batches of a producer (Apache Kafka one, after a
+  restart), so the broker may no longer know the batch, and a retry with a new epoch would write the batch twice. In the
+  second case, the Java producer bumps the epoch all the same. A producer with `is_at_least_once` does this too: it
+  never fails because of a gap, but may write batches twice. As in Java, epochs are bumped for each partition
+  separately. Brokers also track epochs for each partition.
 - A failed batch does not affect other partitions.
 
 Only the `Producer` that created a `ProducerCore` uses it, so there are no locks. A batch is in exactly one of three
@@ -56,7 +57,7 @@ class Verdict(Enum):
     RETRY_AFTER_DATA_LOSS = "waits for its next attempt in a new epoch; the log has lost acknowledged records"
     SPLIT = "too large; the caller replaces the batch with its two halves"
     FAILED = "failed permanently"
-    ALREADY_EXPIRED = "its deadline passed earlier, and its failure was reported then"
+    ALREADY_EXPIRED = "the batch's deadline passed earlier, and its failure was reported then"
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +101,7 @@ class _Partition:
     producer_epoch: int = -1
     next_sequence: int = 0
     needs_new_epoch: bool = False
-    may_have_gap: bool = False  # a batch of this epoch failed, which may leave a gap in the sequence
+    may_have_gap: bool = False  # whether a batch of this epoch failed, which may leave a gap in the sequence
     known_to_broker: bool = False  # the broker has accepted a batch of this producer id and epoch
     retry_at_ms: float = 0.0
 
@@ -161,7 +162,7 @@ class ProducerCore:
         self._busy[key] = state
 
     def can_send_immediately(self, topic: str, partition: int) -> bool:
-        """Return whether a batch that is added now can be sent at once, without waiting for another batch."""
+        """Return whether a batch that is added now can be sent immediately, without waiting for another batch."""
         state = self._busy.get((topic, partition))
         return state is None or (not state.waiting and self._is_within_window(state, state.added))
 
@@ -207,7 +208,8 @@ class ProducerCore:
         if state.needs_new_epoch or state.waiting[0].attempts or _is_split(state.waiting[0]):
             return not state.in_flight
         if state.in_flight and _is_split(state.in_flight[-1]):
-            return False  # the split batch in flight may have to be split again: send no later batch
+            # the half of a split batch that is in flight may have to be split again, so send no later batch
+            return False
         return self._is_within_window(state, state.waiting[0].number[0])
 
     def _is_within_window(self, state: _Partition, number: int) -> bool:
@@ -219,14 +221,15 @@ class ProducerCore:
         return not state.in_flight or number - state.in_flight[0].number[0] < self._in_flight_limit(state)
 
     def _in_flight_limit(self, state: _Partition) -> int:
-        """Return how many batches may be in flight: one until the broker has accepted a batch of the producer.
+        """Return how many batches may be in flight.
 
-        A broker accepts any first sequence from an unknown producer, so no batch may overtake the first one.
+        The limit is one until the broker has accepted a batch of the producer. A broker accepts any first sequence
+        from an unknown producer, so no batch may overtake the first one.
         """
         return self._in_flight_per_partition if state.known_to_broker or not self._idempotent else 1
 
     def _prepare_sequence(self, state: _Partition, batch: ReadyBatch) -> bool:
-        """Assign producer id, epoch and sequence to the batch; return False if a new producer id is needed first."""
+        """Assign producer id, epoch and sequence to the batch. Returns False if a new producer id is needed first."""
         if state.needs_new_epoch and not self._start_epoch(state):
             return False
         if batch.base_sequence >= 0:
@@ -260,7 +263,7 @@ class ProducerCore:
         plan.batches.append(batch)
         batch.plan = plan
         plan.size_bytes += len(batch.data)
-        del self._busy[key]  # move to the end: partitions are served round-robin
+        del self._busy[key]  # move the partition to the end, so that partitions are served round-robin
         self._busy[key] = state
 
     # -- responses ---------------------------------------------------------------------------------------------------
@@ -296,7 +299,7 @@ class ProducerCore:
         return Verdict.RETRY_AFTER_DATA_LOSS if is_loss and verdict is Verdict.RETRY else verdict
 
     def handle_disconnect(self, batch: ReadyBatch, now_ms: float) -> Verdict:
-        """Retry or fail a batch without a response: the broker may or may not have written it to the log."""
+        """Retry or fail a batch without a response. The broker may or may not have written the batch to the log."""
         batch.outcome_unknown = self._idempotent
         return self._retry_or_fail(self._remove_in_flight(batch), batch, now_ms)
 
@@ -313,18 +316,19 @@ class ProducerCore:
             leader = leader_of(*key) if state.in_flight else None
             for batch in list(state.in_flight) if leader is not None else ():
                 if batch.attempts > self._retries_max or now_ms >= batch.deadline_ms:
-                    break  # the batch cannot be retried: wait for its response, and keep later batches after it
+                    break  # the batch cannot be retried, so wait for its response before sending later batches
                 plan = batch.plan
                 if plan is None or plan.node_id == leader:
                     continue
                 plan.batches.remove(batch)
-                batch.data = bytearray(batch.data)  # the old buffer may still be in the transport: do not change it
+                # do not change the old buffer, because the transport may still be sending it
+                batch.data = bytearray(batch.data)
                 self.handle_disconnect(batch, now_ms)
                 requeued += 1
         return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Queue the halves of a batch that was too large, at the place of that batch in the queue."""
+        """Replace a batch that was too large by its halves, at the same position in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):
@@ -333,7 +337,10 @@ class ProducerCore:
         self._busy[key] = state
 
     def expire(self, now_ms: float) -> list[ReadyBatch]:
-        """Return the batches whose deadline has passed; those in flight stay in flight until their response arrives."""
+        """Return the batches whose deadline has passed.
+
+        Those with a request in flight stay there until the response arrives.
+        """
         expired: list[ReadyBatch] = []
         for key, state in list(self._busy.items()):
             for batch in state.in_flight:
@@ -347,7 +354,7 @@ class ProducerCore:
         return expired
 
     def next_event_ms(self, now_ms: float) -> float | None:
-        """Return the time of the next retry or batch deadline, None if no retry or deadline is pending."""
+        """Return the time of the next retry or batch deadline, or None if no retry or deadline is pending."""
         return min(self._events(now_ms), default=None)
 
     def abort(self) -> list[ReadyBatch]:

@@ -1,7 +1,7 @@
 """The group coordinator: a replicated state machine whose log is the internal topic `__consumer_offsets`.
 
-- `runtime`: the contract between a shard and its `ShardRunner`.  A shard is the state of one
-  partition of `__consumer_offsets`.  A shard converts requests into records and responses, and is
+- `runtime`: the interface between a shard and its `ShardRunner`. A shard is the state of one
+  partition of `__consumer_offsets`. A shard converts requests into records and responses, and is
   rebuilt from the records.
 - `groups`: the group coordinator's shard (classic protocol and committed offsets).
 - `runner`: `ShardRunner`, which appends a shard's records and sends the responses after the records

@@ -1,7 +1,7 @@
 """Runs one shard on the event loop: appends its records, and sends its responses when they are committed.
 
 There is no await between the shard's operation and the append, so no other request sees a
-half-finished operation.  Offset commits of one event loop iteration share one append.  Responses are
+half-finished operation. Offset commits of one event loop iteration share one append.  Responses are
 sent in order when the high watermark passes their records.
 """
 
@@ -42,7 +42,7 @@ class InternalTopic(Protocol):
         """Return the internal topic's number of partitions, or 0 if the topic does not exist."""
 
     def topic_exists(self, topic: str) -> bool:
-        """Whether the cluster has a topic with this name."""
+        """Return whether the cluster has a topic with this name."""
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch as the partition's leader and return the batch's last offset.
@@ -56,7 +56,7 @@ class InternalTopic(Protocol):
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
         """Return whole batches, starting with the batch that contains `offset`.
 
-        If `offset` is below the log start offset, start at the log start offset.  Return None if
+        If `offset` is below the log start offset, start at the log start offset. Return None if
         `offset` is the log end offset.
         """
 
@@ -125,7 +125,7 @@ class ShardRunner:
         """Wait until every record appended so far is committed.
 
         Return NONE, or COORDINATOR_NOT_AVAILABLE if the wait takes longer than
-        offsets.commit.timeout.ms.  If `close` is called during the wait, return the error passed to
+        offsets.commit.timeout.ms. If `close` is called during the wait, return the error passed to
         `close`.
         """
         if self._is_committed:

@@ -1,10 +1,10 @@
-"""The contract between a coordinator shard and its `ShardRunner`.
+"""The interface between a coordinator shard and its `ShardRunner`.
 
-A shard is the coordinator's state for one partition of an internal topic.  A shard does no I/O: its
-inputs are requests and the current time, its output is a `CoordinatorResult`.  `ShardRunner` handles
+A shard is the coordinator's state for one partition of an internal topic. A shard does no I/O: its
+inputs are requests and the current time, its output is a `CoordinatorResult`. `ShardRunner` handles
 each result in three steps:
 
-1. It appends `result.records` before the next operation on the shard.  (Consecutive offset commits
+1. It appends `result.records` before the next operation on the shard. (Consecutive offset commits
    may share one append.)
 2. It calls `shard.on_appended(result, now_ms)`, or `shard.on_append_failed(result, error, now_ms)` if
    the append failed.
@@ -12,7 +12,7 @@ each result in three steps:
    state that a failover could revert.
 
 A replay of a shard's log into an empty shard restores the same offsets and the same Empty and Stable
-groups (`tests/property/test_group_replay.py`).  A shard does not schedule its timers:
+groups (`tests/property/test_group_replay.py`). A shard does not schedule its timers:
 `next_deadline_ms()` returns the time at which `ShardRunner` must call `run_timers(now_ms)`.
 """
 
@@ -26,7 +26,7 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.versioned import RecordKey, RecordValue
 
 Token = Any
-"""Identifies a pending request.  The shard returns the token with the response and never inspects it."""
+"""Identifies a pending request. The shard returns the token with the response and does not read it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +51,7 @@ class CoordinatorResult:
     """The result of a shard operation: records to append, and responses to send after they are committed.
 
     `on_appended` and `on_append_failed` are callbacks that continue the operation after the append has succeeded or
-    failed.  The shard's methods of the same names pass a new result to the callbacks, which add responses and records.
+    failed. The shard's methods of the same names pass a new result to the callbacks, which add responses and records.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Shard(Protocol):
         """Apply one record of the log while the shard is loading."""
 
     def on_loaded(self, now_ms: int) -> CoordinatorResult:
-        """Start the timers; called after the whole log was replayed."""
+        """Start the timers. `ShardRunner` calls this method after it has replayed the whole log."""
 
     def on_appended(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
         """Apply the appended records of `result`; return further responses and records."""
@@ -85,7 +85,7 @@ class Shard(Protocol):
         """Return the earliest time at which a timer may be due, or None if there is no timer."""
 
     def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Run the timers that are due and yield the result of each."""
+        """Run the timers whose time has come, and yield the result of each."""
 
     def on_clock_jump(self, jump_ms: int) -> None:
         """Shift every deadline by `jump_ms`, the amount by which the wall clock was changed."""

@@ -1,10 +1,9 @@
 """Defines GroupCoordinator, the asyncio interface to the group shards of this node.
 
-The node has one shard for each partition of `__consumer_offsets` that it leads, and each request
-goes to its group's shard.  The response to a write is sent after the write's records are committed.
-OffsetFetch and DescribeGroups responses are sent after every record that their content depends on
-is committed.  If a client disconnects, its member stays in the group until the member's session
-expires.
+The node has one shard for each partition of `__consumer_offsets` that it leads, and each request goes to its group's
+shard. The coordinator responds to a write after the write's records are committed. It responds to OffsetFetch and
+DescribeGroups after all records are committed on which the response depends. If a client disconnects, its member stays
+in the group until the member's session expires.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _EXPIRED_GROUPS_AT_ONCE = 50
 class GroupCoordinator:
     """Coordinates every group whose `__consumer_offsets` partition this node leads.
 
-    All methods must be called on the event loop.  `now_ms` returns wall-clock time.
+    All methods must be called on the event loop. `now_ms` returns wall-clock time.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class GroupCoordinator:
         """Replay the log of a `__consumer_offsets` partition and become the coordinator of its groups.
 
         During the replay, requests for groups of this partition fail with
-        COORDINATOR_LOAD_IN_PROGRESS, except Heartbeat, which succeeds.  Requests for groups of other
+        COORDINATOR_LOAD_IN_PROGRESS, except Heartbeat, which succeeds. Requests for groups of other
         partitions are handled as usual.
         """
         self.unload(partition)

@@ -1,7 +1,7 @@
 """The deadlines of a shard's timers, which can be postponed in constant time.
 
 Every heartbeat postpones its member's deadline, so a postponement must be cheap: `schedule` changes
-only a dictionary, and the heap entry keeps the old deadline.  When the old deadline is reached,
+only a dictionary, and the heap entry keeps the old deadline. When the old deadline is reached,
 `pop_due` adds a heap entry with the new deadline.
 """
 

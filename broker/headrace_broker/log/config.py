@@ -1,7 +1,7 @@
-"""Topic configurations: their validation, the precedence of their sources, and `LogConfig`, the settings of one log.
+"""Validates topic configurations and resolves them from their sources.
 
-CreateTopics and IncrementalAlterConfigs validate configurations with this module; DescribeConfigs returns the results
-of `resolve_config`.
+Defines `LogConfig`, the configuration of one log. CreateTopics and IncrementalAlterConfigs validate configurations
+with this module; DescribeConfigs returns the results of `resolve_config`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def validate_broker_configs(configs: Mapping[str, str | None]) -> None:
 
 
 DynamicConfigs = tuple[ConfigSource, Mapping[str, str]]
-"""(source, dynamic broker configurations that this source sets)."""
+"""A configuration source, and the dynamic broker configurations that this source sets."""
 
 
 def resolve_config(
@@ -154,7 +154,7 @@ def resolve_config(
 
 def _scaled(text: str, factor: int) -> str:
     value = int(text)
-    return str(value * factor) if value >= 0 else "-1"  # any negative number of hours means "no limit"
+    return str(value * factor) if value >= 0 else "-1"  # any negative number of hours means that there is no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,10 @@ class LogConfig:
 
     @property
     def segment_age_ms_max(self) -> int:
-        """The age at which the active segment is rolled. In a compacted topic, at most max.compaction.lag.ms."""
+        """The age at which the active segment is rolled.
+
+        In a compacted topic, this age is at most max.compaction.lag.ms.
+        """
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod

@@ -52,9 +52,10 @@ class LogDirectory:
         self.was_closed_cleanly = False
         self.clean_broker_epoch = -1
         self.checkpoint_time_ns = 0
-        """Modification time of the clean shutdown marker, else of the recovery point checkpoint, else 0.
+        """Modification time of the clean shutdown marker.
 
-        At this time, all records before the recovery points were synced to disk.
+        Without a marker, the modification time of the recovery point checkpoint; without a checkpoint, 0. At this
+        time, all records before the recovery points were synced to disk.
         """
         self.meta: dict[str, str] = {}
         self._is_in_use = False
@@ -63,10 +64,11 @@ class LogDirectory:
         self._written: dict[str, tuple[bytes, bool]] = {}
         self._write_lock = Lock()
         self._last_sequence = 0
-        self._started_sequences: dict[str, int] = {}  # checkpoint name -> sequence of the newest write that has started
+        # checkpoint name -> sequence number of the newest write that has started
+        self._started_sequences: dict[str, int] = {}
 
     def open(self) -> None:
-        """Acquire the lock, read `meta.properties` and the clean shutdown marker. Raises LogDirectoryError."""
+        """Acquire the lock, then read `meta.properties` and the clean shutdown marker. Raises LogDirectoryError."""
         try:
             self._storage.makedirs(self.path)
             self._lock = self._storage.lock(self._path_of(LOCK_FILE))
@@ -90,7 +92,7 @@ class LogDirectory:
             raise
 
     def mark_in_use(self) -> None:
-        """Remove the clean shutdown marker, because logs are about to be written. Raises OSError.
+        """Remove the clean shutdown marker. Call this method before any log is written. Raises OSError.
 
         A process that only reads the directory, or that fails to start, must not call this method, so that the clean
         shutdown marker remains. The directory is synced, so that a power failure cannot restore replaced checkpoints.
@@ -103,7 +105,7 @@ class LogDirectory:
         self._is_in_use = True
 
     def undo_mark_in_use(self) -> None:
-        """Restore the clean shutdown marker, because every change since `mark_in_use` is on disk. Raises OSError.
+        """Restore the clean shutdown marker, if every change since `mark_in_use` is synced. Raises OSError.
 
         The marker is the same file as before, so a segment that another program has modified since the shutdown is
         still newer than the marker.
@@ -141,7 +143,10 @@ class LogDirectory:
         return self._path_of(f"{topic}-{partition}")
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the (topic, partition) of each partition directory that is neither deleted, stray nor future."""
+        """Return the (topic, partition) of each partition directory.
+
+        Directories named `-delete`, `-stray` or `-future` are skipped.
+        """
         found = []
         for name in self._storage.list_directories(self.path):
             is_served = not name.endswith(_NOT_SERVED_SUFFIXES)
@@ -170,7 +175,10 @@ class LogDirectory:
     # Checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Return the checkpoint's (topic, partition) -> offset, empty if the file is missing or malformed."""
+        """Return the offsets in a checkpoint by (topic, partition).
+
+        Return an empty dict if the file is missing or malformed.
+        """
         path = self._path_of(name)
         if not self._storage.exists(path):
             return {}
@@ -185,9 +193,9 @@ class LogDirectory:
     ) -> Callable[[], None]:
         """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
 
-        The function writes nothing if the file already contains these offsets and, for `durable`, is synced. It also
-        writes nothing if a newer task for the same file has started or the directory is closed, because `offsets` are
-        then outdated.
+        The function writes nothing in three cases. The file may already contain these offsets (and be synced, if
+        `durable` is set). A newer task for the same file may have started, or the directory may be closed; in both
+        cases `offsets` are outdated.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)
@@ -208,7 +216,7 @@ class LogDirectory:
         self._storage.sync_directory(self.path)
 
     def has_free_space(self) -> bool:
-        """Whether a file of 1 MiB can be written to the directory."""
+        """Return whether the directory's disk has space for a file of 1 MiB."""
         path = self._path_of(_PROBE_FILE)
         try:
             self._storage.write(path, bytes(_PROBE_BYTES))
@@ -220,7 +228,7 @@ class LogDirectory:
                 self._storage.remove(path)
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
-        """Release the lock. If `clean` and the directory is online, first write the clean shutdown marker.
+        """Release the lock. If `clean` is set and the directory is online, write the clean shutdown marker first.
 
         Raises OSError.
         """

@@ -32,9 +32,9 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Set the start offset of leader `epoch`, and remove entries with a later epoch or a larger start offset.
+        """Set the start offset of leader `epoch`.
 
-        Returns whether any entry changed.
+        Remove the entries that have a later epoch or a larger start offset. Returns whether any entry changed.
         """
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._start_offsets[-1]:
             return False
@@ -52,7 +52,7 @@ class LeaderEpochCache:
         return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (largest known leader epoch <= `epoch`, its end offset), (-1, -1) if unknown.
+        """Return (the largest known leader epoch up to `epoch`, its end offset), or (-1, -1) if no epoch is known.
 
         An epoch ends at the start offset of the next known epoch; the latest epoch ends at the log end offset. If
         `epoch` is before the first known epoch, the result is (`epoch`, the start offset of the first known epoch).

@@ -1,9 +1,11 @@
 """The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk.
 
-Both indexes are sparse. Offsets in an index are relative to the segment's base offset. An offset index entry is (last
-offset of a batch, file position of the batch), 32 bits each. A time index entry is (largest timestamp so far, last
-offset of the batch with this timestamp).
-The index files of the active segment are written only when the segment is rolled, flushed or closed. After a crash,
+Both indexes contain entries for only some of the batches. Offsets in an index are relative to the segment's base
+offset. An entry of the offset index contains the last offset of a batch and the file position of the batch, with 32
+bits each. An entry of the time index contains the largest timestamp of the segment so far, and the last offset of the
+batch with this timestamp.
+
+The log writes the index files of the active segment only when it rolls, flushes or closes the segment. After a crash,
 recovery rebuilds the files from the records. This module has no I/O.
 """
 
@@ -43,7 +45,7 @@ class OffsetIndex:
         return self.positions[index] if index >= 0 else 0
 
     def floor_position(self, position: int) -> int:
-        """Return the largest indexed file position at or before `position`, 0 without such an entry."""
+        """Return the largest indexed file position at or before `position`, or 0 if the index has no such entry."""
         index = bisect_right(self.positions, position) - 1
         return self.positions[index] if index >= 0 else 0
 
@@ -62,7 +64,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetIndex:
-        """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
+        """Decode an index file. Raises ValueError if an entry is incomplete or the entries are not in order."""
         if len(data) % OFFSET_ENTRY_SIZE:
             raise ValueError(f"the offset index has {len(data)} bytes, but an entry has {OFFSET_ENTRY_SIZE}")
         flat = array("i")
@@ -79,7 +81,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Maps the largest timestamp so far to a relative offset."""
+    """Maps timestamps to relative offsets. Each entry has the largest timestamp up to its offset."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -112,7 +114,7 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> TimeIndex:
-        """Return the index. Raises ValueError if the length is not a multiple of an entry or the order is wrong."""
+        """Decode an index file. Raises ValueError if an entry is incomplete or the entries are not in order."""
         if len(data) % TIME_ENTRY_SIZE:
             raise ValueError(f"the time index has {len(data)} bytes, but an entry has {TIME_ENTRY_SIZE}")
         index = cls()
@@ -127,6 +129,6 @@ class TimeIndex:
 
 
 def _without_empty_entries(data: bytes, entry_size: int) -> bytes:
-    """Return `data` without the zeros at the end of a preallocated index file that was not trimmed before a crash."""
+    """Return `data` without the zeros at its end, which a preallocated index file still contains after a crash."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]

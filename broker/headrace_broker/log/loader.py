@@ -1,7 +1,7 @@
 """Loads a partition's log from its directory.
 
-The loader first completes or undoes operations that a crash interrupted. After a clean shutdown, it uses the files
-without checking every batch. After a crash, it recovers the segments after the recovery point.
+The loader first completes or undoes operations that a crash interrupted. After a clean shutdown, the loader does not
+check every batch. After a crash, the loader recovers the segments after the recovery point.
 """
 
 from __future__ import annotations
@@ -57,10 +57,13 @@ class LoadedLog:
     epochs_changed: bool
     """Whether `epochs` differs from the leader epoch checkpoint."""
     is_unsynced: bool
-    """Whether the last shutdown was unclean. If so, the leader epoch checkpoint may not be synced."""
+    """Whether the last shutdown was unclean.
+
+    After an unclean shutdown, the leader epoch checkpoint may not be synced.
+    """
     producers: ProducerStateManager
     topic_id: bytes | None
-    is_damaged: bool
+    is_corrupt: bool
     """Whether the log was closed cleanly, but some of its records or files are missing or corrupt."""
 
 
@@ -89,11 +92,11 @@ def load(
     names = _remove_leftovers(storage, directory)
     is_unsynced = bool(names) and not was_closed_cleanly
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        damaged = _finish_swaps(storage, directory, names, open_segments)
+        corrupt_offsets = _finish_swaps(storage, directory, names, open_segments)
         storage.sync_directory(directory)  # a power failure must not restore some of the replaced segments
         names = storage.listdir(directory)
-        if damaged and not is_only_replica:
-            recovery_point = min(recovery_point, *damaged)
+        if corrupt_offsets and not is_only_replica:
+            recovery_point = min(recovery_point, *corrupt_offsets)
     segments = [
         _existing_segment(storage, directory, base_offset, open_segments=open_segments, started_ms=now_ms)
         for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
@@ -105,12 +108,12 @@ def load(
         recovery_point = min(recovery_point, first_lost_offset)
         if not is_only_replica:
             drop_segments_from(segments, sum(segment.base_offset < first_lost_offset for segment in segments))
-        # Remove the orphaned indexes only after dropping the segments: if the broker crashes in between, the next start
-        # must detect the missing records again.
+        # Remove the indexes without a `.log` file only after dropping the segments. If the broker crashes between these
+        # two steps, the next start must detect the missing records again.
         for name in orphans:
             storage.remove(f"{directory}/{name}")
-        # Sync the removals: if a power failure restored the orphaned indexes, the next start would drop the records
-        # that were fetched again.
+        # Sync the removal of the indexes. If a power failure restored these indexes, the next start would drop the
+        # records that this replica fetches again.
         storage.sync_directory(directory)
     trusted_from, trusted_to = (0, None) if was_closed_cleanly else (cleaner_offset, recovery_point)
     modified_from = (
@@ -133,7 +136,7 @@ def load(
     if not segments:
         segments = [create_active_segment(log_start_offset)]
     producers: ProducerStateManager | None = None
-    is_damaged = first_lost_offset is not None
+    is_corrupt = first_lost_offset is not None
     if not names:  # a new log: nothing to recover
         end_offset = recovery_point = log_start_offset
         producers = ProducerStateManager()
@@ -142,16 +145,16 @@ def load(
         try:
             end_offset = recovery_point = _end_offset_of(segments[-1])
             if end_offset < checkpointed_recovery_point:
-                # Recover the log before any append. A batch in it has wrong offsets, so a later recovery would truncate
-                # the log at this batch and lose the appended records.
+                # Recover the log before any append. One of its batches has wrong offsets, so a later recovery would
+                # truncate the log at this batch and lose the records appended until then.
                 raise CorruptBatchError(
                     segments[-1].size_bytes,
                     f"the log ends at offset {end_offset}, before its recovery point {checkpointed_recovery_point}",
                 )
             producers = load_producers(storage, directory, segments, end_offset)
         except CorruptBatchError as error:
-            _log.warning("%s: recovering its last segment although it was closed cleanly: %s", directory, error)
-            is_damaged = True
+            _log.warning("%s: recovering the last segment although the log was closed cleanly: %s", directory, error)
+            is_corrupt = True
             recovery_point = segments[-1].base_offset
     if producers is None:
         end_offset, producers = recover(
@@ -169,7 +172,8 @@ def load(
     start_offset = max(log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         _log.warning(
-            "%s: its end offset %d is before its log start offset %d: deleting its segments, starting empty at %d",
+            "%s: the log end offset %d is before the log start offset %d, deleting all segments and starting at "
+            "offset %d",
             directory,
             end_offset,
             start_offset,
@@ -182,7 +186,7 @@ def load(
         producers.clear(end_offset)
     if config.preallocate:
         segments[-1].preallocate()
-    # If all records are lost, their leader epochs are unknown: remove every entry.
+    # If all records are lost, remove every leader epoch, because the epochs of the lost records are unknown.
     is_emptied = end_offset == start_offset and not was_closed_cleanly
     epochs.truncate_from_end(0 if is_emptied else end_offset)
     epochs.truncate_from_start(start_offset)
@@ -197,15 +201,16 @@ def load(
         is_unsynced=is_unsynced,
         producers=producers,
         topic_id=read_topic_id(storage, directory),
-        is_damaged=is_damaged,
+        is_corrupt=is_corrupt,
     )
 
 
 def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     """Return the index files of segments whose `.log` file is missing.
 
-    This broker always deletes a segment's indexes before its records, so another program has deleted the `.log` file.
-    A replica must not keep such a gap: it truncates its log there and fetches the missing records again.
+    This broker always deletes the indexes of a segment before the `.log` file. If only the `.log` file is missing,
+    another program has deleted it. A replica must not keep such a gap. It truncates its log at the gap and fetches the
+    missing records again.
     """
     found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
@@ -217,11 +222,11 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
 def _find_modified(
     segments: Sequence[LogSegment], storage: Storage, checkpoint_time_ns: int, trusted_from: int, trusted_to: int | None
 ) -> int | None:
-    """Return the base offset of the first trusted segment that was modified after `checkpoint_time_ns`, or None.
+    """Return the base offset of the first segment that recovery does not check and that was modified, or None.
 
-    Recovery does not check trusted segments. In a log that was not closed cleanly, these are the segments from the
-    cleaner offset (`trusted_from`) to the recovery point (`trusted_to`). Earlier segments are skipped, because
-    compaction may have rewritten them after the checkpoint.
+    A segment was modified if its file is newer than `checkpoint_time_ns`. After an unclean shutdown, this function
+    looks at the segments from the cleaner offset (`trusted_from`) to the recovery point (`trusted_to`). It skips
+    earlier segments, because compaction may have rewritten them after the checkpoint.
     """
     for segment, following in zip_longest(segments, segments[1:]):
         if trusted_to is not None and (following is None or following.base_offset > trusted_to):
@@ -246,7 +251,7 @@ def _existing_segment(
     started_ms: int,
     name_suffix: str = "",
 ) -> LogSegment:
-    """Return the segment at `base_offset`, whose files exist."""
+    """Return a LogSegment for the existing files at `base_offset`."""
     return LogSegment(
         storage,
         directory,
@@ -272,7 +277,7 @@ def create_segment(
     """Create the files of a new active segment and return the segment. Existing files of the same names are replaced.
 
     If this raises OSError, the new files are removed, so that appends to the previous segment can continue. With
-    `tolerate_full_disk`, a full disk is not an error: the segment then lacks files, but the log can still be opened.
+    `tolerate_full_disk`, a full disk is not an error: the log is opened although some files of the segment are missing.
     """
     segment = LogSegment(
         storage,
@@ -295,7 +300,11 @@ def create_segment(
             with suppress(OSError):
                 segment.remove()
             raise
-        _log.warning("%s: starting a segment without its files: %s", directory, error.strerror or error)
+        _log.warning(
+            "%s: cannot create the files of a new segment, continuing without them: %s",
+            directory,
+            error.strerror or error,
+        )
     return segment
 
 
@@ -320,13 +329,14 @@ def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
     """Complete replacements of segments by compacted ones that a crash interrupted (KAFKA-6264).
 
-    A `.log.swap` file is complete, and so are its indexes. It replaces the segments whose base offsets are within its
-    offset range. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each step, so an
-    existing `.log` file has either its own indexes or none. A damaged `.swap` segment is removed if the first segment
-    that it was built from still exists, because then all of those segments exist. Otherwise it is renamed anyway, and
-    its base offset is returned, so that recovery truncates it.
+    A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
+    range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
+    step, so an existing `.log` file has either its own indexes or none. If a `.swap` segment is corrupt, this function
+    checks whether the first of the replaced segments still exists. If so, all replaced segments exist, and the corrupt
+    segment is removed. If not, the corrupt segment is renamed all the same, and the function returns its base offset,
+    so that recovery truncates it.
     """
-    damaged = []
+    corrupt_offsets = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         swap = _existing_segment(
             storage, directory, base_offset, open_segments=open_segments, started_ms=0, name_suffix=SWAP_SUFFIX
@@ -336,11 +346,11 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
             for _, header in swap.iter_headers(0):
                 end_offset = header.next_offset
         except CorruptBatchError as error:
-            _log.error("%s is damaged: %s", swap.path(LOG_SUFFIX), error)
+            _log.error("%s is corrupt: %s", swap.path(LOG_SUFFIX), error)
             if file_name(base_offset, LOG_SUFFIX) in names:
                 storage.remove(swap.path(LOG_SUFFIX))
                 continue
-            damaged.append(base_offset)
+            corrupt_offsets.append(base_offset)
         finally:
             swap.release()
         for old in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX)):
@@ -352,7 +362,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
     for name in storage.listdir(directory):
         if name.endswith(SWAP_SUFFIX):  # the `.log.swap` file of this index does not exist
             storage.remove(f"{directory}/{name}")
-    return damaged
+    return corrupt_offsets
 
 
 def rename_swap_files(storage: Storage, swap: LogSegment) -> None:
@@ -394,7 +404,7 @@ def _load_epochs(
 
 
 def read_topic_id(storage: Storage, directory: str) -> bytes | None:
-    """Return the topic id from `partition.metadata`, None if the file is missing or unreadable."""
+    """Return the topic id from `partition.metadata`, or None if the file is missing or unreadable."""
     try:
         return decode_partition_metadata(storage.read(f"{directory}/{PARTITION_METADATA_FILE}"))
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The log of one partition: append, and read by offset or by timestamp.
 
-Only the event loop of the broker uses a log, so a log needs no lock. Consumers read records below the high watermark,
-followers read records up to the log end offset. The steps of an append are in Kafka's order: validate the batch, check
-the producer, store the leader epoch, roll the segment, write the batch, then update the state in memory.
+Only the event loop of the broker uses a log, so a log needs no lock. Consumers read records below the high watermark.
+Followers read records up to the log end offset. An append has the same steps as in Kafka: validate the batch, check the
+producer, store the leader epoch, roll the segment, write the batch, and update the state in memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PartitionLog(SegmentedLog):
         may_have_gaps: bool = True,
         is_only_replica: bool = True,
     ) -> PartitionLog:
-        """Open the log in `directory`, created if missing; recover it unless it was closed cleanly. Raises OSError.
+        """Open the log in `directory`, or create it. Recover the log unless it was closed cleanly. Raises OSError.
 
         `next_jitter_ms(bound)` returns a random number in [0, bound), for segment.jitter.ms.
         """
@@ -111,7 +111,7 @@ class PartitionLog(SegmentedLog):
             high_watermark=high_watermark,
             now_ms=now_ms,
         )
-        if cleaner_offset is not None:  # records fetched again after a truncation must be cleaned again
+        if cleaner_offset is not None:  # records that were truncated and fetched again must be cleaned again
             log.cleaner_offset = (
                 cleaner_offset if cleaner_offset <= log.log_end_offset else log.segments[-1].base_offset
             )
@@ -120,7 +120,7 @@ class PartitionLog(SegmentedLog):
         if loaded.epochs_changed:
             try:
                 log._write_epochs()
-            except OSError as error:  # the next start can rebuild the epochs from the records
+            except OSError as error:  # the next start can rebuild the leader epochs from the records
                 _log.warning(
                     "%s: cannot write the leader epoch checkpoint, keeping it in memory: %s",
                     directory,
@@ -131,7 +131,8 @@ class PartitionLog(SegmentedLog):
     def assign_topic_id(self, topic_id: bytes) -> None:
         """Write the topic id to `partition.metadata` unless the file contains an id. Raises OSError."""
         if self.topic_id is None:
-            # Not synced: the metadata log also contains the id, and one fsync per partition would block the event loop.
+            # Do not sync the file. The metadata log also contains the id, and one fsync per partition would block the
+            # event loop.
             path = f"{self.directory}/{PARTITION_METADATA_FILE}"
             self.storage.write_atomic(path, encode_partition_metadata(topic_id), durable=False)
             self.topic_id = topic_id
@@ -250,9 +251,9 @@ class PartitionLog(SegmentedLog):
         except OSError as error:
             raise self._go_offline("read", error) from error
         if should_roll:
-            # Start the segment at the log end offset, so that segments are contiguous even if the leader's compaction
-            # has removed the records before the batch. If the batch's offset relative to the log end offset exceeds 31
-            # bits, start the segment at the batch's base offset.
+            # Start the segment at the log end offset, so that segments are contiguous even if compaction on the leader
+            # has removed the records before the batch. But if the difference between the batch's offsets and the log
+            # end offset exceeds 31 bits, start the segment at the batch's base offset.
             fits_relative = last.last_offset - self._log_end_offset <= RELATIVE_OFFSET_MAX
             self.roll(now_ms, None if fits_relative else headers[0].base_offset)
             segment = self._active
@@ -281,7 +282,7 @@ class PartitionLog(SegmentedLog):
     def read(
         self, fetch_offset: int, max_bytes: int, *, upper_bound_offset: int | None = None, min_one_batch: bool = True
     ) -> LogRead:
-        """Return batches, starting with the one that contains `fetch_offset`.
+        """Return batches, starting with the batch that contains `fetch_offset`.
 
         A batch that begins at or after the upper bound, by default the high watermark, is not returned. Raises
         ApiError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
@@ -327,7 +328,7 @@ class PartitionLog(SegmentedLog):
     # Leader epochs and timestamps
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest known leader epoch <= `epoch`, its end offset), (-1, -1) if unknown (KIP-101)."""
+        """Return (the largest known leader epoch up to `epoch`, its end offset), (-1, -1) if unknown (KIP-101)."""
         return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
@@ -346,7 +347,7 @@ class PartitionLog(SegmentedLog):
             raise self._corrupt(error) from error
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, None when empty."""
+        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, or None if empty."""
         try:
             return search.max_timestamp_offset(self._segments)
         except OSError as error:

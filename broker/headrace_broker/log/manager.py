@@ -37,7 +37,7 @@ Work = Callable[[], None]
 Done = Callable[[OSError | None], None]
 Background = Callable[[Work, Done], None]
 FlushListener = Callable[[float], None]
-"""Called with the duration of a log's flush, in seconds."""
+"""A listener that the log manager calls after each flush, with the duration of the flush in seconds."""
 
 RETENTION_CHECK_INTERVAL_MS = 300_000
 PRODUCER_CHECK_INTERVAL_MS = 600_000
@@ -85,15 +85,15 @@ class LogManager:
         self._due_ms: dict[str, int] = {}
         self._maintenance_round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
-        self.is_damaged = False
+        self.is_corrupt = False
         """Whether any log was closed cleanly, but some of its records or files are missing or corrupt."""
         self.on_flushed: FlushListener | None = None
-        """Optional listener, called after each flush in the thread that flushed. Set it before the logs are opened."""
+        """Optional listener. The thread that flushed a log calls it. Set the listener before the logs are opened."""
 
     # Start
 
     def open_directories(self) -> None:
-        """Lock every directory and read each `meta.properties`. If this raises LogDirectoryError, no lock is held."""
+        """Lock every directory and read each `meta.properties`. Raises LogDirectoryError and then holds no lock."""
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:
@@ -175,8 +175,8 @@ class LogManager:
                 clean_end_offsets.update((key, (directory, end_offset)) for key, end_offset in recovery_points.items())
         self.checkpoints.stale_partitions -= self.logs.keys()
         shortened = [self._check_end_offset(key, *expected) for key, expected in clean_end_offsets.items()]
-        self.is_damaged = any(shortened) or any(
-            log.is_damaged or (self._directory_of[key].was_closed_cleanly and key not in clean_end_offsets)
+        self.is_corrupt = any(shortened) or any(
+            log.is_corrupt or (self._directory_of[key].was_closed_cleanly and key not in clean_end_offsets)
             for key, log in self.logs.items()
         )
 
@@ -235,7 +235,7 @@ class LogManager:
         return log
 
     def _write_some_epochs(self) -> None:
-        """Write a few pending leader epoch checkpoints: each write blocks the event loop for up to 1 ms.
+        """Write a few of the pending leader epoch checkpoints. Each write blocks the event loop for up to 1 ms.
 
         If the broker crashes before it writes a pending checkpoint, recovery rebuilds the epochs from the records.
         """
@@ -257,13 +257,16 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, config: LogConfig, now_ms: int, *, topic_id: bytes | None = None
     ) -> PartitionLog:
-        """Return the partition's log, created in the log directory with the fewest partitions. Raises ApiError."""
+        """Return the partition's log. A new log is created in the log directory with the fewest partitions.
+
+        Raises ApiError.
+        """
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
             log.config = config  # the configuration may have changed since the log was opened
             if topic_id is not None:
-                with suppress(OSError):  # the log can be used without partition.metadata
+                with suppress(OSError):  # the log is usable without the file partition.metadata
                     log.assign_topic_id(topic_id)
             return log
         directory = self._emptiest_directory()
@@ -316,9 +319,9 @@ class LogManager:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Stop serving a partition that is not in the cluster metadata, and rename its directory to a `-stray` name.
+        """Stop serving a partition that is not in the cluster metadata.
 
-        Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
+        The new name of its directory ends with `-stray`. Raises ApiError KAFKA_STORAGE_ERROR if the rename fails.
         """
         log = self.logs[topic, partition]
         directory = self._stop_serving(log)
@@ -339,7 +342,7 @@ class LogManager:
     # Maintenance
 
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
-        """Do the maintenance that is due, for up to `logs_max` logs.
+        """Do the maintenance tasks whose time has come, for up to `logs_max` logs.
 
         The broker calls this method about once a second, more often if the broker has many logs.
         """
@@ -388,7 +391,7 @@ class LogManager:
         return True
 
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
-        """Flush rolled segments, and optionally the active segment, in the background.
+        """Flush the rolled segments in the background, and optionally the active segment too.
 
         Recovery does not read flushed segments.
         """
@@ -410,7 +413,7 @@ class LogManager:
     def sync_truncation(self, log: PartitionLog, done: Callable[[], None]) -> None:
         """Sync a log's truncation in the background, then call `done`.
 
-        Otherwise the next append would sync the truncation and block the event loop.
+        If the caller did not sync the truncation, the next append would sync it and block the event loop.
         """
         path, truncations = log.unsynced_truncation, log.truncations
         assert path is not None
@@ -439,7 +442,10 @@ class LogManager:
         self._background(work, _warn_on_failure(f"remove {path}"))
 
     def _take_removed_directories_offline(self) -> None:
-        """Take deleted log directories offline: records appended to their open files would be lost."""
+        """Take log directories offline that another program has deleted.
+
+        Records appended to their open files would be lost.
+        """
         for directory in self.directories:
             if directory.offline_reason is None and not self._storage.exists(directory.path):
                 directory.offline_reason = f"{directory.path} was deleted"
@@ -472,7 +478,7 @@ class LogManager:
     # Shutdown
 
     def flush_all(self, now_ms: int) -> None:
-        """Flush all logs in the background, so that `close` need not flush one log after another."""
+        """Flush all logs in the background in parallel. Otherwise `close` would flush one log after another."""
         for log in self.logs.values():
             if log.offline_reason is None and log.log_end_offset > log.recovery_point:
                 try:
@@ -483,7 +489,7 @@ class LogManager:
     def close(self, *, clean: bool = True, broker_epoch: int = -1, now_ms: int) -> None:
         """Close all logs and release the log directories.
 
-        If `clean`, flush the logs first and write the clean shutdown markers.
+        If `clean` is set, flush the logs first, and write the clean shutdown markers.
         """
         for key, log in self.logs.items():
             try:
@@ -497,7 +503,7 @@ class LogManager:
                 for name in CHECKPOINTS:
                     self.checkpoints.write(name, durable=True)
             except OSError as error:
-                _log.error("Cannot write the checkpoints, the next start will recover the logs: %s", error)
+                _log.error("Cannot write the checkpoints, so the next start will recover the logs: %s", error)
                 clean = False
         for directory in self.directories:
             try:

@@ -1,9 +1,11 @@
 """Writes the offset checkpoint files of all log directories: periodically, and after a log is deleted or truncated.
 
-Checkpoints are written periodically and identify a log by its topic and partition. After a log is deleted or truncated,
-they still contain its old offsets. After a crash, these offsets would be applied to the recreated log or to the new
-records, so the checkpoints are rewritten before the next append to that log or partition. The log manager owns the
-`OffsetCheckpoints` object and calls it on the event loop; the returned write tasks may run in any thread.
+A checkpoint identifies a log by its topic and partition. After a log is deleted or truncated, the checkpoint files
+still contain the log's old offsets. After a crash, these offsets would be applied to a recreated log or to new records.
+For this reason the checkpoints are rewritten before the next append to that partition.
+
+The log manager owns the `OffsetCheckpoints` object and calls it on the event loop. The write tasks that it returns may
+run in any thread.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Work = Callable[[], None]
 class Checkpoint:
     """One checkpoint file and its write interval.
 
-    `offset_of` returns the checkpointed offset of a log, None for no entry. If `durable`, each write is synced.
+    `offset_of` returns the offset to checkpoint for a log, or None if the file has no entry for the log. If `durable`
+    is set, each write is synced.
     """
 
     offset_of: Callable[[PartitionLog], int | None]
@@ -38,7 +41,7 @@ def _moved_log_start(log: PartitionLog) -> int | None:
 CHECKPOINTS = {
     HIGH_WATERMARK_FILE: Checkpoint(lambda log: log.high_watermark, 5_000, False),
     RECOVERY_POINT_FILE: Checkpoint(lambda log: log.recovery_point, 60_000, True),
-    # This file contains only log start offsets that DeleteRecords has moved into the middle of a segment.
+    # This file contains only the log start offsets that are in the middle of a segment, after DeleteRecords.
     LOG_START_FILE: Checkpoint(_moved_log_start, 60_000, True),
     # This file is not synced, because an outdated cleaner offset only causes records to be cleaned again.
     CLEANER_FILE: Checkpoint(lambda log: log.cleaner_offset, 60_000, False),
@@ -54,7 +57,7 @@ class OffsetCheckpoints:
         logs: Mapping[TopicPartition, PartitionLog],
         directory_of: Mapping[TopicPartition, LogDirectory],
     ) -> None:
-        """Use the live views `logs` and `directory_of`, which each write reads again."""
+        """Keep references to `logs` and `directory_of`. Each write reads the current contents of both."""
         self._directories = directories
         self._logs = logs
         self._directory_of = directory_of
@@ -69,7 +72,8 @@ class OffsetCheckpoints:
     def rewrite(self) -> None:
         """Write and sync all checkpoint files, to remove offsets of deleted or truncated logs. Raises OSError.
 
-        For example, a log start offset beyond the log end offset would make the next start delete all segments.
+        For example, if an old log start offset were beyond the log end offset, the next start would delete all
+        segments.
         """
         for name in CHECKPOINTS:
             self.write(name, durable=True)
@@ -79,7 +83,7 @@ class OffsetCheckpoints:
         for key, log in self._logs.items():
             if self._directory_of[key] in usable:
                 log.checkpoint_ahead_of_log = False
-        if len(usable) == len(self._directories):  # an offline directory still contains its outdated files
+        if len(usable) == len(self._directories):  # the files in an offline directory are still outdated
             self.stale_partitions.clear()
 
     def write_tasks(self, name: str, *, durable: bool | None = None) -> list[Work]:

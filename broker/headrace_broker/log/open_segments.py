@@ -1,4 +1,7 @@
-"""Limits on the open segment files and the index memory of a broker. The oldest entries are evicted first."""
+"""Limits the number of open segment files and the memory of indexes in a broker.
+
+The oldest entries are evicted first.
+"""
 
 from __future__ import annotations
 

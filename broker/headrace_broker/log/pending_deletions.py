@@ -1,7 +1,8 @@
 """Renames the directories of deleted partitions to `-delete` and of stray partitions to `-stray`, as Kafka does.
 
 A deleted directory is renamed immediately and removed after file.delete.delay.ms. A failed rename is retried. Until the
-rename succeeds, no log of the same topic and partition is created, because it would load the deleted log's files.
+rename succeeds, no log of the same topic and partition is created, because the new log would load the files of the
+deleted log.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PendingDeletions:
     def __init__(
         self, storage: Storage, remove: Callable[[str, Callable[[], None]], None], next_random: Callable[[int], int]
     ) -> None:
-        """Use `remove(path, work)`, which calls `work` in the background to remove the directory `path`.
+        """`remove(path, work)` must call `work` in the background; `work` removes the directory `path`.
 
         `next_random(bound)` returns a random integer in [0, bound), for unique directory names.
         """
@@ -36,7 +37,7 @@ class PendingDeletions:
         self._remove = remove
         self._next_random = next_random
         self._not_renamed: dict[TopicPartition, tuple[LogDirectory, PartitionLog]] = {}
-        self._renamed: list[tuple[int, str]] = []  # (time from which it may be removed, path)
+        self._renamed: list[tuple[int, str]] = []  # (time from which the directory may be removed, path)
 
     def delete(self, directory: LogDirectory, log: PartitionLog, now_ms: int) -> None:
         """Delete a log that was removed from the manager. Raises OSError if the rename fails; `maintain` retries it."""
@@ -58,7 +59,7 @@ class PendingDeletions:
         return self._rename(directory, key, STRAY_SUFFIX)
 
     def mark_other_topic_stray(self, directory: LogDirectory, key: TopicPartition, topic_id: bytes) -> None:
-        """Mark the partition's directory stray if it belongs to another topic of the same name. Raises OSError."""
+        """Mark the partition's directory as stray if it belongs to another topic of the same name. Raises OSError."""
         path = directory.partition_path(*key)
         if not self._storage.exists(path):
             return
@@ -87,7 +88,7 @@ class PendingDeletions:
         for key in list(self._not_renamed):
             with suppress(OSError):  # the first failure was logged
                 self.rename_pending(key, now_ms)
-                _log.info("Partition %s-%d: a retry renamed the directory of the deleted log", *key)
+                _log.info("Partition %s-%d: renamed the directory of the deleted log after a failed attempt", *key)
         due = [path for due_ms, path in self._renamed if due_ms <= now_ms]
         self._renamed = [entry for entry in self._renamed if entry[0] > now_ms]
         for path in due:

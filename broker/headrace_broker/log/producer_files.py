@@ -18,7 +18,7 @@ _BATCHES_PER_PRODUCER = 10
 
 
 class RecentSnapshots:
-    """Two producer snapshots in memory, so that a truncation need not replay up to a gigabyte of batches.
+    """Keeps two producer snapshots in memory. Without them, a truncation would replay up to a gigabyte of batches.
 
     The older snapshot is below the high watermark, so no truncation removes it. The newer snapshot shortens the replay.
     """
@@ -31,7 +31,7 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Take a snapshot if replaying the batches since the last snapshot would take longer than a new snapshot."""
+        """Take a snapshot if a replay of the batches since the last snapshot would be slower than a new snapshot."""
         self._batches_left -= batches
         if self._batches_left <= 0:
             self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))
@@ -56,7 +56,7 @@ def load_producers(
 ) -> ProducerStateManager:
     """Return the producer state at `end_offset`, from the newest valid snapshot and the batches after it.
 
-    `recent` is (offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a corrupt batch.
+    `recent` is the (end offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a corrupt batch.
     """
     producers = ProducerStateManager()
     offsets = {offset for offset in _snapshot_offsets(storage, directory) if offset <= end_offset}

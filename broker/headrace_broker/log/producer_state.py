@@ -49,7 +49,7 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer: its epoch, its last batches, the first offset of its open transaction (-1 = no transaction)."""
+    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 = none is open)."""
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -77,7 +77,7 @@ class ProducerStateManager:
         self._open_transactions: dict[int, int] = {}
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """Return the recent batch that the new batch duplicates, None if the new batch has the expected sequence.
+        """Return the recent batch that the new batch repeats, or None if the new batch has the expected sequence.
 
         Raises ApiError: INVALID_PRODUCER_EPOCH for a fenced producer, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or for a
         duplicate that is older than the last five batches.
@@ -108,7 +108,10 @@ class ProducerStateManager:
         return None
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Check the producer epoch of a batch without a sequence. Raises ApiError INVALID_PRODUCER_EPOCH if fenced."""
+        """Check the epoch of a batch without a sequence.
+
+        Raises ApiError INVALID_PRODUCER_EPOCH for a fenced producer.
+        """
         entry = self.producers.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
             raise ApiError(
@@ -153,15 +156,15 @@ class ProducerStateManager:
         self._open_transactions.pop(header.producer_id, None)
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, None if no transaction is open."""
+        """Return the first offset of the oldest open transaction, or None if no transaction is open."""
         return min(self._open_transactions.values(), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Remove the producers that were idle for `expiration_ms` and have no open transaction. Call it periodically.
 
-        Idle time is measured from the last append, not from record timestamps: a producer that copies old records is
-        not idle, and if it were removed, its next retry would be appended twice. Record timestamps are used only for
-        producers without an append since the log was opened.
+        Idle time is measured from the last append and not from record timestamps. For example, a producer that copies
+        old records is not idle. If this method removed it, the records of its next retry would be appended twice.
+        Record timestamps are used only for producers without an append since the log was opened.
         """
         for producer_id, entry in list(self.producers.items()):
             if entry.is_active:
@@ -210,9 +213,9 @@ class ProducerStateManager:
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
-    """Return producer id -> entry with all its batches in the snapshot. Raises CorruptSnapshotError."""
+    """Return the entry of each producer id in the snapshot, with all its batches. Raises CorruptSnapshotError."""
     if len(data) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshotError(f"{len(data)} bytes are too few for a producer snapshot")
+        raise CorruptSnapshotError(f"the file has {len(data)} bytes, too few for a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
         raise CorruptSnapshotError(f"version {version} is not supported, only {_SNAPSHOT_VERSION}")

@@ -1,9 +1,9 @@
-"""Recovers a log after an unclean shutdown: checks the segments after the recovery point, truncates at invalid batches.
+"""Recovers a log after an unclean shutdown.
 
-Each batch is checked (size, magic, CRC, increasing offsets). Indexes, leader epochs and producer state are rebuilt from
-the valid batches. The segment is truncated at the first invalid batch, and the later segments are renamed to
-`.deleted`. Leader epoch checkpoint entries whose start offset is in a compaction gap are kept, because compaction may
-have removed the first records of those epochs.
+Checks the segments after the recovery point and truncates at an invalid batch. Each batch is checked (size, magic,
+CRC, increasing offsets). Indexes, leader epochs and producer state are rebuilt from the valid batches. The segment is
+truncated at the first invalid batch, and the later segments are renamed to `.deleted`. Recovery keeps a leader epoch
+whose start offset is in a gap between two batches, because compaction may have removed the first records of this epoch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def recover(
     cleaner_offset: int,
     may_have_gaps: bool,
 ) -> tuple[int, ProducerStateManager]:
-    """Recover the segments from the recovery point on. Return (log end offset, producer state).
+    """Recover the segments after the recovery point. Return (log end offset, producer state).
 
     If offsets are missing between two segments at or after `cleaner_offset`, a power failure has lost the end of the
-    first segment but not the second one. Unless `may_have_gaps`, the log is truncated at the gap, so that a follower
-    fetches the lost records again. The only replica of a partition may have gaps, because no other replica has the
-    records after the gap. For the same reason, an invalid batch before the recovery point does not truncate its log.
+    first segment but not the second segment. Unless `may_have_gaps` is set, the log is truncated at the gap, so that a
+    follower fetches the lost records again. The log of a partition's only replica may have gaps, because no other
+    replica has the records after the gap. For the same reason, an invalid batch before the recovery point does not
+    truncate such a log.
     """
     first = max((index for index, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
     remove_snapshots_after(storage, directory, segments[first].base_offset)
@@ -56,7 +57,7 @@ def recover(
     except CorruptBatchError as error:
         if not may_have_gaps:
             _log.error(
-                "%s: recovering all segments, because a segment before the recovery point is damaged: %s",
+                "%s: recovering all segments, because a segment before the recovery point is corrupt: %s",
                 directory,
                 error,
             )
@@ -113,7 +114,10 @@ def _producers_before(storage: Storage, directory: str, segments: list[LogSegmen
 
 
 class _EpochRebuilder:
-    """Rebuilds the leader epochs from the batches, and keeps `known` entries that begin in a gap before a batch."""
+    """Rebuilds the leader epochs from the batches.
+
+    Keeps the entries of `known` that begin in a gap before a batch.
+    """
 
     def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:
         self._known = known
@@ -132,9 +136,12 @@ class _EpochRebuilder:
 
 
 def drop_segments_from(segments: list[LogSegment], index: int) -> None:
-    """Rename the segments from `index` on to `.deleted`, last segment first, so that a crash leaves no gap."""
+    """Rename the files of the segments from `index` on to `.deleted`.
+
+    The last segment is first, so a crash leaves no gap.
+    """
     for segment in reversed(segments[index:]):
-        _log.error("Deleting %s: records before it are damaged or missing", segment.path(LOG_SUFFIX))
+        _log.error("Deleting %s: records before this segment are corrupt or missing", segment.path(LOG_SUFFIX))
         segment.mark_deleted()
     del segments[index:]
 
@@ -196,7 +203,8 @@ def _checked_batches(
     for position, header, batch in segment.iter_checked_batches(0):
         if not next_offset <= header.base_offset <= header.last_offset < limit:
             reason = (
-                f"it has offsets {header.base_offset} to {header.last_offset}, expected offsets between {next_offset} "
+                f"the batch has offsets {header.base_offset} to {header.last_offset}, expected offsets between "
+                f"{next_offset} "
                 f"and {limit - 1}"
             )
             raise CorruptBatchError(position, reason)
@@ -207,7 +215,10 @@ def _checked_batches(
 
 
 def _write_indexes(segment: LogSegment) -> None:
-    """Write the index files. An error is only logged, so that a broker with a full disk can delete old segments."""
+    """Write the index files.
+
+    An error is only logged, so that a broker with a full disk can start and delete old segments.
+    """
     try:
         segment.finish()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Selects the segments that retention deletes: by size, by age, and before the log start offset. It has no I/O."""
+"""Selects the segments that retention deletes: by size, by age, and before the log start offset. Does no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SegmentInfo:
 def count_expired(
     segments: Sequence[SegmentInfo], config: LogConfig, *, now_ms: int, high_watermark: int, log_start_offset: int
 ) -> int:
-    """Return how many of `segments` to delete, counted from the oldest. The last of `segments` is the active segment.
+    """Return how many of the oldest `segments` to delete. The last of `segments` is the active segment.
 
     Only segments below the high watermark are deleted. Inactive segments below the log start offset are deleted
     regardless of cleanup.policy.

@@ -16,9 +16,9 @@ _base_offset = attrgetter("base_offset")
 
 
 def segment_index(segments: Sequence[LogSegment], offset: int) -> int:
-    """Return the index of the segment that contains `offset`, 0 if `offset` is before the first segment."""
+    """Return the index of the segment that contains `offset`, or 0 if `offset` is before the first segment."""
     last = len(segments) - 1
-    if offset >= segments[last].base_offset:  # the most frequent case
+    if offset >= segments[last].base_offset:  # most reads are in the active segment
         return last
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
@@ -70,8 +70,8 @@ def _first_record(
     try:
         columns = read_batch(batch, 0, header, _DECOMPRESSED_SIZE_BYTES_MAX)
     except CorruptBatchError:
-        # Use the header's timestamp for a batch with invalid records. A produced batch is not decompressed on append,
-        # so the log may contain such a batch; the consumer reports its corrupt records.
+        # If the records of a batch are invalid, use the timestamp in the batch header. The broker does not decompress a
+        # produced batch, so the log may contain invalid records. The consumer reports them.
         return header.max_timestamp, max(header.base_offset, start_offset), epoch
     for timestamp, offset in zip(columns.timestamp_list(), columns.offsets or (), strict=True):
         if timestamp >= target and offset >= start_offset:

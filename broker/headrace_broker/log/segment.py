@@ -1,7 +1,8 @@
 """One segment of a partition's log: a file of record batches, its offset and time indexes, and its timestamps.
 
-A segment opens its file on first use. If more files are open than `OpenSegments` allows, it closes those that were
-opened first, so that a broker with many partitions needs few file descriptors. Only the active segment is appended to.
+A segment opens its file on first use. If more files are open than `OpenSegments` allows, `OpenSegments` closes the
+files that were opened first. A broker with many partitions thus needs few file descriptors. Records are appended only
+to the active segment.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class LogSegment:
         self._index: OffsetIndex | None = OffsetIndex() if is_new else None
         self._time_index: TimeIndex | None = TimeIndex() if is_new else None
         self._index_bytes = 0
-        self._allocated_bytes: int | None = None  # length of a preallocated file
+        self._allocated_bytes: int | None = None  # length of a preallocated file in bytes
         self._indexes_dirty = is_new
         self._bytes_since_index_entry = 0
         self._cursors: dict[int, int] = {}
@@ -150,7 +151,7 @@ class LogSegment:
         return data
 
     def release(self) -> None:
-        """Close the `.log` file, and drop the indexes from memory unless they have unwritten changes."""
+        """Close the `.log` file. Remove the indexes from memory unless they have changes that are not written yet."""
         self._open_segments.discard(self)
         if self._file is not None:
             self._file.close()
@@ -158,7 +159,7 @@ class LogSegment:
         self.forget_indexes()
 
     def forget_indexes(self) -> None:
-        """Drop an inactive segment's indexes from memory unless they have unwritten changes."""
+        """Remove an inactive segment's indexes from memory unless they have changes that are not written yet."""
         if not self._indexes_dirty and not self.is_active:
             self._index = None
             self._time_index = None
@@ -217,7 +218,8 @@ class LogSegment:
         for position, header in self.iter_headers(0):
             if not next_offset <= header.base_offset <= header.last_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
                 reason = (
-                    f"it has offsets {header.base_offset} to {header.last_offset}, expected {next_offset} or larger "
+                    f"the batch has offsets {header.base_offset} to {header.last_offset}, expected {next_offset} or "
+                    f"larger "
                     "within the segment's range"
                 )
                 raise CorruptBatchError(position, reason)
@@ -226,7 +228,7 @@ class LogSegment:
         self.finish()
 
     def reset_indexes(self) -> None:
-        """Clear the indexes and timestamps that `track_batch` updates, before they are rebuilt."""
+        """Clear the indexes and timestamps before a rebuild. `track_batch` then updates them for each batch."""
         self._index, self._time_index = OffsetIndex(), TimeIndex()
         self._index_bytes = 0
         self._indexes_dirty = True
@@ -245,7 +247,7 @@ class LogSegment:
         return True
 
     def finish(self) -> bool:
-        """Add the segment's largest timestamp to the time index and write both indexes, as before a roll.
+        """Add the segment's largest timestamp to the time index, and write both indexes. A roll calls this method.
 
         Returns whether the index files had to be written.
         """
@@ -280,7 +282,10 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of the segment, -1 if it is empty. Read from the time index after a restart."""
+        """The largest timestamp of the segment, -1 if the segment is empty.
+
+        After a restart, it is read from the time index.
+        """
         if self._max_timestamp is None:
             self._max_timestamp, relative_offset = self._last_time_entry()
             self._max_timestamp_offset = self.base_offset + relative_offset
@@ -289,8 +294,8 @@ class LogSegment:
     def _last_time_entry(self) -> tuple[int, int]:
         """Return the last entry of the time index as (timestamp, relative offset).
 
-        If the index is not in memory, only this entry is read from the file, because retention reads the last entry of
-        every segment.
+        If the index is not in memory, this method reads only the last entry from the file, because retention needs the
+        last entry of every segment.
         """
         if self._time_index is None:
             last = self._read_last_time_entry()
@@ -300,7 +305,7 @@ class LogSegment:
         return (times.timestamps[-1], times.offsets[-1]) if len(times) else (NO_TIMESTAMP, 0)
 
     def _read_last_time_entry(self) -> tuple[int, int] | None:
-        """Return the last entry of the time index file, None if the file is missing, empty or invalid."""
+        """Return the last entry of the time index file, or None if the file is missing, empty or invalid."""
         path = self.path(TIME_INDEX_SUFFIX)
         size_bytes = self._storage.size(path) if self._storage.exists(path) else 0
         if not size_bytes or size_bytes % TIME_ENTRY_SIZE:
@@ -336,8 +341,8 @@ class LogSegment:
 
     def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
         """Append complete batches and index them. If it raises OSError, the segment is unchanged."""
-        # Load the indexes before the write. Otherwise `track_batch` could fail after the write, because no file
-        # descriptor is left to open an index file.
+        # Load the indexes before the write. Otherwise `track_batch` could fail after the write if the process has no
+        # free file descriptor for the index file.
         if self._index is None or self._time_index is None:
             self._index_bytes = self._larger_index_size()
         position = self.size_bytes
@@ -346,7 +351,7 @@ class LogSegment:
                 self.preallocate(len(data))
             (self._file or self.file).write(data, position)
         except OSError:
-            with suppress(OSError):  # the caller takes the log offline because of the write's error
+            with suppress(OSError):  # the caller takes the log offline after the failed write
                 self.truncate_torn_tail()
             raise
         self.size_bytes = position + len(data)
@@ -359,9 +364,9 @@ class LogSegment:
         self.truncate(self.size_bytes)
 
     def preallocate(self, size_bytes: int = 0) -> None:
-        """Extend the file beyond its records, now and whenever the records reach the end of the file. Raises OSError.
+        """Extend the file beyond its records. `append` extends it again when the records reach its end.
 
-        For a write within the preallocated size, fdatasync need not update the file size.
+        Raises OSError. If a write is within the preallocated size, fdatasync does not have to update the file size.
         """
         allocated_bytes = self.size_bytes + max(size_bytes, _PREALLOCATED_BYTES)
         self.file.allocate(allocated_bytes)
@@ -386,7 +391,7 @@ class LogSegment:
             self._allocated_bytes = size_bytes
 
     def is_unwritten_from(self, position: int) -> bool:
-        """Whether the file has only zeros from `position` on, as after preallocation or a power failure."""
+        """Return whether the file has only zeros from `position` on, as after preallocation or a power failure."""
         while position < self.size_bytes:
             chunk = self._pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
             if any(chunk):
@@ -429,8 +434,8 @@ class LogSegment:
         self._indexes_dirty = True
         self._max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset + (times.offsets[-1] if len(times) else 0)
-        # Both indexes receive their entries at the same time, so the time index covers all batches before the last
-        # entry of the offset index.
+        # Each call that adds an entry to the offset index also updates the time index. So the time index includes all
+        # batches before the last entry of the offset index.
         for _, header in self.iter_headers(self.index.floor_position(size_bytes)):
             if header.max_timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = header.max_timestamp
@@ -448,7 +453,11 @@ class LogSegment:
     # Reading
 
     def locate(self, offset: int) -> int:
-        """Return the file position of the batch that contains `offset`, else of the next batch, else `size_bytes`."""
+        """Return the file position of the batch that contains `offset`.
+
+        If no batch contains `offset`, return the position of the next batch. If there is no next batch, return
+        `size_bytes`.
+        """
         cached = self._cursors.get(offset)
         if cached is not None:
             return cached
@@ -471,7 +480,7 @@ class LogSegment:
             if base_offset + last_offset_delta >= offset:
                 return position
             if length < HEADER_SIZE - OVERHEAD_SIZE:
-                raise CorruptBatchError(position, f"length {length} is smaller than a batch header")
+                raise CorruptBatchError(position, f"the batch length {length} is smaller than a batch header")
             position += length + OVERHEAD_SIZE
         return size_bytes
 
@@ -484,9 +493,9 @@ class LogSegment:
     def read(self, position: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
         """Return about `max_bytes` of batches, starting with the batch at `position`.
 
-        The result ends at the last indexed batch boundary within `max_bytes`; without such a boundary the last batch
-        may be incomplete. If the first batch is larger than `max_bytes`, the result is this complete batch if
-        `min_one_batch` is set, and empty otherwise.
+        The result ends at the last position within `max_bytes` that the offset index contains. If the index has no such
+        position, the last batch of the result may be incomplete. If the first batch is larger than `max_bytes`, the
+        result is this complete batch with `min_one_batch`, and empty without.
         """
         available = end - position
         if max_bytes >= available:
@@ -542,7 +551,7 @@ class LogSegment:
                 chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 raise IncompleteBatchError(
-                    position, f"only {size_bytes - position} bytes are left, a batch header has {HEADER_SIZE}"
+                    position, f"the file has only {size_bytes - position} more bytes, a batch header has {HEADER_SIZE}"
                 )
             header = read_header(chunk, position - chunk_start)
             problem = _find_header_problem(header)
@@ -550,7 +559,9 @@ class LogSegment:
                 raise CorruptBatchError(position, problem)
             if position + header.size_bytes > size_bytes:
                 raise IncompleteBatchError(
-                    position, f"its size is {header.size_bytes} bytes, but only {size_bytes - position} bytes are left"
+                    position,
+                    f"the batch has {header.size_bytes} bytes, but the file has only {size_bytes - position} more "
+                    f"bytes",
                 )
             yield position, header
             position += header.size_bytes
@@ -559,7 +570,7 @@ class LogSegment:
 def _find_header_problem(header: BatchHeader) -> str | None:
     """Return an error message if the header of a batch is invalid, else None."""
     if header.size_bytes < HEADER_SIZE:
-        return f"length {header.batch_length} is smaller than a batch header"
+        return f"the batch length {header.batch_length} is smaller than a batch header"
     if header.magic != MAGIC:
         return f"magic {header.magic} is not {MAGIC}"
     return None

@@ -1,14 +1,15 @@
-"""The list of segments of one partition's log: offsets, leader epochs, roll, flush, retention, truncation, close.
+"""Manages the segments of one partition's log: offsets, leader epochs, roll, flush, retention, truncation, close.
 
-`PartitionLog` extends it with append and read. The log also stores its high watermark and keeps it between the log
-start offset and the log end offset (`SegmentedLog.high_watermark`, `advance_high_watermark`).
+`PartitionLog` is a subclass that adds append and read. The log also stores its high watermark, which is always between
+the log start offset and the log end offset (`SegmentedLog.high_watermark`, `advance_high_watermark`).
 
 A disk error takes the log offline: acknowledged records remain readable, appends fail, and recovery at the next start
 truncates incomplete batches. A log that went offline only because the disk was full can go online again without a
 restart (`try_go_online`).
 
-A truncation must be synced before records are appended after it (`sync_truncation`). Otherwise a power failure could
-restore the truncated records, below a high watermark that was advanced for the new records.
+After a truncation, the log syncs the truncated file before it appends records (`sync_truncation`). Otherwise a power
+failure could restore the truncated records in place of new records. The high watermark may already include the new
+records.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentedLog:
-    """The segments in a partition's directory; the last one is active. Used only by the event loop of its broker."""
+    """The segments in a partition's directory. The last segment is active.
+
+    Only the broker's event loop uses this class.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class SegmentedLog:
         self.partition = partition
         self.config = config
         self.topic_id = loaded.topic_id
-        self.is_damaged = loaded.is_damaged
+        self.is_corrupt = loaded.is_corrupt
         """Whether the log was closed cleanly, but some of its records or files are missing or corrupt."""
         self.offline_reason: str | None = None
         self.is_disk_full = False
@@ -86,10 +90,10 @@ class SegmentedLog:
         self.checkpoint_ahead_of_log = checkpoint_ahead_of_log
         """Whether offset checkpoints may contain offsets from before a truncation.
 
-        If so, the checkpoints are rewritten before the next append.
+        If they may, the checkpoints are rewritten before the next append.
         """
         self.rewrite_checkpoints: Callable[[], None] | None = None
-        """Writes all offset checkpoints with the current offsets. Raises OSError."""
+        """Function that writes all offset checkpoints with the current offsets. Raises OSError."""
         self.on_flushed: Callable[[float], None] | None = None
         """Optional listener, called with the duration of each flush in seconds."""
         self.on_epochs_changed: Callable[[SegmentedLog], None] | None = None
@@ -132,17 +136,18 @@ class SegmentedLog:
         return self._high_watermark
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the high watermark to `offset`, at most to the log end offset. A smaller offset has no effect.
+        """Raise the high watermark to `offset`, but at most to the log end offset. A smaller offset has no effect.
 
-        Every high watermark advances here. Callers: `Broker.append` and `PartitionTable` (sole replica), `Replication`
-        (leader and follower of a replicated partition), `Quorum` (metadata log), and `advance_log_start`.
+        Only this method raises the high watermark. Its callers are `Broker.append` and `PartitionTable` (for the only
+        replica of a partition), `Replication` (for the leader and the followers of a replicated partition), `Quorum`
+        (for the metadata log), and `advance_log_start`.
         """
         if offset > self._high_watermark:
             self._high_watermark = min(offset, self._log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, at most the high watermark (KIP-98)."""
+        """The first offset of the oldest open transaction, but at most the high watermark (KIP-98)."""
         unstable = self._producers.first_unstable_offset()
         return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
 
@@ -187,9 +192,9 @@ class SegmentedLog:
                 raise self._go_offline_unchanged("write the leader epochs of", error) from error
 
     def _write_epochs(self) -> None:
-        # Do not sync the file, and do not write it immediately for a new leader: a broker that becomes the leader of a
-        # thousand partitions would block its event loop a thousand times. Recovery rebuilds the epochs after the
-        # recovery point from the records, and a flush syncs the epochs before the recovery point.
+        # Do not sync the file, and do not write it immediately for a new leader. Otherwise a broker that becomes the
+        # leader of a thousand partitions would block its event loop a thousand times. Recovery rebuilds the epochs
+        # after the recovery point from the records, and a flush syncs the epochs before the recovery point.
         self._epochs_unwritten = self._epochs_unflushed = True
         self.storage.write_atomic(self._epochs_path, encode_epoch_checkpoint(self._epochs.entries), durable=False)
         self._epochs_unwritten = False
@@ -201,7 +206,7 @@ class SegmentedLog:
 
     @property
     def unflushed_epochs_path(self) -> str | None:
-        """The path of the leader epoch checkpoint if the last write of this file is not synced, else None."""
+        """The path of the leader epoch checkpoint if its last write is not synced yet, otherwise None."""
         return self._epochs_path if self._epochs_unflushed else None
 
     @property
@@ -230,7 +235,7 @@ class SegmentedLog:
         return offline_error
 
     def try_go_online(self) -> bool:
-        """Bring a log that is offline because of a full disk back online. Return False if a write still fails."""
+        """Bring a log back online that is offline because of a full disk. Return False if a write still fails."""
         try:
             self._active.truncate_torn_tail()
             self._write_epochs()
@@ -261,7 +266,8 @@ class SegmentedLog:
             # recovery point.
             if self._epochs_unwritten:
                 self._write_epochs()
-            # Later flushes skip a segment before the recovery point, so sync its truncation here.
+            # Sync the truncation of the active segment here, because later flushes skip a segment before the recovery
+            # point.
             if self.recovery_point >= self._log_end_offset:
                 active.flush()
                 self._sync_epochs()
@@ -344,7 +350,10 @@ class SegmentedLog:
             self.last_flush_ms = now_ms
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to `offset` (-1 = the high watermark) and return it. Raises ApiError."""
+        """Raise the log start offset to `offset` (-1 = the high watermark). Return the log start offset.
+
+        Raises ApiError.
+        """
         target = self._high_watermark if offset == -1 else offset
         if not 0 <= target <= self._high_watermark:
             raise ApiError(
@@ -389,7 +398,8 @@ class SegmentedLog:
         del self._segments[:count]
         start_offset = self._segments[0].base_offset
         _log.info("Log %s: deleting %d segments before offset %d for retention", self.name, count, start_offset)
-        self._delete(expired, now_ms)  # first, to free disk space for the epoch checkpoint
+        # delete the files before writing the epoch checkpoint, which needs free disk space
+        self._delete(expired, now_ms)
         self.advance_log_start(start_offset)
         return count
 
@@ -405,10 +415,10 @@ class SegmentedLog:
         ]
 
     def delete_segments_before(self, offset: int, now_ms: int) -> None:
-        """Delete the segments that end at or before `offset`; after a deletion the log start offset is `offset`.
+        """Delete the segments that end at or before `offset`.
 
-        Unlike retention, this method ignores cleanup.policy: the caller has a snapshot of the deleted records.
-        Raises ApiError.
+        If a segment was deleted, the log start offset becomes `offset`. Unlike retention, this method ignores
+        cleanup.policy: the caller has a snapshot of the deleted records. Raises ApiError.
         """
         count = sum(segment.base_offset <= offset for segment in self._segments[1:])
         if count:
@@ -425,7 +435,7 @@ class SegmentedLog:
             raise self._go_offline("delete segments of", error) from error
 
     def pop_expired_files(self, now_ms: int) -> list[str]:
-        """Return the `.deleted` files whose file.delete.delay.ms has passed; the caller removes them."""
+        """Return the `.deleted` files that are older than file.delete.delay.ms. The caller removes them."""
         due = [path for due_ms, paths in self._deleted if due_ms <= now_ms for path in paths]
         self._deleted = [(due_ms, paths) for due_ms, paths in self._deleted if due_ms > now_ms]
         return due
@@ -481,10 +491,11 @@ class SegmentedLog:
                 if self._epochs.truncate_from_end(offset):
                     self._write_epochs_soon()
                 return
-            start = min(self._log_start_offset, offset)  # the leader's log may end before this log's start offset
+            start = min(self._log_start_offset, offset)  # the leader's log may end before the start offset of this log
             index = search.segment_index(self._segments, offset)
             segment = self._segments[index]
-            self._delete(self._segments[:index:-1], now_ms)  # the last segment first, so that a crash leaves no gap
+            # start with the last segment, so that a crash leaves no gap
+            self._delete(self._segments[:index:-1], now_ms)
             del self._segments[index + 1 :]
             segment.is_active = True
             self._active = segment
@@ -501,7 +512,8 @@ class SegmentedLog:
             remove_snapshots_after(self.storage, self.directory, self._log_end_offset)
             recent = self._recent_snapshots.truncate(self._log_end_offset)
             self._producers = load_producers(self.storage, self.directory, self._segments, self._log_end_offset, recent)
-        except OSError as error:  # a partially truncated log, or a log with outdated producers, must not stay online
+        # a log that is only partly truncated, or whose producer state is outdated, must not stay online
+        except OSError as error:
             raise self._go_offline("truncate", error, may_stay_online=False) from error
         except CorruptBatchError as error:
             raise self._go_offline("truncate", OSError(errno.EIO, str(error), self.directory)) from error
@@ -509,9 +521,9 @@ class SegmentedLog:
     def sync_truncation(self) -> None:
         """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
 
-        Without the sync, a power failure could restore the truncated records, below a high watermark that was advanced
-        for the new records. With the old checkpoints, recovery would not check new records before the old recovery
-        point, and would delete new records before the old log start offset.
+        Without the sync, a power failure could restore the truncated records in place of new records, although the high
+        watermark includes the new records. With the old checkpoints, recovery would not check new records before the
+        old recovery point, and would delete new records before the old log start offset.
         """
         if self.unsynced_truncation is not None:
             try:
@@ -542,7 +554,7 @@ class SegmentedLog:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Delete all records and start the log at `offset`. Raises ApiError."""
         try:
-            self._delete(self._segments[::-1], now_ms)  # the last segment first, so that a crash leaves no gap
+            self._delete(self._segments[::-1], now_ms)  # start with the last segment, so that a crash leaves no gap
             remove_snapshots_after(self.storage, self.directory, -1)
             segment = loader.create_segment(
                 self.storage, self.directory, offset, self.config, now_ms=now_ms, open_segments=self._open_segments
@@ -552,7 +564,7 @@ class SegmentedLog:
             self.checkpoint_ahead_of_log = self.checkpoint_ahead_of_log or offset < self._log_start_offset
             self._log_start_offset = offset
             self._set_end_offset(offset)
-            if self._epochs.truncate_from_end(0):  # no epoch has records any more
+            if self._epochs.truncate_from_end(0):  # the log has no records, so no leader epoch has any
                 self._write_epochs()
             self._producers.clear(offset)
             self._recent_snapshots = RecentSnapshots()
@@ -561,9 +573,10 @@ class SegmentedLog:
             raise self._go_offline("truncate", error, may_stay_online=False) from error
 
     def _set_end_offset(self, offset: int) -> None:
-        """Set the log end offset after a truncation; lower the high watermark and recovery point to the new offset.
+        """Set the log end offset after a truncation.
 
-        Leader epochs that begin at or after the new log end offset are removed.
+        Lower the high watermark and the recovery point to at most this offset. Leader epochs that begin at or after
+        the new log end offset are removed.
         """
         self._log_end_offset = offset
         self.truncations += 1
@@ -584,12 +597,15 @@ class SegmentedLog:
             segment.update_directory(directory)
 
     def release(self) -> None:
-        """Close the files without writing anything."""
+        """Close the files, and write nothing to them."""
         for segment in self._segments:
             segment.release()
 
     def close(self, *, clean: bool, now_ms: int) -> None:
-        """Close the files. If `clean`, write and sync indexes, producer snapshot and records first. Raises ApiError."""
+        """Close the files. If `clean` is set, first write and sync indexes, producer snapshot and records.
+
+        Raises ApiError.
+        """
         if clean and self.offline_reason is None:
             try:
                 is_changed = self._active.finish()

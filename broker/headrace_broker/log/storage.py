@@ -1,4 +1,4 @@
-"""The file system interface that all log code uses.
+"""The file system interface of all modules in this package.
 
 `DiskStorage` accesses the file system. `MemoryStorage` keeps files in memory with the same semantics: an open file
 remains usable after it is renamed or removed. Paths are strings with "/" separators. Every failure is an `OSError`; the
@@ -17,12 +17,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 def is_out_of_file_descriptors(error: OSError) -> bool:
-    """Whether `error` means that no file descriptor is free. No file was changed, and a retry may succeed."""
+    """Return whether `error` means that no file descriptor is free. No file was changed, and a retry may succeed."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def is_disk_full_error(error: OSError) -> bool:
-    """Whether `error` means that the disk or its quota is full. A retry may succeed after space is freed."""
+    """Return whether `error` means that the disk or its quota is full. A retry may succeed after space is freed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -43,7 +43,7 @@ class StorageFile(Protocol):
         """Extend the file with zeros to `size`, so that writes up to `size` do not change the file's size."""
 
     def sync(self) -> None:
-        """Make the contents survive a power failure (fdatasync)."""
+        """Write the contents to the disk (fdatasync), so that a power failure does not lose them."""
 
     def close(self) -> None: ...
 
@@ -52,13 +52,16 @@ class Storage(Protocol):
     """The file system operations that the log uses."""
 
     def open(self, path: str) -> StorageFile:
-        """Open a file for reading and writing, created if missing."""
+        """Open a file for reading and writing. A missing file is created."""
 
     def read(self, path: str) -> bytes:
         """Return the contents of a file. Raises FileNotFoundError."""
 
     def write(self, path: str, data: Buffer) -> None:
-        """Replace a file's contents, not atomically: after a crash it may have any part of the old and new contents."""
+        """Replace a file's contents.
+
+        The write is not atomic: after a crash, the file may contain parts of both contents.
+        """
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
         """Replace a file by a rename, so that a crash leaves either the old or the new file.
@@ -67,7 +70,7 @@ class Storage(Protocol):
         """
 
     def sync(self, path: str) -> None:
-        """fdatasync a file, if it exists. Thread-safe."""
+        """Sync a file to disk (fdatasync) if it exists. Thread-safe."""
 
     def sync_directory(self, path: str) -> None: ...
 

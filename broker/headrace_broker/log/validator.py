@@ -1,7 +1,7 @@
 """Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator).
 
-By default only the batch header and the checksum are checked. The records themselves are read in two cases: a compacted
-topic rejects records without keys, and a topic with its own `compression.type` recompresses them.
+By default, the leader checks only the batch header and the checksum. It reads the records themselves in two cases: a
+compacted topic rejects records without keys, and a topic with its own `compression.type` recompresses the records.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def validate_batch(
     """Return the header of the only batch in `records`. Raises ApiError if a leader must not append the batch."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are too few for a record batch")
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the records have {size_bytes} bytes, too few for a record batch")
     header = BatchHeader(*HEADER.unpack_from(records))
     if header.magic != MAGIC:
         raise ApiError(
@@ -136,7 +136,7 @@ def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence {header.base_sequence}, "
-            "neither may be negative",
+            "but neither may be negative",
         )
 
 
@@ -173,14 +173,14 @@ def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> 
 def _decompressed_size_max(config: LogConfig) -> int:
     """Return the largest decompressed size of a batch that is decompressed on the event loop.
 
-    The limit is far above the batches of real producers, and rejects decompression bombs, which would block all other
-    requests.
+    The limit is far above the size of real producers' batches. It rejects small batches that decompress to gigabytes,
+    because their decompression would block all other requests.
     """
     return max(_DECOMPRESSED_SIZE_MIN, _DECOMPRESSED_RATIO * config.max_message_bytes)
 
 
 def recompress(records: bytearray | memoryview, header: BatchHeader, config: LogConfig) -> bytearray | None:
-    """Return the batch compressed with the topic's codec, None if it already uses this codec. Raises ApiError."""
+    """Return the batch compressed with the topic's codec, or None if it already uses this codec. Raises ApiError."""
     codec = _CODECS.get(config.compression_type, header.compression)
     if codec == header.compression:
         return None

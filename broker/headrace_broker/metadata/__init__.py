@@ -5,9 +5,9 @@
 - One module per kind of request (`topics`, `brokers`, `isr`, `reassignment`, `elections`, `configs`, `features`,
   `producer_ids`): each function reads an image and returns a `ControllerResult`, the records to append and the response
   to send once they are committed.
-- `partition_changes` computes the new state of one partition; `leadership` selects the partitions that a broker's or a
-  config's change affects.
+- `partition_changes` computes the new state of one partition. `leadership` selects the partitions to change after a
+  broker or a config has changed.
 - `controller` applies all of these to the newest image, which may not be committed yet.
 
-Everything here is pure: no clock, no random numbers, no disk.
+No module of this package uses a clock, random numbers or the disk.
 """

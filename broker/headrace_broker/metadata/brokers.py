@@ -1,7 +1,7 @@
 """Broker registration, heartbeats, fencing, controlled shutdown and unregistration (KIP-631, KIP-841).
 
 A broker is fenced until it has read the metadata log up to its own registration; a fenced broker cannot be elected
-leader.  The broker epoch is the offset of its registration record, so a later incarnation has a higher epoch.
+leader. The broker epoch is the offset of its registration record, so a later incarnation has a higher epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def register_broker(
     is_alive: bool,
     topic_configs: TopicConfigs,
 ) -> ControllerResult[BrokerRegistrationResponse]:
-    """Register a broker.  `is_alive` tells whether a registered incarnation of the broker id still has a session.
+    """Register a broker. `is_alive` is true if an earlier incarnation of the same broker id still has a session.
 
     Raises ApiError DUPLICATE_BROKER_REGISTRATION, INCONSISTENT_CLUSTER_ID, INVALID_REQUEST.
     """
@@ -104,7 +104,7 @@ def heartbeat(
     topic_configs: TopicConfigs,
     next_offset: int,
 ) -> ControllerResult[BrokerHeartbeatResponse]:
-    """Handle BrokerHeartbeat: fence, unfence or begin a controlled shutdown.  Raises ApiError STALE_BROKER_EPOCH."""
+    """Handle BrokerHeartbeat: fence, unfence or begin a controlled shutdown. Raises ApiError STALE_BROKER_EPOCH."""
     broker = validate_broker_epoch(image, request.broker_id, request.broker_epoch)
     if broker.fenced:
         return _fenced_heartbeat(image, broker, request, topic_configs)
@@ -124,7 +124,7 @@ def heartbeat(
 
 
 def validate_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
-    """Return the broker if `epoch` is its current broker epoch.  Raises ApiError STALE_BROKER_EPOCH."""
+    """Return the broker if `epoch` is its current broker epoch. Raises ApiError STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:
         state = "not registered" if broker is None else f"registered with broker epoch {broker.epoch}"
@@ -185,7 +185,7 @@ def _begin_shutdown(image: MetadataImage, broker: BrokerImage, topic_configs: To
 
 
 def unregister_broker(image: MetadataImage, broker_id: int, topic_configs: TopicConfigs) -> ControllerResult[None]:
-    """Unregister a broker permanently.  Raises ApiError BROKER_ID_NOT_REGISTERED."""
+    """Unregister a broker permanently. Raises ApiError BROKER_ID_NOT_REGISTERED."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")

@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs of topics and brokers (KIP-339, KIP-226).
 
-`log.config` defines the valid keys and values.  The dynamic configs of a broker are those that supply defaults for
-topic configs; they are set for one broker or, with an empty resource name, for all brokers.  The configs in
+`log.config` defines the valid keys and values. The dynamic configs of a broker are those that supply defaults for
+topic configs; they are set for one broker or, with an empty resource name, for all brokers. The configs in
 `ELECTION_KEYS` affect elections: a change updates the affected partitions in the same batch of records, and the
 brokers' value can only be set for the whole cluster.
 """
@@ -50,7 +50,7 @@ Alteration = tuple[str, int, str | None]
 """(config key, ConfigOperation, value) of one alteration in an IncrementalAlterConfigs request."""
 
 Changes = Sequence[Alteration] | Mapping[str, str | None]
-"""A mapping replaces all configs of the resource (AlterConfigs), a sequence alters single keys."""
+"""The changes of one resource. A mapping replaces all configs (AlterConfigs), a sequence alters single keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ConfigSizeLimit:
         self._characters = 0
 
     def add(self, values: Iterable[str | None]) -> None:
-        """Add the lengths of the values.  Raises ApiError POLICY_VIOLATION if the total exceeds the limit."""
+        """Add the lengths of the values. Raises ApiError POLICY_VIOLATION if the total exceeds the limit."""
         self._characters += sum(len(value) for value in values if value is not None)
         if self._characters > CONFIG_CHARACTERS_MAX:
             raise ApiError(
@@ -83,7 +83,7 @@ class ConfigSizeLimit:
 def topic_config_records(
     topic: str, configs: Mapping[str, str | None], size_limit: ConfigSizeLimit
 ) -> list[MetadataRecord]:
-    """Return the records that set a new topic's configs; raises ApiError INVALID_CONFIG or POLICY_VIOLATION."""
+    """Return the records that set a new topic's configs. Raises ApiError INVALID_CONFIG or POLICY_VIOLATION."""
     size_limit.add(configs.values())
     resource = _topic(topic)
     _check_values(resource, configs)
@@ -97,9 +97,10 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> ControllerResult[list[ApiError | None]]:
-    """Alter the configs of each (resource type, name, changes); either all changes of a resource apply or none.
+    """Alter the configs of each (resource type, name, changes).
 
-    The response contains one entry per resource: None, or the error.
+    Either all changes of a resource are applied, or none. The response contains one entry per resource: None, or the
+    error.
     """
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
@@ -143,7 +144,7 @@ def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes)
 
 
 def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """Whether the alteration deletes a config that the broker does not have.
+    """Return whether the alteration deletes a config that the broker does not have.
 
     This is not an error: kafka-reassign-partitions deletes throttle configs even if a broker has none.
     """

@@ -1,8 +1,8 @@
 """The controller's state: the newest metadata image, which may contain uncommitted records.
 
 `run` applies an operation to the image that includes every appended record, and adds the operation's own records to
-that image.  The caller appends the records and responds when they are committed.  When the node is no longer the active
-controller, `revert` restores the committed image.  Invariant: the image equals the result of replaying the log.
+that image. The caller appends the records and responds when they are committed.  When the node is no longer the active
+controller, `revert` restores the committed image. Invariant: the image equals the result of replaying the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Response = TypeVar("Response")
 
 
 class Controller:
-    """Holds the newest metadata image.  This class is not thread-safe: only the event loop calls it."""
+    """Holds the newest metadata image. This class is not thread-safe: only the event loop calls it."""
 
     __slots__ = ("_epoch", "image")
 

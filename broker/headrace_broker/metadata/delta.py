@@ -1,6 +1,6 @@
 """Replays metadata records on an image.
 
-A delta copies a table of the image on the first change to that table, so replaying many records costs one copy.  A
+A delta copies a table of the image on the first change to that table, so replaying many records costs one copy. A
 delta also lists the changed partitions and the removed topics, from which brokers update their replicas.
 """
 
@@ -45,11 +45,11 @@ _CHANGED_LISTS = (
 
 
 class ReplayError(Exception):
-    """A record contradicts the image on which it is replayed: the metadata log is corrupt, or there is a bug."""
+    """A record contradicts the image on which it is replayed. The metadata log is corrupt, or the code has a bug."""
 
 
 def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Return the image after `records`.  The last record is at `offset`.  Raises ReplayError."""
+    """Return the image after `records`. The last record is at `offset`.  Raises ReplayError."""
     delta = MetadataDelta(base)
     for record in records:
         delta.replay(record)
@@ -110,7 +110,7 @@ class MetadataDelta:
         self._changed_partitions: dict[str, list[PartitionImage]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record; raises ReplayError if it contradicts the image or its type is unknown."""
+        """Apply one record. Raises ReplayError if it contradicts the image or its type is unknown."""
         replay = _REPLAY.get(type(record))
         if replay is None:
             raise ReplayError(f"metadata record {type(record).__name__} is not supported by this version")
@@ -278,7 +278,7 @@ class MetadataDelta:
         )
 
     def _no_op(self, record: MetadataRecord) -> None:
-        """A NoOpRecord only advances the offset."""
+        """Do nothing, because a NoOpRecord only advances the offset."""
 
 
 _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {

@@ -23,7 +23,7 @@ def elect_leaders(
 ) -> ControllerResult[ElectLeadersResponse]:
     """Run the requested elections.
 
-    If the request is for all partitions, the response contains only those that needed an election.  Raises ApiError
+    If the request is for all partitions, the response contains only those that needed an election. Raises ApiError
     INVALID_REQUEST for an unknown election type.
     """
     election = _KINDS.get(request.election_type)

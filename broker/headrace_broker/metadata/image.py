@@ -2,7 +2,7 @@
 
 An image is immutable: `delta.apply_records` returns a new image that shares every unchanged table with the old image.
 A reader may keep an image as long as necessary, and a revert to the committed state only needs a reference to the
-committed image.  Spec: KIP-500, KIP-631.
+committed image. Spec: KIP-500, KIP-631.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BrokerImage:
     """(name, lowest supported level, highest supported level)."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the endpoint of the named listener, None if the broker has no such listener."""
+        """Return the endpoint of the named listener, or None if the broker has no such listener."""
         return next((item for item in self.endpoints if item.name == listener), None)
 
 
@@ -66,7 +66,7 @@ class PartitionImage:
     def is_recoverable_from_other_replica(self, replica: int) -> bool:
         """Whether `replica` can fetch lost records from another replica that is the leader or may become the leader.
 
-        The result is False for the last in-sync replica.  After a restart, this replica is elected leader again even if
+        The result is False for the last in-sync replica. After a restart, this replica is elected leader again even if
         its log is corrupt, so the records that it truncates are lost.
         """
         if any(other != replica for other in (*self.isr, *self.eligible_leader_replicas)):
@@ -97,7 +97,7 @@ class MetadataImage:
     next_producer_id: int = 0
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """Return the topic with this id, None if it does not exist."""
+        """Return the topic with this id, or None if it does not exist."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 

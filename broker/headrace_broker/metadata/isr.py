@@ -1,7 +1,7 @@
 """AlterPartition: the leader of a partition expands or shrinks its ISR (KIP-497, KIP-841, KIP-903).
 
 The controller accepts a change only from the leader of the current epoch and with the current partition epoch, so of
-two changes based on the same state only one succeeds.  A replica cannot join the ISR if its broker is fenced, in
+two changes based on the same state only one succeeds. A replica cannot join the ISR if its broker is fenced, in
 controlled shutdown, or has registered again since the leader last saw it (its broker epoch changed).
 """
 
@@ -30,7 +30,7 @@ _ANY_EPOCH = -1
 def alter_partitions(
     image: MetadataImage, request: AlterPartitionRequest, topic_configs: TopicConfigs
 ) -> ControllerResult[AlterPartitionResponse]:
-    """Handle AlterPartition; each partition has its own error code.  Raises ApiError STALE_BROKER_EPOCH."""
+    """Handle AlterPartition; each partition has its own error code. Raises ApiError STALE_BROKER_EPOCH."""
     validate_broker_epoch(image, request.broker_id, request.broker_epoch)
     records: list[MetadataRecord] = []
     topics: list[AlterPartitionResponseTopicData] = []

@@ -42,7 +42,7 @@ def partition_change(
 
 
 def is_live(image: MetadataImage, broker_id: int) -> bool:
-    """Whether the broker can be elected leader: registered, unfenced, not in controlled shutdown."""
+    """Return whether the broker can be elected leader: registered, unfenced, not in controlled shutdown."""
     broker = image.brokers.get(broker_id)
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
@@ -62,11 +62,11 @@ def remove_broker_from_isrs(
     unclean_shutdown: bool = False,
     keep_sole_replicas: bool = False,
 ) -> list[MetadataRecord]:
-    """Remove a broker that was fenced, shuts down or has restarted from every ISR, and move its leaderships.
+    """Remove a broker from every ISR and move its leaderships, because it was fenced, shuts down or has restarted.
 
     After an unclean shutdown the broker may have lost unflushed records, so it is removed from the eligible leader
-    replicas too.  With `keep_sole_replicas`, a partition whose only replica is on this broker does not change: no other
-    broker can be its leader, and this broker will be unfenced soon.
+    replicas too. With `keep_sole_replicas`, a partition whose only replica is on this broker does not change, because
+    no other broker can lead it, and this broker will be unfenced soon.
     """
     records: list[MetadataRecord] = []
     for topic, index, partition in _partitions(image):
@@ -101,7 +101,7 @@ def elect_leaders_for_unfenced_broker(
 
 
 def is_leader_of_any_partition(image: MetadataImage, broker_id: int) -> bool:
-    """Whether the broker is the leader of any partition."""
+    """Return whether the broker is the leader of any partition."""
     return any(partition.leader == broker_id for _, _, partition in _partitions(image))
 
 
@@ -145,7 +145,7 @@ def imbalanced_partitions(image: MetadataImage, percentage: int = 0) -> list[tup
 def elect_leader(
     image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs, election: Election
 ) -> PartitionChangeRecord | None:
-    """Return the record of a requested election, None if it changes nothing."""
+    """Return the record of a requested election, or None if it changes nothing."""
     change = partition_change(image, topic, index, topic_configs)
     change.election = election
     return change.record()

@@ -1,8 +1,8 @@
-"""Broker sessions: when the active controller last received a heartbeat from each broker.  Pure.
+"""Broker sessions: the time at which the active controller last received a heartbeat from each broker. Does no I/O.
 
-This state is not replicated; a new active controller starts with a full session for every broker.  A broker without a
-heartbeat for longer than its session timeout is stale.  A broker whose process is known to be dead, because it closed
-its connection and refuses a new one, is stale at once (`mark_dead`).
+This state is not replicated; a new active controller starts with a full session for every broker. A broker without a
+heartbeat for longer than its session timeout is stale. A broker whose process is known to be dead, because it closed
+its connection and refuses a new one, is stale immediately (`mark_dead`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class BrokerLiveness:
         contact.is_dead = False
 
     def on_registered(self, broker_id: int, now_ms: int) -> None:
-        """Start a new session: a broker incarnation registered, or a new controller expects its heartbeats."""
+        """Start a new session, because a broker incarnation registered or a new controller became active."""
         self._contacts[broker_id] = _Contact(now_ms)
 
     def extend_sessions(self, pause_ms: int) -> None:
-        """Extend every session: the controller itself was paused and could not process heartbeats."""
+        """Extend every session, because the controller itself was paused and could not process heartbeats."""
         for contact in self._contacts.values():
             contact.last_contact_ms += pause_ms
 
@@ -52,14 +52,14 @@ class BrokerLiveness:
         self._contacts.pop(broker_id, None)
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """Whether the broker's session has not expired and its process is not known to be dead."""
+        """Return whether the broker's session has not expired and its process is not known to be dead."""
         contact = self._contacts.get(broker_id)
         return (
             contact is not None and not contact.is_dead and now_ms - contact.last_contact_ms <= self._session_timeout_ms
         )
 
     def has_contacted_since(self, broker_id: int, time_ms: int) -> bool:
-        """Whether the broker sent a heartbeat or registered after `time_ms`."""
+        """Return whether the broker sent a heartbeat or registered after `time_ms`."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.last_contact_ms > time_ms
 
@@ -73,8 +73,11 @@ class BrokerLiveness:
         return min(times) + self._session_timeout_ms + 1 if times else None
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Begin a controlled shutdown.  The record at `offset` moved the broker's leaderships; the broker may shut down
-        when every other broker has read this record."""
+        """Begin a controlled shutdown.
+
+        The record at `offset` moved the broker's leaderships. The broker may shut down when every other broker has read
+        this record.
+        """
         self._contacts[broker_id].shutdown_offset = offset
 
     def shutdown_offset(self, broker_id: int) -> int:

@@ -1,10 +1,10 @@
 """Computes the new state of one partition (leader, ISR, ELR, reassignment) as a PartitionChangeRecord.
 
 The caller sets the requested change (a new ISR, a new assignment or an election), and `PartitionChange.record` derives
-the rest.  The new leader comes from the ISR.  If the ISR is empty, the new leader comes from the eligible leader
+the rest. The new leader comes from the ISR.  If the ISR is empty, the new leader comes from the eligible leader
 replicas (ELR): these left the ISR when it was already below min.insync.replicas, so they have every acknowledged record
-(KIP-966).  If the ELR is empty too, the last known leader is elected.  Only an unclean election can elect any other
-live replica.  Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+(KIP-966). If the ELR is empty too, the last known leader is elected.  Only an unclean election can elect any other
+live replica. Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ RECOVERING = 1
 
 
 class Election(Enum):
-    """ONLINE keeps a live leader, PREFERRED moves to the first replica, UNCLEAN may elect a replica outside the ISR."""
+    """The election types.
+
+    ONLINE keeps a live leader, PREFERRED elects the first replica, UNCLEAN may elect any replica.
+    """
 
     ONLINE = "online"
     PREFERRED = "preferred"
@@ -38,10 +41,10 @@ class PartitionChange:
     index: int
     partition: PartitionImage
     may_lead: Callable[[int], bool]
-    """Returns whether a replica's broker can be elected leader."""
+    """A function that returns whether a replica's broker can be elected leader."""
     min_insync_replicas: int
     default_directory: Callable[[int], bytes]
-    """Returns the log directory for a new replica on a broker."""
+    """A function that returns the log directory for a new replica on a broker."""
     election: Election = Election.ONLINE
     isr: Sequence[int] | None = None
     replicas: Sequence[int] | None = None
@@ -57,7 +60,7 @@ class PartitionChange:
     _elr: list[int] = field(init=False, default_factory=list)
 
     def record(self) -> PartitionChangeRecord | None:
-        """Return the PartitionChangeRecord, None if nothing changes."""
+        """Return the PartitionChangeRecord, or None if nothing changes."""
         old = self.partition
         self._isr = list(old.isr if self.isr is None else self.isr)
         self._replicas = list(old.replicas if self.replicas is None else self.replicas)

@@ -1,9 +1,9 @@
-"""Places the replicas of new partitions: striped across racks, and across the brokers of each rack.
+"""Places the replicas of new partitions round-robin across racks, and across the brokers of each rack.
 
-The guarantees are those of Kafka's StripedReplicaPlacer: the first replicas, which become leaders, rotate through the
-racks and are on live brokers; the replicas of a partition are spread over as many racks as possible; a fenced broker
-receives a replica only if its rack has no other broker left.  Brokers without a rack count as one rack.  The placement
-is deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
+The guarantees are those of Kafka's StripedReplicaPlacer. The first replicas, which become leaders, rotate through the
+racks and are on live brokers. The replicas of a partition are spread over as many racks as possible. A fenced broker
+receives a replica only if its rack has no other broker left. Brokers without a rack count as one rack. The placement is
+deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
 broker.
 """
 

@@ -10,7 +10,7 @@ BLOCK_SIZE = 1000
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int) -> ControllerResult[range]:
-    """Allocate the next block of producer ids to `broker_id`.  A block is never reused, even after a crash."""
+    """Allocate the next block of producer ids to `broker_id`. A block is never reused, even after a crash."""
     first = image.next_producer_id
     broker = image.brokers.get(broker_id)
     record = ProducerIdsRecord(

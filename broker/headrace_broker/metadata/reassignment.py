@@ -1,7 +1,7 @@
 """AlterPartitionReassignments: start and cancel partition reassignments (KIP-455, KIP-860).
 
-A reassignment first adds the new replicas.  When they are in sync, an AlterPartition request of the leader completes it
-(`partition_changes`).  A reassignment that replaces one in progress starts from the original replicas.
+A reassignment first adds the new replicas. When they are in sync, an AlterPartition request of the leader completes it
+(`partition_changes`). A reassignment that replaces one in progress starts from the original replicas.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def alter_reassignments(
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
-    """Whether a reassignment of the partition is in progress."""
+    """Return whether a reassignment of the partition is in progress."""
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
@@ -63,7 +63,7 @@ def grow_internal_topics(
 ) -> ControllerResult[int]:
     """Add replicas to internal topics that were created when fewer than `replication_factor` brokers were live.
 
-    The result is the number of partitions whose reassignment starts.  Partitions that are being reassigned or have no
+    The result is the number of partitions whose reassignment starts. Partitions that are being reassigned or have no
     leader are skipped.
     """
     live = sorted(broker.broker_id for broker in image.live_brokers())

@@ -1,7 +1,7 @@
 """Converts an image to the records of a metadata snapshot and back (KIP-630).
 
 Invariant: replaying `image_records(image)` on an empty image yields an equal image, except for its offset and epoch.
-A record follows the records it depends on.  The records are generated lazily, so a large image does not block the
+A record follows the records it depends on. The records are generated lazily, so a large image does not block the
 event loop.
 """
 
@@ -44,7 +44,7 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def image_from_records(records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Build the image from a snapshot's records; raises ReplayError."""
+    """Build the image from a snapshot's records. Raises ReplayError."""
     delta = MetadataDelta(MetadataImage())
     for record in records:
         delta.replay(record)

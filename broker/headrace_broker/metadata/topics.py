@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
-Each function reads an image and returns a `ControllerResult`.  An error in one topic of a request is reported for that
-topic and does not affect the others.  Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
+Each function reads an image and returns a `ControllerResult`. An error in one topic of a request is reported for that
+topic and does not affect the others. Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _create_topic(
 def _effective_configs(
     values: Mapping[str, str], broker_properties: Mapping[str, str], config_responses: _ConfigResponses
 ) -> list[CreatableTopicConfigs]:
-    """Return the effective configs of a topic.  Topics with equal values share the list: building it is expensive."""
+    """Return the effective configs of a topic. Topics with equal values share the list: building it is expensive."""
     key = tuple(sorted(values.items()))
     response = config_responses.get(key)
     if response is None:
@@ -254,7 +254,7 @@ def _partition_records(
 def delete_topics(
     image: MetadataImage, requested: Sequence[tuple[str | None, bytes]]
 ) -> ControllerResult[DeleteTopicsResponse]:
-    """Delete topics identified by (name, zero id) or (None, id).  A recreated topic of the same name has another id."""
+    """Delete topics identified by (name, zero id) or (None, id). A recreated topic of the same name has another id."""
     records: list[MetadataRecord] = []
     results: list[DeletableTopicResult] = []
     removed: set[bytes] = set()

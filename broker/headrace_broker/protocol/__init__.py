@@ -2,7 +2,7 @@
 
 Modules:
 
-* ``notation``: the notation for message classes (``class X(Request[Y], versions="0-3")``), and their base classes;
+* ``notation``: the declarations of message classes (``class X(Request[Y], versions="0-3")``), and their base classes;
 * ``messages``: the requests and responses, one module per API;
 * ``metadata_records``, ``group_records``, ``transaction_records``, ``control_records``: the messages stored in logs;
 * ``codec``: ``encode`` and ``decode``, compiled per class and version at first use;

@@ -1,10 +1,10 @@
 """Generates the function that decodes one message class in one version.
 
-The generated function takes (buffer, position) and returns (message, position after the message). It
-unpacks each *run* with one call; a run is a series of consecutive fixed-size fields and the length
-that follows them. Nested messages are read inline. Malformed input cannot exhaust the memory: every
-length is compared with the bytes left in the buffer before memory is allocated, and the number of
-nested messages is limited. Record batches are memoryviews of the buffer; all other values are copied.
+The generated function takes (buffer, position) and returns (message, position after the message). A *run* is a series
+of consecutive fixed-size fields and the length after them. The function unpacks each run with one call. Nested messages
+are read inline. Malformed input cannot exhaust the memory: every length is compared with the bytes left in the buffer
+before memory is allocated, and the number of nested messages is limited. Record batches are memoryviews of the buffer;
+all other values are copied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Generates the function that encodes one message class in one version.
 
-The generated function takes a message and returns a list of buffers. It packs each *run* with one
-call; a run is a series of consecutive fixed-size fields and the length that follows them. Nested
-messages are written inline. Large bytes fields and record batches become separate buffers, without a
-copy.
+The generated function takes a message and returns a list of buffers. A *run* is a series of consecutive fixed-size
+fields and the length after them. The function packs each run with one call. Nested messages are written inline. Large
+bytes fields and record batches become separate buffers, without a copy.
 """
 
 from __future__ import annotations

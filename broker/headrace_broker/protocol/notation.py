@@ -83,15 +83,15 @@ class Field:
         self.tagged = parse_versions(versions if tagged is None else tagged) if tag is not None else (1, 0)
 
     def is_present(self, version: int) -> bool:
-        """Whether the field exists in `version`."""
+        """Return whether the field exists in `version`."""
         return self.versions[0] <= version <= self.versions[1]
 
     def is_nullable(self, version: int) -> bool:
-        """Whether the field may be null in `version`."""
+        """Return whether the field may be null in `version`."""
         return self.nullable[0] <= version <= self.nullable[1]
 
     def is_tagged(self, version: int) -> bool:
-        """Whether the field is a tagged field in `version`."""
+        """Return whether the field is a tagged field in `version`."""
         return self.tagged[0] <= version <= self.tagged[1]
 
 

@@ -31,5 +31,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """A leader that receives no fetches from a majority of the voters for this long resigns."""
+        """The time after which a leader resigns if a majority of the voters has sent no fetches."""
         return self.fetch_timeout_ms * 3 // 2

@@ -1,8 +1,8 @@
 """The Raft state machine of one node of the metadata quorum: leader election and log replication, without any I/O.
 
-Inputs are requests, responses and the current time; outputs are `Effect`s, which `raft.effects` documents.  The current
-`Role` handles most events.  This module holds the state that survives a role change (epoch, vote, high watermark) and
-the rule common to all roles: a node that receives a higher epoch enters that epoch.  Spec: KIP-595, KIP-996.
+Inputs are requests, responses and the current time; outputs are `Effect`s, which `raft.effects` documents. The current
+`Role` handles most events. This module holds the state that survives a role change (epoch, vote, high watermark) and
+the rule common to all roles: a node that receives a higher epoch enters that epoch. Spec: KIP-595, KIP-996.
 
 The state machine gives these guarantees under message loss, delay and duplication:
 - Each epoch has at most one leader.
@@ -10,9 +10,9 @@ The state machine gives these guarantees under message loss, delay and duplicati
 - The high watermark never decreases, and a majority of the voters has every record below it on disk.
 - A leader advances the high watermark only when it covers a record of the leader's own epoch.
 
-Any process can send a request, so a request may raise the epoch only by a small amount; otherwise a single request
-could exhaust the 32-bit epochs.  A node that is many epochs behind learns the current epoch from the responses to its
-own requests.
+Any process can send a request, so a request may raise the epoch only by a small number. Otherwise a single request
+could use up all 32-bit epochs. A node that is many epochs behind learns the current epoch from the responses to its own
+requests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headrace_broker.raft.role import Role
 
 
 class Raft:
-    """One node of the quorum, voter or observer.  Every input method returns the effects to execute."""
+    """One node of the quorum, voter or observer. Every input method returns the effects to execute."""
 
     def __init__(self, config: RaftConfig, log: RaftLog, state: QuorumState, rng: Random) -> None:
         self.config = config
@@ -83,7 +83,7 @@ class Raft:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Enter the first role.  A single voter elects itself at once; a restarted leader must be elected again."""
+        """Enter the first role. A single voter elects itself immediately; a restarted leader must be elected again."""
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Candidate, Unattached
 
@@ -96,7 +96,8 @@ class Raft:
         elif leader_id not in (NO_NODE, self.config.node_id):
             self.transition_to(Follower(self, leader_id, now_ms), now_ms)
         else:
-            # Start an election early. This cannot disrupt a working quorum: followers of a leader reject the pre-vote.
+            # Start an election early. A working quorum is not disrupted, because followers that have a leader reject
+            # the pre-vote.
             wait_ms = self.random_ms_below(self.config.election_timeout_ms // 4)
             self.transition_to(Unattached(self, now_ms, wait_ms), now_ms)
         return self._drain_effects()
@@ -107,11 +108,11 @@ class Raft:
         return self._drain_effects()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which `tick` must be called next, None if no timer is set."""
+        """Return the time at which `tick` must be called next, or None if no timer is set."""
         return self.role.deadline_ms()
 
     def handle_request(self, request: Request[Any], token: Token, now_ms: int) -> list[Effect]:
-        """Handle another node's request.  A later call may return the `SendResponse` with this `token`."""
+        """Handle another node's request. A later call may return the `SendResponse` with this `token`."""
         if isinstance(request, VoteRequest):
             self._on_vote(request, token, now_ms)
         elif isinstance(request, BeginQuorumEpochRequest):
@@ -134,7 +135,8 @@ class Raft:
         if partition is not None:
             leader_id, epoch = messages.leader_and_epoch(partition)
             if getattr(partition, "vote_granted", False):
-                leader_id = NO_NODE  # ignore the response's leader: a voter that grants a vote stops following it
+                # ignore the leader in the response, because a voter that grants a vote stops following that leader
+                leader_id = NO_NODE
             self.maybe_transition(epoch, leader_id, now_ms)
         self.role.on_response(node_id, request, partition, now_ms)
         return self._drain_effects()
@@ -298,7 +300,7 @@ class Raft:
             self.transition_to(Follower(self, leader_id, now_ms), now_ms)
 
     def transition_to(self, role: Role, now_ms: int) -> None:
-        """Leave the current role, which completes its pending requests, and enter `role`."""
+        """Leave the current role and enter `role`. The current role first completes its pending requests."""
         self.role.leave(now_ms)
         self.role = role
         if self.state.leader_id != role.leader_id and role.leader_id != NO_NODE:
@@ -325,9 +327,9 @@ class Raft:
         self._effects.append(effect)
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Advance the high watermark to `offset`; return False if it is not higher.
+        """Advance the high watermark to `offset`. Returns False if it is not higher.
 
-        After start-up, only this method changes the high watermark.  Its callers are
+        After start-up, only this method changes the high watermark. Its callers are
         `Leader._maybe_advance_high_watermark`, `Follower._advance_high_watermark` and, after a snapshot download,
         `Follower._handle_snapshot_chunk`.
         """

@@ -1,6 +1,6 @@
 """The effects that the Raft state machine (`core.Raft`) returns to its caller.
 
-The caller executes the effects in order and completes each `Persist` before the next effect.  `core.Raft` already uses
+The caller executes the effects in order and completes each `Persist` before the next effect. `core.Raft` already uses
 the new state while a `Persist` is in progress, so the caller passes no input to `core.Raft` until the state is on disk.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from headrace_broker.protocol.notation import Request, Response
 from headrace_broker.raft.quorum_state import QuorumState
 
-Token = Any  # identifies a pending request; `core.Raft` returns it with the response and never inspects it
+Token = Any  # identifies a pending request; `core.Raft` returns the token with the response and does not read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send a request.  The caller then calls `Raft.handle_response` exactly once, with None if no response arrived."""
+    """Send a request. The caller then calls `Raft.handle_response` exactly once, with None if no response arrived."""
 
     node_id: int
     request: Request[Any]
@@ -40,7 +40,7 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Fsync the log, and then call `Raft.on_flushed`.  Several `Flush` effects may share one fsync."""
+    """Fsync the log, and then call `Raft.on_flushed`. Several `Flush` effects may share one fsync."""
 
 
 @dataclass(frozen=True, slots=True)

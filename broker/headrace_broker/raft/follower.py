@@ -35,7 +35,7 @@ class Follower(Role):
 
     @property
     def grants_pre_vote(self) -> bool:  # type: ignore[override]
-        """A follower that has a working connection to its leader rejects pre-votes."""
+        """Whether this follower grants pre-votes; it rejects them while it has a working connection to its leader."""
         return not self._has_fetched
 
     @property
@@ -122,7 +122,8 @@ class Follower(Role):
     def _advance_high_watermark(self) -> None:
         """Advance this node's high watermark to the leader's, at most to the end of the local log.
 
-        Call this only after a fetch response without a diverging epoch, when the local log is a prefix of the leader's.
+        Call this method only after a fetch response without a diverging epoch. The local log is then a prefix of the
+        leader's log.
         """
         raft = self.raft
         raft.advance_high_watermark(min(self._leader_high_watermark, raft.log.log_end_offset))

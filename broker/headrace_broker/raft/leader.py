@@ -1,7 +1,7 @@
 """The leader role: tracks the progress of every replica, advances the high watermark, and serves fetches.
 
 The high watermark advances in `Leader._maybe_advance_high_watermark`, after a flush of the leader's own log and after
-each fetch of a voter.  A leader that receives no fetches from a majority of the voters resigns (check quorum).
+each fetch of a voter. A leader that receives no fetches from a majority of the voters resigns (check quorum).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OBSERVERS_MAX = 1000
 
 @dataclass(slots=True)
 class Progress:
-    """A replica's fetch progress; `end_offset` is -1 until the replica's first fetch in this leader epoch."""
+    """The fetch progress of a replica. `end_offset` is -1 until the replica's first fetch in this leader epoch."""
 
     end_offset: int = -1
     last_fetch_ms: int = -1

@@ -1,4 +1,4 @@
-"""The interface through which `core.Raft` accesses the metadata log.  Appends are synchronous.
+"""The interface through which `core.Raft` accesses the metadata log. Appends are synchronous.
 
 To flush the log, `core.Raft` emits a `Flush` effect and continues in `Raft.on_flushed`.
 """
@@ -50,7 +50,7 @@ class RaftLog(Protocol):
         """Return (end offset, epoch) of the newest complete snapshot."""
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return (size of the snapshot, its bytes from `position` on), None if this node lacks the snapshot."""
+        """Return (size of the snapshot, its bytes from `position` on), or None if this node lacks the snapshot."""
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         """Write a chunk of a snapshot that is being downloaded; a chunk at position 0 restarts the download."""

@@ -35,7 +35,10 @@ def leader_and_epoch(partition: Any) -> tuple[int, int]:
 
 
 def sender_and_epoch(partition: Any) -> tuple[int, int]:
-    """Return a request's sender and its epoch: the candidate of a Vote request, else the leader."""
+    """Return the sender of a request and the sender's epoch.
+
+    The sender is the candidate in a Vote request, otherwise the leader.
+    """
     is_vote = isinstance(partition, vote.VoteRequestPartitionData)
     return (partition.replica_id, partition.replica_epoch) if is_vote else (partition.leader_id, partition.leader_epoch)
 

@@ -1,6 +1,6 @@
 """The roles without a known leader: Unattached, Prospective (sends pre-votes) and Candidate (sends votes).
 
-A pre-vote (KIP-996) does not change the epoch.  So a voter that was disconnected from the others cannot disrupt a
+A pre-vote (KIP-996) does not change the epoch. So a voter that was disconnected from the others cannot disrupt a
 quorum that has a leader.
 """
 
@@ -109,7 +109,7 @@ class _Nominee(Role):
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> None:
         if node_id in self._pending_requests:
-            # Count a dead voter as rejecting: waiting for its vote would only delay the next election.
+            # Count a dead voter as a rejected vote. Waiting for the vote would only delay the next election.
             self._rejected.add(node_id)
             self._finish_if_decided(now_ms)
 
@@ -142,7 +142,10 @@ class Prospective(_Nominee):
         self.raft.transition_to(Candidate(self.raft, now_ms), now_ms)
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """Yield to another candidate with a longer log or a higher id, so that only one of them starts an election."""
+        """Do not start an election if the other candidate has a longer log or a higher id.
+
+        So only one of the two starts one.
+        """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)
 

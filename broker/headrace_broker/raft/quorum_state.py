@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 NO_NODE = -1
 EPOCH_MAX = (1 << 31) - 1 - (1 << 16)
-"""The highest accepted epoch.  Epochs have 32 bits; above this limit too few epochs remain for further elections."""
+"""The highest accepted epoch. Epochs have 32 bits; above this limit too few epochs remain for further elections."""
 EPOCH_INCREASE_MAX = 100
-"""The largest increase of a node's epoch by one request.  Responses have no such limit: a node that missed more
+"""The largest increase of a node's epoch by one request. Responses have no such limit: a node that missed more
 elections learns the current epoch from the responses to its own requests."""
 FILE_NAME = "quorum-state"
 

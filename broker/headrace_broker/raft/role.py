@@ -1,6 +1,6 @@
 """`Role`, the base class of the Raft roles, with the properties and events that the roles override.
 
-A role object belongs to one epoch and is never reused.  `core.Raft` passes every response to the current role.  A role
+A role object belongs to one epoch and is never reused. `core.Raft` passes every response to the current role.  A role
 ignores responses to requests that an earlier role has sent.
 """
 
@@ -33,44 +33,47 @@ class Role:
         self.raft = raft
 
     def enter(self, now_ms: int) -> None:
-        """Called after the node has switched to this role."""
+        """Start the role. `core.Raft` calls this method after the node has changed to this role."""
 
     def leave(self, now_ms: int) -> None:
-        """Called before the node switches to another role."""
+        """End the role. `core.Raft` calls this method before the node changes to another role."""
 
     def deadline_ms(self) -> int | None:
-        """Return the time at which `tick` must be called next, None if no timer is set."""
+        """Return the time at which `tick` must be called next, or None if no timer is set."""
         return None
 
     def tick(self, now_ms: int) -> None:
         """Run the timers that have expired."""
 
     def on_response(self, node_id: int, request: Request[Any], partition: Any | None, now_ms: int) -> None:
-        """A response arrived; `partition` is None if the request failed.
+        """Handle a response. `partition` is None if the request failed.
 
         `core.Raft` has already applied the response's epoch and leader id.
         """
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """This node granted a pre-vote to `candidate`, whose log ends at `end`."""
+        """Handle a pre-vote that this node granted to `candidate`, whose log ends at `end`."""
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> None:
-        """A node closed its connection and refused a new one: its process is dead."""
+        """Handle the end of a node's process: the node closed its connection and refused a new one."""
 
     def on_appended(self, now_ms: int) -> None:
-        """The leader appended records to its own log."""
+        """Handle an append of this node, the leader, to its own log."""
 
     def on_flushed(self, now_ms: int) -> None:
-        """The log's flushed offset advanced."""
+        """Handle an advance of the log's flushed offset."""
 
     def on_fetch(self, request: FetchRequest, partition: Any, token: Token, now_ms: int) -> None:
-        """A replica sent a Fetch request.  Called only on a leader."""
+        """Handle a Fetch request of a replica. Called only on a leader."""
 
     def on_fetch_snapshot(self, request: FetchSnapshotRequest, partition: Any, token: Token, now_ms: int) -> None:
-        """A replica sent a FetchSnapshot request.  Called only on a leader."""
+        """Handle a FetchSnapshot request of a replica. Called only on a leader."""
 
     def on_leader_resigned(self, successors: list[int], now_ms: int) -> None:
-        """The leader resigned (EndQuorumEpoch); `successors` are the voters to elect, preferred first."""
+        """Handle the resignation of the leader (EndQuorumEpoch).
+
+        `successors` are the preferred successors, in order.
+        """
 
     def resign(self, now_ms: int) -> None:
-        """Resign leadership."""
+        """Resign as leader."""

@@ -31,7 +31,7 @@ def load_crc32c() -> Callable[..., int]:
         (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
     )
     spec = finder.find_spec("_crc32c")
-    if spec is None or spec.loader is None:  # built without the C extension: use the package's Python code
+    if spec is None or spec.loader is None:  # the package was built without the C extension, so use its Python code
         return cast("Callable[..., int]", importlib.import_module("crc32c").crc32c)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,9 +39,10 @@ def load_crc32c() -> Callable[..., int]:
 
 
 class _LazyCodecs(ModuleType):
-    """Placeholder for `aiokafka.codec` while the C module is loaded. Its functions import the real codecs when called.
+    """Placeholder for `aiokafka.codec` while the C module is loaded.
 
-    Only a process that uses aiokafka itself calls them; headrace compresses with `records.compression`.
+    Its functions import the real codecs on the first call. Only a process that uses aiokafka itself calls these
+    functions; headrace compresses with `records.compression`.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

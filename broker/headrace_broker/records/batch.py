@@ -38,7 +38,7 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _ATTRIBUTES_TO_MAX_TIMESTAMP = struct.Struct(">hiqq")
 
-# Keep the GIL: at 20 GB/s the checksum takes less time than reacquiring the GIL from another busy thread would.
+# Do not release the GIL. The checksum takes less time (20 GB/s) than getting the GIL back from another busy thread.
 crc32c = partial(load_crc32c(), gil_release_mode=0)
 
 
@@ -159,14 +159,15 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         return BatchHeader(*HEADER.unpack_from(buffer, position))
     except struct.error:
         raise CorruptBatchError(
-            position, f"only {len(buffer) - position} bytes are left, a batch header has {HEADER_SIZE}"
+            position, f"the buffer has only {len(buffer) - position} more bytes, a batch header has {HEADER_SIZE}"
         ) from None
 
 
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each complete batch. A Fetch response may end with an incomplete batch: ignore it.
+    """Yield (position, header) of each complete batch.
 
-    Raises CorruptBatchError if a batch length is smaller than a batch header or a magic is not 2.
+    Ignore an incomplete last batch, which a Fetch response may contain. Raises CorruptBatchError if a batch length is
+    smaller than a batch header or a magic is not 2.
     """
     position = 0
     end = len(buffer)
@@ -174,9 +175,9 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         header = BatchHeader(*HEADER.unpack_from(buffer, position))
         size_bytes = header.batch_length + OVERHEAD_SIZE
         if header.magic != MAGIC:
-            raise CorruptBatchError(position, f"magic {header.magic} is not {MAGIC}")
+            raise CorruptBatchError(position, f"the batch has magic {header.magic}, expected {MAGIC}")
         if size_bytes < HEADER_SIZE:
-            raise CorruptBatchError(position, f"length {header.batch_length} is smaller than a batch header")
+            raise CorruptBatchError(position, f"the batch length {header.batch_length} is smaller than a batch header")
         if position + size_bytes > end:
             return
         yield position, header

@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227), for the broker and for the fetching replica.
 
-On the broker, a session caches every partition that the client fetches, and the values last sent to the client.  So
-requests and responses contain only the partitions that changed.  Code that changes a partition marks the partition as
-dirty in each session that contains it.  The cost of a fetch is proportional to the number of dirty partitions.
+On the broker, a session caches every partition that the client fetches, and the values last sent to the client. So
+requests and responses contain only the partitions that changed. Code that changes a partition marks the partition as
+dirty in each session that contains it. The cost of a fetch is proportional to the number of dirty partitions.
 
 On the client, `FetchSessionHandler` computes the partitions that the next request must contain.
 
@@ -47,7 +47,7 @@ class CachedPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """The partitions that one client fetches.  Sessions compare by identity, so they can be dictionary keys."""
+    """The partitions that one client fetches. Sessions compare by identity, so they can be dictionary keys."""
 
     session_id: int
     replica_id: int
@@ -98,7 +98,7 @@ class FetchSession:
         )
 
     def mark_sent(self, key: Key, data: PartitionData) -> None:
-        """Store the values sent to the client.  After an error, the next response contains the partition again."""
+        """Store the values sent to the client. After an error, the next response contains the partition again."""
         cached = self.partitions.get(key)
         if cached is not None:
             failed = data.error_code != ErrorCode.NONE
@@ -106,14 +106,17 @@ class FetchSession:
             cached.log_start_offset = -2 if failed else data.log_start_offset
 
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
-        """Mark the partition as clean after a read; if the log has more records, keep it dirty, in last place."""
+        """Mark the partition as clean after a read.
+
+        If the log has more records, move the partition to the end of the dirty ones.
+        """
         self.dirty_partitions.pop(key, None)
         if not is_exhausted:
             self.dirty_partitions[key] = None
 
 
 class FetchSessionCache:
-    """The fetch sessions of a broker, limited to `slots`.  A follower's new session may evict a consumer's session."""
+    """The fetch sessions of a broker, limited to `slots`. A follower's new session may evict a consumer's session."""
 
     def __init__(self, slots: int, rng: Random, on_closed: Callable[[FetchSession], None]) -> None:
         self._slots = slots
@@ -159,7 +162,7 @@ class FetchSessionCache:
     def _close_sessions_of_replica(self, replica_id: int) -> None:
         """Close the replica's earlier sessions when it opens a new session, for example after a disconnection.
 
-        The last request on the closed connection may be processed late.  If its session still existed, this request
+        The last request on the closed connection may be processed late. If its session still existed, this request
         would reset the replica's log end offset to an old fetch offset until the partition changes again.
         """
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
@@ -208,7 +211,7 @@ class FetchSessionHandler:
         """Set the request's session fields and partitions; `changed` items are (key, topic id, partition to fetch).
 
         If a replica was moved away from this broker and back, `removed` and `changed` may contain the same partition
-        under different keys.  Do not add such a partition to forgotten_topics_data: the leader forgets partitions after
+        under different keys. Do not add such a partition to forgotten_topics_data: the leader forgets partitions after
         it has added partitions, so it would forget the partition that it has just added.
         """
         request.session_id, request.session_epoch = self.session_id, self.epoch

@@ -50,19 +50,19 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """The fetch offset is outside the leader's log: request the leader's offset range, then call `reset_offset`."""
+    """Request the leader's offset range and call `reset_offset`. The fetch offset is outside the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The leader epoch has ended: stop fetching until the metadata log names the new leader."""
+    """Stop fetching until the metadata log names the new leader, because the leader epoch has ended."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The fetch failed with a retriable error: fetch again after a backoff."""
+    """Fetch again after a backoff, because the fetch failed with a retriable error."""
 
     error: ErrorCode
 
@@ -89,11 +89,12 @@ def next_fetch(
 
 
 def end_after_append(action: FetchAction, records: Buffer) -> tuple[int, int] | None:
-    """Return (offset, epoch) of the log end after the append; None if the next fetch must wait for the append.
+    """Return (offset, epoch) of the log end after the append, or None if the next fetch must wait for the append.
 
-    A fetch tells the leader that the follower has every record before the fetch offset.  If the fetch offset is below
-    the leader's high watermark, it neither commits a record nor lets the follower join the ISR.  Only then may the
-    follower send the next fetch before the append completes.  A follower in the ISR is never below the high watermark.
+    A fetch tells the leader that the follower has every record before the fetch offset. If the fetch offset is below
+    the leader's high watermark, the fetch commits no record and does not let the follower join the ISR. Only in this
+    case may the follower send the next fetch before the append completes. A follower in the ISR is never below the high
+    watermark.
     """
     if not isinstance(action, Append):
         return None

@@ -2,11 +2,11 @@
 
 A record is committed when three kinds of replicas have it: the replicas in the ISR, the replicas proposed to join the
 ISR, and the caught-up replicas that may join the ISR.  The high watermark is the smallest log end offset of these
-replicas.  It does not advance while the ISR is smaller than min.insync.replicas (KIP-966).
+replicas. It does not advance while the ISR is smaller than min.insync.replicas (KIP-966).
 `LeaderReplicas.compute_high_watermark` computes the high watermark, and the server advances it.
 
-The leader proposes one ISR change at a time to the controller (KIP-497).  A larger ISR takes effect when the leader
-proposes it.  A smaller ISR takes effect only when the metadata log contains it.  So the leader never acknowledges a
+The leader proposes one ISR change at a time to the controller (KIP-497). A larger ISR takes effect when the leader
+proposes it. A smaller ISR takes effect only when the metadata log contains it.  So the leader never acknowledges a
 record that a leader elected by the controller may lack.
 """
 
@@ -24,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """A follower's state, updated by the follower's fetches; unknown before the first fetch."""
+    """A follower's state. The follower's fetches update it; before the first fetch it is unknown."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -33,15 +33,21 @@ class FollowerState:
     leader_end_at_fetch: int = -1
     broker_epoch: int | None = None
     serves_consumers: bool = False
-    """Whether consumers read from this follower (KIP-392).  Such a follower receives a new high watermark at once."""
+    """Whether consumers read from this follower (KIP-392).
+
+    Such a follower receives a new high watermark without delay.
+    """
 
     def mark_out_of_sync(self) -> None:
-        """Reset the caught-up times of a follower that left the ISR: it must catch up again before it may rejoin."""
+        """Reset the caught-up times of a follower that left the ISR.
+
+        The follower must catch up before it may rejoin the ISR.
+        """
         self.last_caught_up_ms = self.last_fetch_ms = NEVER_MS
         self.leader_end_at_fetch = -1
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether the follower has every record, or was caught up within the last `lag_time_max_ms`."""
+        """Return whether the follower has every record, or was caught up within the last `lag_time_max_ms`."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms
 
 
@@ -55,8 +61,10 @@ class IsrProposal:
 
 
 IsEligible = Callable[[int, int | None], bool]
-"""(broker id, broker epoch of its fetches) -> whether the broker is unfenced, is not shutting down, and still has this
-broker epoch."""
+"""A function of a broker id and the broker epoch in its fetches.
+
+It returns whether the broker is unfenced, is not shutting down, and is still registered with this epoch.
+"""
 
 
 class LeaderReplicas:
@@ -101,7 +109,7 @@ class LeaderReplicas:
         self.maximal_isr = frozenset(isr)
 
     def on_image_changed(self, image: PartitionImage, now_ms: int) -> None:
-        """The controller changed the partition within the same leader epoch."""
+        """Apply a change that the controller made to the partition within the same leader epoch."""
         if image.partition_epoch > self.partition_epoch:
             self._apply_image(image, now_ms)
             self.pending_proposal = None
@@ -118,7 +126,7 @@ class LeaderReplicas:
         leader_end_offset: int,
         now_ms: int,
     ) -> None:
-        """Update the state of a follower that fetches at `offset`.  Raises ApiError if the broker is not a replica."""
+        """Update the state of a follower that fetches at `offset`. Raises ApiError if the broker is not a replica."""
         follower = self.followers.get(replica)
         if follower is None:
             raise ApiError(
@@ -141,7 +149,7 @@ class LeaderReplicas:
         """After an append at `base_offset`, set the caught-up time of the in-sync followers that were caught up to now.
 
         A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
-        ago.  Its lag starts with this append.  Skip followers outside the ISR, because they may be dead.
+        ago. Its lag starts with this append.  Skip followers outside the ISR, because they may be dead.
         """
         for replica, follower in self.followers.items():
             if follower.log_end_offset == base_offset and replica in self.maximal_isr:
@@ -189,7 +197,7 @@ class LeaderReplicas:
                 yield replica, follower
 
     def serves_consumers(self, replica: int) -> bool:
-        """Whether the leader has redirected consumers to this follower."""
+        """Return whether the leader has redirected consumers to this follower."""
         follower = self.followers.get(replica)
         return follower is not None and follower.serves_consumers
 
@@ -206,7 +214,7 @@ class LeaderReplicas:
     def propose_isr_change(
         self, *, high_watermark: int, log_end_offset: int, now_ms: int, is_eligible: IsEligible, may_shrink: bool
     ) -> IsrProposal | None:
-        """Return the ISR change that is due, if any.  The change is pending until the controller responds."""
+        """Return the ISR change that is due, if any. The change is pending until the controller responds."""
         if self.pending_proposal is not None:
             return None
         new_isr = self._expanded_isr(high_watermark, is_eligible)
@@ -250,8 +258,8 @@ class LeaderReplicas:
     def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
         """Apply `isr`, the ISR that the controller has accepted, unless it lacks a replica of the current ISR.
 
-        A smaller ISR takes effect only when it arrives through the metadata log.  The metadata log first delivers the
-        controller's earlier decisions, for example a larger min.insync.replicas.  The larger value decides whether the
+        A smaller ISR takes effect only when it arrives through the metadata log. The metadata log first delivers the
+        controller's earlier decisions, for example a larger min.insync.replicas. The larger value decides whether the
         removed replica joins the eligible leader replicas.
         """
         isr = tuple(isr)
@@ -263,7 +271,7 @@ class LeaderReplicas:
     def on_proposal_rejected(self, error: ErrorCode) -> bool:
         """Handle an error response of the controller; return whether to send the proposal again.
 
-        Only some errors guarantee that the controller has not applied the proposal.  After any other error, the
+        Only some errors guarantee that the controller has not applied the proposal. After any other error, the
         proposed replicas must have a record before it is committed, until the metadata log shows the outcome.
         """
         if error in _NOT_APPLIED:

@@ -1,6 +1,6 @@
 """Replica selection for consumers (KIP-392): prefer a follower in the consumer's rack.
 
-Only the leader selects a replica; a follower serves every consumer that fetches from it.  The candidates are the
+Only the leader selects a replica; a follower serves every consumer that fetches from it. The candidates are the
 in-sync followers whose log contains the fetch offset.
 """
 

@@ -1,11 +1,11 @@
 """Replication throttles (KIP-73): limit the bytes per second sent to, or fetched by, replicas that are catching up.
 
-A broker has a leader throttle for the bytes it sends and a follower throttle for the bytes it fetches.  Each has a rate
-and a set of throttled partitions.  The bytes of throttled replicas in the ISR count towards the rate, but only replicas
-outside the ISR are delayed, so a throttle never removes a replica from the ISR.  As in Kafka, the rate is the number of
+A broker has a leader throttle for the bytes it sends and a follower throttle for the bytes it fetches. Each has a rate
+and a set of throttled partitions. The bytes of throttled replicas in the ISR count towards the rate, but only replicas
+outside the ISR are delayed. So no replica leaves the ISR because of a throttle. As in Kafka, the rate is the number of
 bytes in the retained samples, divided by the time since the oldest sample started (at least one sample's duration).
 
-This module has no I/O and no clock.  Only the broker's event loop uses it, so there are no locks.
+This module has no I/O and no clock. Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReplicationThrottle:
             self._partitions.pop(topic, None)
 
     def is_throttled(self, topic: str, index: int) -> bool:
-        """Whether this broker's replica of the partition is throttled."""
+        """Return whether this broker's replica of the partition is throttled."""
         partitions = self._partitions.get(topic)
         return partitions is not None and (partitions is EVERY_PARTITION or index in partitions)
 
@@ -62,7 +62,7 @@ class ReplicationThrottle:
         self._total_bytes -= self._samples.popleft()[2]
 
     def is_exceeded(self, now_ms: int, more_bytes: int = 0) -> bool:
-        """Whether the counted bytes plus `more_bytes` exceed the rate limit."""
+        """Return whether the counted bytes plus `more_bytes` exceed the rate limit."""
         return self.delay_ms(now_ms, more_bytes) > 0
 
     def delay_ms(self, now_ms: int, more_bytes: int = 0) -> int:

@@ -1,8 +1,9 @@
 """The broker role of a node: applies the committed metadata image to its logs, partitions and group coordinator.
 
-The broker serves only after it has applied the metadata up to its own registration, and leads or follows a partition
-only as the committed image says. If a log cannot be written, the broker stops and other replicas take over; the only
-node of a cluster keeps running and serves its other logs. Runs on the event loop.
+The broker accepts requests only after it has applied the metadata up to its own registration. It leads or follows a
+partition only if the committed image assigns that role to it. If the broker cannot write a log, it stops, and other
+replicas become leaders. The only node of a cluster keeps running and serves its other logs. All methods run on the
+event loop.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ _MAINTAIN_MS = 1000
 _CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
 _LOGS_AT_ONCE = 8
 _FILE_TASKS_MAX = 4
-"""How many file tasks run at a time: fewer than the executor has threads, so that one is free for the metadata log."""
+"""The maximum number of file tasks that run at a time.
+
+The executor has more threads, so one is free for the metadata log.
+"""
 
 
 class Broker:
@@ -97,7 +101,8 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._file_task_slots = asyncio.Semaphore(_FILE_TASKS_MAX)
         self._group_partitions = GroupPartitionLoader(config.node_id, self.partitions, self.groups, self._start_task)
-        self._logs_to_create: OrderedDict[str, dict[int, None]] = OrderedDict()  # by topic, in round-robin order
+        # the logs by topic, in round-robin order
+        self._logs_to_create: OrderedDict[str, dict[int, None]] = OrderedDict()
         self._topics_with_failed_logs: set[str] = set()
         self._log_creation: asyncio.Task[None] | None = None
         self._logs_created = asyncio.Event()
@@ -113,7 +118,7 @@ class Broker:
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append one batch as leader, advance the high watermark, complete delayed requests; raises ApiError."""
+        """Append one batch as leader, advance the high watermark, complete delayed requests. Raises ApiError."""
         log = partition.log
         try:
             info = log.append_as_leader(
@@ -126,13 +131,15 @@ class Broker:
             return info
         if partition.replicas is not None:
             self.replication.on_append(partition, info.base_offset, len(records))
-        else:  # the sole replica is in sync by definition: a record is committed when it is appended
+        else:  # a partition with one replica commits a record when it appends the record
             log.advance_high_watermark(info.last_offset + 1)
             self.on_high_watermark_advanced(partition, len(records))
         return info
 
     def read(self, partition: Partition, replica: int, offset: int, max_bytes: int, *, min_one_batch: bool) -> LogRead:
-        """Read records: a follower (`replica` >= 0) up to the log end offset, a consumer up to the high watermark.
+        """Read records for a follower (`replica` >= 0) or a consumer.
+
+        A follower may read up to the log end offset, a consumer up to the high watermark.
 
         Raises ApiError.
         """
@@ -141,7 +148,10 @@ class Broker:
         return log.read(offset, max_bytes, upper_bound_offset=upper_bound_offset, min_one_batch=min_one_batch)
 
     def on_partition_error(self, api_key: ApiKey, code: ErrorCode, partition: Partition | None) -> None:
-        """Called for each partition that fails in a Produce or Fetch request; `Meter` replaces it to count errors."""
+        """Handle the error of one partition in a Produce or Fetch request.
+
+        `Meter` replaces this method to count errors.
+        """
 
     def check_storage(self, log: PartitionLog) -> None:
         """Stop the node if the log is offline, unless the node is the only one of its cluster."""
@@ -172,7 +182,10 @@ class Broker:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Open the logs, register and serve; the node must have caught up with the metadata. Raises StartError."""
+        """Open the logs, register, and serve requests. The node must have caught up with the metadata.
+
+        Raises StartError.
+        """
         node, config = self.node, self.config
         self.lifecycle = BrokerLifecycle(
             self.node_id,
@@ -194,7 +207,8 @@ class Broker:
         log_dirs = [directory_id(item.meta) for item in self.logs.directories]
         before_ms = self.now_ms()
         await self.lifecycle.register(endpoints, config.rack, log_dirs, self._previous_clean_epoch())
-        # Apply the metadata up to this registration before serving: other brokers may lead the partitions now (R11).
+        # Apply the metadata up to this registration before serving, because other brokers may lead the partitions now
+        # (rule R11).
         await node.quorum.wait_for_offset(self.lifecycle.epoch + 1)
         node.check_clock(self.lifecycle.epoch, before_ms)
         # Do not await from here to `subscribe`, so that no image change is missed.
@@ -233,8 +247,8 @@ class Broker:
                 await asyncio.sleep(0)  # let the metadata quorum's callbacks run
 
     def _previous_clean_epoch(self) -> int:
-        """Return the broker epoch of the last shutdown if it was clean and no log is damaged; otherwise -1."""
-        if self.logs.is_damaged:
+        """Return the broker epoch of the last shutdown if it was clean and no log is corrupt; otherwise -1."""
+        if self.logs.is_corrupt:
             return -1
         directories = self.logs.directories
         epochs = {item.clean_broker_epoch if item.was_closed_cleanly else -1 for item in directories}
@@ -267,20 +281,27 @@ class Broker:
         for (topic, index), log in list(self.logs.logs.items()):
             known = topics.get(topic)
             if log.topic_id in removed:
-                logger.info("Partition %s-%d: deleting the log, its topic was deleted", topic, index)
+                logger.info("Partition %s-%d: deleting the log, because its topic was deleted", topic, index)
                 self.logs.delete(topic, index, self.now_ms())
             elif known is None or index >= len(known.partitions) or log.topic_id not in (None, known.topic_id):
-                logger.warning("Partition %s-%d: marking the log stray, it is not in the metadata", topic, index)
+                logger.warning(
+                    "Partition %s-%d: marking the log stray, because the partition is not in the metadata", topic, index
+                )
                 self.logs.mark_stray(topic, index)
             elif log.topic_id is None and topic in names and self._can_refetch_from_others(topic, index):
                 logger.warning(
-                    "Partition %s-%d: marking the log stray, it has no topic id and a topic of that name was deleted",
+                    "Partition %s-%d: marking the log stray, because the log has no topic id and a topic of that name "
+                    "was deleted",
                     topic,
                     index,
                 )
                 self.logs.mark_stray(topic, index)
             elif self.node_id not in known.partitions[index].replicas:
-                logger.info("Partition %s-%d: deleting the log, it was reassigned to other brokers", topic, index)
+                logger.info(
+                    "Partition %s-%d: deleting the log, because the partition was reassigned to other brokers",
+                    topic,
+                    index,
+                )
                 self.logs.delete(topic, index, self.now_ms())
 
     # -- following the image -------------------------------------------------------------------------------------
@@ -312,7 +333,10 @@ class Broker:
                 self.replication.on_config_change(partition)
 
     def _update_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
-        """Apply the image to these partitions; create a few missing logs at once, the remaining ones in a task."""
+        """Apply the image to these partitions.
+
+        Create a few missing logs immediately and the other missing logs in a task.
+        """
         missing = self.partitions.update(topic, indexes)
         if missing:
             self._logs_to_create.setdefault(topic.name, {}).update(dict.fromkeys(missing))
@@ -347,7 +371,7 @@ class Broker:
                 self._logs_to_create[name] = indexes
 
     def _create_log(self, name: str, index: int) -> bool:
-        """Create a partition's missing log. Returns False if that fails; `_maintain` retries the topic's partitions."""
+        """Create a partition's missing log. Returns False if the creation fails; `_maintain` then retries it."""
         topic = self.image.topics.get(name)
         if topic is None or index >= len(topic.partitions) or not self.partitions.update(topic, (index,)):
             return True  # the partition was deleted or reassigned in the meantime
@@ -355,7 +379,7 @@ class Broker:
             self.partitions.open(topic, index)
         except ApiError as error:
             if name not in self._topics_with_failed_logs:
-                logger.error("Topic %s: creating a log failed, retrying: %s", name, error.message)
+                logger.error("Topic %s: cannot create a log, retrying: %s", name, error.message)
                 self._topics_with_failed_logs.add(name)
             return False
         self._topics_with_failed_logs.discard(name)
@@ -382,7 +406,7 @@ class Broker:
             self.logs.delete(partition.topic, partition.index, self.now_ms())
         except ApiError as error:  # the next start finds the log and marks it stray
             logger.error(
-                "Partition %s-%d: deleting the log failed, the next start marks it stray: %s",
+                "Partition %s-%d: cannot delete the log, the next start marks it stray: %s",
                 partition.topic,
                 partition.index,
                 error.message,
@@ -411,7 +435,10 @@ class Broker:
                 self.node.on_log_failure(directory.offline_reason)
 
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
-        """Run file work in a thread; call `done` on the event loop with the OSError that it raised, or None."""
+        """Run the file operation `work` in a thread.
+
+        Then call `done` on the event loop, with the OSError of `work` or None.
+        """
 
         async def run() -> None:
             try:
@@ -443,9 +470,9 @@ class Broker:
         quorum.on_majority_lost = self.lifecycle.on_majority_lost
         is_alone = len(self.image.brokers) == 1
         if not is_alone and quorum.is_majority_lost:
-            logger.info("Skipping the controlled shutdown: a majority of the metadata quorum's voters is down")
+            logger.info("Skipping the controlled shutdown, because a majority of the metadata quorum's voters is down")
         elif not is_alone and not await self.lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_TIMEOUT_MS):
-            logger.warning("The controller did not confirm the controlled shutdown in time: stopping anyway")
+            logger.warning("The controller did not confirm the controlled shutdown in time, stopping without it")
         self.lifecycle.close()
 
     async def stop(self) -> None:
@@ -460,8 +487,11 @@ class Broker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self, *, clean: bool) -> None:
-        """Close the logs; if `clean`, write the clean shutdown markers, which also cover a metadata log."""
-        self.replication.close()  # close it again: an image change since `stop` may have started a fetcher
+        """Close the logs.
+
+        If `clean` is set, write the clean shutdown markers; they also apply to a metadata log there.
+        """
+        self.replication.close()  # close the fetchers again, because an image change since `stop` may have started one
         self.logs.close(clean=clean, broker_epoch=self.lifecycle.epoch, now_ms=self.now_ms())
 
 

@@ -132,7 +132,7 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse Kafka's properties; raises ConfigError with all errors. Both config and error have `.warnings`."""
+        """Parse Kafka's properties. Raises ConfigError with all errors. Both config and error have `.warnings`."""
         return _Parser(properties).parse()
 
     @property
@@ -169,8 +169,8 @@ class BrokerConfig:
     def _described_log_key(self, name: str) -> DescribedConfig:
         """Describe a key of the log configs.
 
-        If one config has several keys (log.retention.ms, .minutes, .hours), only the last key has the default value, as
-        in Kafka.
+        Some configs have several keys, for example log.retention.ms, .minutes and .hours. As in Kafka, only the last of
+        these keys has the default value.
         """
         key, factor = LOG_KEYS[name]
         default = format_value(key.default if factor == 1 else key.default // factor)
@@ -402,9 +402,7 @@ class _Parser:
             return
         port = voters[node_id][1]
         if not listeners:
-            self.errors.append(
-                f"listeners has no controller listener (controller.listener.names): add CONTROLLER://host:{port}"
-            )
+            self.errors.append(f"listeners has no listener in controller.listener.names: add CONTROLLER://host:{port}")
         elif port not in [listener.port for listener in listeners]:
             self.errors.append(
                 f"controller.quorum.voters: node {node_id} has port {port}, but its listener "

@@ -18,7 +18,10 @@ async def alter(
     result: Callable[..., Result],
     validate_only: bool,
 ) -> list[Result]:
-    """Alter the configs of each resource, all changes of a resource or none. Returns one `result` per resource."""
+    """Alter the configs of each resource: apply all changes of a resource, or none.
+
+    Returns one `result` per resource.
+    """
     wanted = [
         (resource.resource_type, resource.resource_name, change)
         for resource, change in zip(resources, changes, strict=True)

@@ -1,4 +1,4 @@
-"""Parsing of single configuration values: types, bounds, units, and the keys of Kafka that this broker ignores."""
+"""Parses single configuration values: types, bounds and units. Lists the keys of Kafka that this broker ignores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """The configuration is invalid; `.errors` has one line per error, `.warnings` may explain them."""
+    """The configuration is invalid. `.errors` has one line per error; `.warnings` may explain the errors."""
 
     def __init__(self, errors: list[str], warnings: tuple[str, ...] = ()) -> None:
         super().__init__("\n".join(errors))
@@ -29,7 +29,7 @@ def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[st
 
 
 def parse_value(name: str, text: str, item: Field[Any]) -> Any:
-    """Return the typed value of a property; raises ValueError with the key and the allowed values."""
+    """Return the typed value of a property. Raises ValueError with the key and the allowed values."""
     kind = str(item.type)
     if kind == "bool":
         return _parse_bool(name, text)

@@ -1,8 +1,9 @@
 """The controller role of a node: active while this node leads the metadata quorum.
 
-A decision is computed on the latest image, including records that are not committed yet; its records are appended, and
-its response is sent when they are committed. When leadership is lost, uncommitted state is discarded with the
-`Controller` that holds it; the next `Controller` starts from the committed image.
+A decision is a function that reads the latest image, including uncommitted records, and returns new records and a
+response. The controller appends the records, and sends the response when they are committed. When this node loses the
+leadership, it discards the `Controller` object with its uncommitted state. The next `Controller` starts from the
+committed image.
 
 A broker is fenced when its session expires without a heartbeat. It is fenced earlier if its process is dead, that is,
 if its connection is closed and new connections are refused.
@@ -147,7 +148,7 @@ class ControllerService:
     async def register(
         self, request: BrokerRegistrationRequest, *, is_local: bool = False
     ) -> BrokerRegistrationResponse:
-        """Register a broker that started; `is_local`: it is this node's own broker. Raises ApiError."""
+        """Register a broker that started. `is_local` means that it is this node's own broker. Raises ApiError."""
         broker_id = request.broker_id
         await self._check_previous_incarnation(broker_id, request.incarnation_id, is_local=is_local)
         response = await self.submit(
@@ -166,7 +167,8 @@ class ControllerService:
 
     async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         """Handle a broker's heartbeat. Raises ApiError."""
-        if self._controller is not None:  # an earlier incarnation must not extend the current one's session
+        # a heartbeat of the broker's previous process must not extend the session of its current process
+        if self._controller is not None:
             validate_broker_epoch(self._controller.image, request.broker_id, request.broker_epoch)
         self._liveness.on_heartbeat(request.broker_id, request.current_metadata_offset, self._now_ms())
         response = await self.submit(
@@ -176,11 +178,11 @@ class ControllerService:
         return response
 
     async def _check_previous_incarnation(self, broker_id: int, incarnation_id: bytes, *, is_local: bool) -> None:
-        """End the session of a broker's previous incarnation at once if its process is dead.
+        """End the session of a broker's previous incarnation immediately if its process is dead.
 
-        A broker that restarts quickly then need not wait until that session expires. For this node's own broker, a
-        local registration proves that the previous process is dead. A registration of that broker id over the network
-        comes from another process and does not prove it.
+        A broker that restarts quickly then does not have to wait until the old session expires. If the broker runs in
+        this node's process, its registration proves that the previous process is dead. A registration with the same
+        broker id over the network comes from another process and proves nothing.
         """
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:
@@ -217,7 +219,7 @@ class ControllerService:
     async def alter_configs(
         self, resources: Sequence[tuple[int, str, Changes]], *, validate_only: bool
     ) -> list[ApiError | None]:
-        """Alter configs; elections use the new values at once. Raises ApiError."""
+        """Alter configs; elections use the new values immediately. Raises ApiError."""
         return await self.submit(
             lambda image: alter_configs(image, resources, self._topic_configs, validate_only=validate_only)
         )
@@ -250,7 +252,7 @@ class ControllerService:
     # -- broker liveness ---------------------------------------------------------------------------------------------
 
     def suspect(self, broker_id: int) -> None:
-        """Probe a broker's process, because its connection was closed or its state is unknown."""
+        """Check whether a broker's process is alive, because its connection was closed or its state is unknown."""
         broker = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if broker is not None and not broker.fenced and broker.endpoints:
             self._start_task(self._probe(broker_id, broker.epoch, broker.endpoints[0]))
@@ -312,7 +314,9 @@ class ControllerService:
             return
         late_ms = self._now_ms() - self._session_check_due_ms
         if late_ms > _LOOP_BLOCKED_MS:
-            logger.warning("Controller was blocked for %d ms: extending all broker sessions by that time", late_ms)
+            logger.warning(
+                "Controller: the event loop was blocked for %d ms, extending all broker sessions by that time", late_ms
+            )
             self._liveness.extend_sessions(late_ms)
         else:
             self._fence_expired(controller.image)
@@ -326,7 +330,7 @@ class ControllerService:
             self._start_task(self._fence(broker_id, image.brokers[broker_id].epoch))
 
     def _schedule_session_check_later(self) -> None:
-        """Schedule the next check after a short delay, so that pending fencings and heartbeats complete first."""
+        """Schedule the next check after a short delay, so that heartbeats that have arrived are processed first."""
         self._session_check_timer = self._loop.call_later(0.1, self._schedule_session_check)
 
     # -- periodic work of the active controller ----------------------------------------------------------------------
@@ -361,7 +365,7 @@ class ControllerService:
             try:
                 await work()
             except ApiError as error:
-                logger.debug("Controller: periodic task postponed: %s", error)
+                logger.debug("Controller: periodic task failed, running it again later: %s", error)
             except Exception:  # log it and continue: the task must run again while this controller is active
                 logger.exception("Controller: periodic task failed")
 

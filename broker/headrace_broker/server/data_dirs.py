@@ -1,9 +1,11 @@
 """The data directories of a node: each is used by one process and identified by `meta.properties` (version 1).
 
-An empty directory of a single-node cluster is formatted when the node starts. In a larger cluster, an operator must
-format it (kafka-storage format), because a generated cluster id would differ from the other nodes' id, and because a
-voter with an empty disk has lost its vote and may vote twice in an epoch. A directory of another cluster or node, or a
-directory that another process uses, is rejected with an error that says how to correct the mistake.
+In a cluster with one node, the node formats an empty directory when it starts. In a larger cluster, an operator must
+format the directory (kafka-storage format) for two reasons. First, a generated cluster id would differ from the id of
+the other nodes. Second, a voter with an empty disk does not know its last vote and may vote twice in an epoch.
+
+The node rejects a directory of another cluster, of another node, or in use by another process. The error says how to
+correct the mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class StartError(Exception):
 
 
 def random_uuid() -> bytes:
-    """Return a new id whose base64 form does not begin with a dash, because tools would parse it as an option."""
+    """Return a new id. Its base64 form does not begin with a dash, because tools would parse a dash as an option."""
     while True:
         value = uuid.uuid4().bytes
         if not encode_uuid(value).startswith("-"):
@@ -43,8 +45,8 @@ def open_directories(
 ) -> str:
     """Lock every directory, format the empty ones, and return the cluster id.
 
-    `must_be_formatted`: the metadata directory of a node in a cluster of several nodes; it must be formatted already.
-    Raises StartError, after it has unlocked all directories again.
+    `must_be_formatted` is the metadata directory of a node in a cluster with several nodes. This directory must be
+    formatted already. Raises StartError, after it has unlocked all directories again.
     """
     opened: list[LogDirectory] = []
     try:
@@ -129,7 +131,7 @@ def directory_id(meta: Mapping[str, str]) -> bytes:
 
 
 def is_formatted(path: str) -> bool:
-    """Whether the directory has a meta.properties."""
+    """Return whether the directory has a meta.properties."""
     return os.path.exists(os.path.join(path, META_PROPERTIES_FILE))
 
 

@@ -1,4 +1,4 @@
-"""Loads and unloads the coordinator's groups as this broker gains and loses the leadership of `__consumer_offsets`."""
+"""Loads the coordinator's groups when this broker becomes leader of a `__consumer_offsets` partition."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class GroupPartitionLoader:
         self._loaded: dict[int, int] = {}  # by partition: the leader epoch in which its groups were loaded
 
     def on_leaders_change(self) -> None:
-        """Unload at once the partitions that this broker no longer leads, and start loading those that it leads now.
+        """Unload the partitions that this broker no longer leads. Start loading the partitions that it leads now.
 
-        A partition that this broker leads in a new epoch is loaded again: another coordinator may have written to it.
+        If this broker leads a partition in a new leader epoch, the partition is loaded again, because another
+        coordinator may have written to it in between.
         """
         for index, epoch in list(self._loaded.items()):
             if not self._is_leader(index, epoch):

@@ -1,7 +1,7 @@
 """Resolves topics' effective configs: on this broker, and for the controller, which uses the cluster-wide defaults.
 
-Precedence: the topic's dynamic config, this broker's dynamic config, the dynamic default of all brokers, the
-properties file.
+In order of precedence, the value comes from the topic's dynamic config, this broker's dynamic config, the dynamic
+default of all brokers, or the properties file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogConfigProvider:
         return config
 
     def _with_altered(self) -> Mapping[str, str]:
-        """Return the file's configs overridden by dynamic configs, which take precedence over synonyms in the file."""
+        """Return the configs of the properties file, with dynamic configs in place of configs of the same meaning."""
         defaults = dict(self._defaults)
         for _, values in reversed(self._brokers):
             defaults.update(values)

@@ -1,4 +1,7 @@
-"""Rate-limits log lines about a condition that persists: one at once, more at growing intervals of up to a minute."""
+"""Rate-limits log lines about a condition that persists.
+
+The first line is logged immediately, later lines at growing intervals of up to a minute.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ _INTERVAL_S_MAX = 60.0
 
 
 class LogThrottle:
-    """The rate limit of one condition: call `should_log` each time it is observed, `reset` when it has ended."""
+    """The rate limit for one condition.
+
+    Call `should_log` whenever the condition is observed, and `reset` when it has ended.
+    """
 
     __slots__ = ("_interval_s", "_next_s")
 
@@ -28,6 +34,6 @@ class LogThrottle:
         return True
 
     def reset(self) -> bool:
-        """Mark the condition as ended, so that its next occurrence is logged at once; return whether it was logged."""
+        """Mark the condition as ended. Return whether it was logged. The next occurrence is logged immediately."""
         was_logging, self._interval_s = self._interval_s > 0, 0.0
         return was_logging

@@ -3,10 +3,11 @@
     FILE                  Kafka's properties file; without one, a single node with its data in ./headrace-data/broker
     --property KEY=VALUE  set or override one key; may be repeated (also as `--override`, the name in Kafka's script)
     --cluster-id ID       the cluster id to format an empty data directory with (default: a new id)
-    --watch-fd N          stop cleanly when this inherited descriptor reaches end-of-file: give the child the read end
-                          of a pipe and keep the write end open, and the broker stops however its parent dies
-    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux); exit at once if PID is dead. With
-                          --watch-fd the signal is SIGCONT, so that a suspended broker resumes and reads the end-of-file
+    --watch-fd N          stop cleanly when this inherited descriptor reaches end-of-file. If a parent process keeps
+                          the write end of a pipe and passes the read end, the broker stops when the parent dies
+    --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux). Exit immediately if PID is dead.
+                          With --watch-fd the signal is SIGCONT, so that a suspended broker resumes and reads the
+                          end-of-file
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
 An empty data directory is formatted at the start. When the broker serves, it prints one line to standard output,
@@ -97,7 +98,7 @@ def _properties(options: argparse.Namespace) -> dict[str, str]:
 
 
 def load_properties(path: str) -> dict[str, str]:
-    """Read a Java properties file; raises OSError, ConfigError."""
+    """Read a Java properties file. Raises OSError, ConfigError."""
     import javaproperties
 
     with open(path, encoding="latin-1") as file:
@@ -133,7 +134,7 @@ def run(
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # the node has stopped, and this process exits
     except ConfigError as error:
-        _warn(error.warnings)  # a misspelt key often explains an error
+        _warn(error.warnings)  # a misspelled key often explains an error
         for line in error.errors:
             print(f"headrace broker: {line}", file=sys.stderr)
         return 1
@@ -206,7 +207,7 @@ def _remove_signal_handlers(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """Start the node; return None if it is stopped first, for example while it waits for an unreachable quorum."""
+    """Start the node. Returns None if it is stopped first, for example while it waits for an unreachable quorum."""
     starting = asyncio.ensure_future(start)
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -218,9 +219,14 @@ async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.
 
 
 def _exit_on_failure(failed: asyncio.Future[str]) -> None:
-    """Exit at once when the node's disk failed: a clean stop is impossible, and other nodes take over sooner."""
+    """Exit immediately when the node's disk failed.
+
+    A clean stop is impossible, and other nodes can elect leaders sooner.
+    """
     if not failed.cancelled():
-        print(f"headrace broker: {failed.result()}: stopping, other nodes take over", file=sys.stderr, flush=True)
+        print(
+            f"headrace broker: {failed.result()}: stopping, so that other nodes take over", file=sys.stderr, flush=True
+        )
         os._exit(1)
 
 
@@ -236,10 +242,10 @@ def _announce(node: Node, ready_fd: int | None) -> None:
 
 
 def _print_line(line: str) -> None:
-    """Print a line to standard output; if that fails (full disk, closed pipe), the broker runs on."""
+    """Print a line to standard output. If this fails (full disk, closed pipe), the broker continues."""
     try:
         print(line, flush=True)
-    except OSError:  # discard the output: Python would fail to flush it again at exit
+    except OSError:  # discard the output, because otherwise Python would fail to flush it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""One node: its data directories, its member of the metadata quorum, its listeners and its roles.
+"""One node: its data directories, its replica of the metadata quorum, its listeners and its roles.
 
 A node is a broker, a controller, or both (`process.roles`). The order of the start is important for safety: lock and
 check the directories, bind the sockets, join the quorum, catch up with the committed metadata. Only after that
@@ -119,7 +119,10 @@ class Node:
         self.controller: ControllerService | None = None
         self.channel: ControllerChannel
         self.own_channel: ControllerChannel
-        """For this broker's own requests to the controller; `channel` is for requests on behalf of clients."""
+        """The channel for this broker's own requests to the controller.
+
+        `channel` forwards the requests of clients.
+        """
         budget = file_descriptor_budget()
         self.router = RequestRouter(
             self,
@@ -143,7 +146,10 @@ class Node:
         self.metrics: MetricsEndpoint | None = None
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
-        """Completes with the reason when this node must stop and other nodes can take over: exit the process then."""
+        """A future that completes with the reason when this node must stop and other nodes can take over.
+
+        The process then exits.
+        """
         self.is_serving = False
         """Whether the start has completed."""
         self.watch: QuorumWatch
@@ -155,7 +161,7 @@ class Node:
     async def start(
         cls, config: BrokerConfig, *, environment: Environment | None = None, cluster_id: str | None = None
     ) -> Node:
-        """Start a node on its data directories and serve; raises StartError."""
+        """Start a node on its data directories and serve. Raises StartError."""
         node = cls(config, environment or Environment())
         await node.open(cluster_id)
         return node
@@ -349,8 +355,8 @@ class Node:
     async def wait_for_committed_metadata(self, topics: Collection[str] = ()) -> None:
         """Wait until this node has applied what the controller has committed, and has created the topics' logs.
 
-        After the response, clients then find a new topic on this node. After a timeout this returns anyway, because
-        the controller's change is committed.
+        So a client that has received the response finds a new topic on this node. After a timeout this method returns
+        too, because the controller's change is committed.
         """
         if self.controller is None or not self.controller.is_active:
             try:
@@ -369,7 +375,7 @@ class Node:
         return response.topics[0].partitions[0].high_watermark if response.topics else -1
 
     def check_clock(self, offset: int, before_ms: int) -> None:
-        """Compare this node's clock with the controller's; raises StartError when they differ too much.
+        """Compare this node's clock with the controller's. Raises StartError if they differ too much.
 
         The controller wrote the record at `offset` between `before_ms` and now.
         """
@@ -402,13 +408,16 @@ class Node:
         return response
 
     def monotonic_ms(self) -> int:
-        """The monotonic clock of the quorum, in milliseconds."""
+        """Return the monotonic clock of the quorum, in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def run_every(self, interval_ms: int, work: Callable[[], None]) -> None:
-        """Run `work` periodically until the node stops; an exception is logged, and the next run follows as usual."""
+        """Run `work` periodically until the node stops.
+
+        If `work` raises an exception, log it and continue with the next run.
+        """
 
         def run() -> None:
             try:

@@ -16,7 +16,7 @@ Append = Callable[[Partition, memoryview, AppendOrigin], AppendInfo]
 
 
 class OffsetsTopic:
-    """Implements `coordinator.runner.InternalTopic` with the logs of node `node_id`. Never blocks."""
+    """Implements `coordinator.runner.InternalTopic` with the logs of node `node_id`. No method blocks."""
 
     def __init__(
         self, node_id: int, image: Callable[[], MetadataImage], partitions: PartitionTable, append: Append
@@ -32,16 +32,16 @@ class OffsetsTopic:
         return 0 if topic is None else len(topic.partitions)
 
     def topic_exists(self, topic: str) -> bool:
-        """Whether the image has a topic of this name."""
+        """Return whether the image has a topic of this name."""
         return topic in self._image().topics
 
     def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch as leader and return its last offset; raises ApiError when nothing was written."""
+        """Append one batch as leader and return its last offset. Raises ApiError if nothing was written."""
         led = self._led_or_raise(partition)
         return self._append(led, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
 
     def high_watermark(self, partition: int) -> int:
-        """The offset below which everything is committed; -1 when this node does not lead the partition."""
+        """Return the offset below which everything is committed; -1 when this node does not lead the partition."""
         led = self._led(partition)
         return -1 if led is None else led.log.high_watermark
 
@@ -49,8 +49,8 @@ class OffsetsTopic:
         """Read whole batches from `offset`, or the log start offset if that is later; None at the end of the log."""
         log = self._led_or_raise(partition).log
         start = max(offset, log.log_start_offset)
-        # Read up to the log end offset, not the high watermark: a leader's log is never truncated, so its uncommitted
-        # records will be committed, and the coordinator sends no response before they are committed.
+        # Read up to the log end offset, not the high watermark. A leader's log is never truncated, so its uncommitted
+        # records will be committed. The coordinator sends no response before they are committed.
         if start >= log.log_end_offset:
             return None
         found = log.read(start, size_bytes_max, upper_bound_offset=log.log_end_offset, min_one_batch=True)

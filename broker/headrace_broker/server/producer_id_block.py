@@ -8,7 +8,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace_broker.server.network.controller_channel import ControllerChannel
 
-_TIMEOUT_MS = 5_000  # well within the request.timeout.ms of producers, so that they receive the error
+_TIMEOUT_MS = 5_000  # much less than the request.timeout.ms of producers, so that producers receive the error
 
 
 class ProducerIdBlock:

@@ -18,7 +18,10 @@ from headrace_broker.server.network.context import RequestContext
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
-"""The timeout of a topic creation; short, because a client's request waits for the topic, and the client retries."""
+"""The timeout of a topic creation.
+
+It is short, because a client's request waits for the topic, and the client retries.
+"""
 
 
 def topic_defaults(context: RequestContext) -> TopicDefaults:
@@ -45,7 +48,10 @@ async def create_missing_topics(context: RequestContext, names: list[str]) -> di
 
 
 async def ensure_internal_topic(context: RequestContext, name: str) -> None:
-    """Create an internal topic if it does not exist; without a controller it is not created, and clients retry."""
+    """Create an internal topic if it does not exist.
+
+    Without a controller, the topic is not created, and clients retry.
+    """
     if name not in context.image.topics:
         try:
             await _submit(context, CreateTopicsRequest(topics=[_definition(context, name)]))

@@ -1,9 +1,9 @@
 """Checks that a compacted log keeps the latest record of each key, and tombstones until their delete horizon.
 
-Each replica cleans its log separately.  The first cleaning that finds a tombstone sets the
+Each replica cleans its log separately. The first cleaning that finds a tombstone sets the
 tombstone's delete horizon (KIP-534); a later cleaning may remove the tombstone when the horizon has
-passed on the node's clock.  A replica that was down until after the horizon may never receive the
-tombstone and may keep an older record.  A replica that is catching up from a cleaned log may lack the
+passed on the node's clock. A replica that was down until after the horizon may never receive the
+tombstone and may keep an older record. A replica that is catching up from a cleaned log may lack the
 latest record of a key below its log end offset: a newer record of the key follows at a higher offset.
 """
 
@@ -42,7 +42,7 @@ class CompactedLog:
         """Check a replica's log after its segments changed, and return the tombstones in the log.
 
         Tombstones are given as {offset: delete horizon in ms, or None}.  `tombstones` is the result of
-        the previous check of this log.  Raises Violation if a record was removed that must be kept.
+        the previous check of this log. Raises Violation if a record was removed that must be kept.
         """
         offsets, found_tombstones = _read_committed(log)
         for key, latest in self._latest.items():

@@ -1,8 +1,8 @@
 """A simulated disk: a power failure keeps synced data, and a random part of the unsynced data.
 
-A killed process loses no written data, because the operating system's page cache survives.  A
+A killed process loses no written data, because the operating system's page cache survives. A
 `SimulatedDisk` outlives the processes of its node; each process gets a new `SimulatedStorage`, which
-rejects all calls once the process is dead.  As on ext4, a sync of a new file also makes its directory
+rejects all calls once the process is dead. As on ext4, a sync of a new file also makes its directory
 entry durable; a rename or removal is durable only after `sync_directory`.
 """
 
@@ -35,13 +35,16 @@ class SimulatedDisk:
         self.sync_error: OSError | None = None
         self.write_error: OSError | None = None
         self.on_append: Callable[[str], None] | None = None
-        """Called once in the middle of the next append, when only a prefix of the data is written."""
+        """A callback for the next append. It is called once, when only a prefix of the data is written."""
         self.may_tear: Callable[[], bool] = lambda: True
-        """Returns whether the current append may be torn; if not, `on_append` is not called."""
+        """A function that returns whether the current append may be interrupted.
+
+        If not, `on_append` is not called.
+        """
         self.on_appended: Callable[[str], None] | None = None
-        """Called after each append."""
+        """A callback that is called after each append."""
         self.on_write: Callable[[str], None] | None = None
-        """Called after a whole file was written or replaced."""
+        """A callback that is called after a whole file was written or replaced."""
         self._overwritten: dict[str, None] = {}  # files in which bytes were overwritten after the last sync
         self._truncated_to: dict[str, int] = {}  # the smallest size of files that were truncated after the last sync
         # Maps a directory entry that was changed to the contents that it has if the change is lost.
@@ -85,7 +88,7 @@ class SimulatedDisk:
     def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
         """Return an overwritten file's contents after a power failure.
 
-        Each sector has its old or its new bytes.  A truncation is lost or kept as a whole.
+        Each sector has its old or its new bytes. A truncation is lost or kept as a whole.
         """
         if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:
@@ -291,7 +294,7 @@ class _SimulatedFile:
         self._file.truncate(size)
 
     def allocate(self, size: int) -> None:
-        """Allocate at most 8 KiB, so that files outgrow their allocation.  The zeros use no disk space."""
+        """Allocate at most 8 KiB, so that files outgrow their allocation. The zeros use no disk space."""
         self._storage._files()
         self._file.truncate(max(self._file.size(), min(size, self._file.size() + _ALLOCATED_BYTES_MAX)))
 

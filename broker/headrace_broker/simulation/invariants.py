@@ -17,7 +17,7 @@ The invariants of each partition are:
 - A compacted log keeps the latest record of each key below the high watermark, and tombstones until
   their delete horizon (see `compaction`).
 
-The topic `UNCLEAN` has unclean leader election, so its committed records may be lost.  Each of its
+The topic `UNCLEAN` has unclean leader election, so its committed records may be lost. Each of its
 leader epochs must still have at most one leader, and all its replicas must agree at the end of the
 run.
 
@@ -66,7 +66,7 @@ class CommittedBatches:
     """Set for a compacted topic, because a replica that has compacted its log may lack records or batches."""
 
     def record_leader(self, epoch: int, leader: int, log_name: str) -> None:
-        """Store the leader of a leader epoch.  Raises Violation if `epoch` already has another leader."""
+        """Store the leader of a leader epoch. Raises Violation if `epoch` already has another leader."""
         known = self.leaders.setdefault(epoch, leader)
         if known != leader:
             raise Violation(f"{log_name}: nodes {known} and {leader} are both leaders of epoch {epoch}")
@@ -74,7 +74,7 @@ class CommittedBatches:
     def check_log(self, log: PartitionLog, start: int, end: int, log_name: str) -> int:
         """Check the log's batches from `start` to the high watermark `end`.
 
-        Return the next offset of the last batch.  Raises Violation if another replica committed a
+        Return the next offset of the last batch. Raises Violation if another replica committed a
         different batch.
         """
         while start < end:

@@ -1,9 +1,9 @@
 """A deterministic asyncio event loop that many simulated nodes share, with a seed as its only source of randomness.
 
-Each callback belongs to the node in whose context it was scheduled.  The callbacks of one node run in
-asyncio's order; the seed determines which node runs next.  The callbacks of a crashed node never run.
+Each callback belongs to the node in whose context it was scheduled. The callbacks of one node run in
+asyncio's order; the seed determines which node runs next. The callbacks of a crashed node never run.
 The callbacks of a paused node run when the node is resumed, as with SIGSTOP and SIGCONT.  Each node
-has a separate clock, which may run fast or slow.  The event loop never sleeps: when no callback is
+has a separate clock, which may run fast or slow. The event loop never sleeps: when no callback is
 ready, simulated time advances to the next timer.
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CALLBACK_US = 2
-"""The simulated duration of a callback.  Time therefore advances even for a node that never waits."""
+"""The simulated duration of a callback. Time therefore advances even for a node that never waits."""
 _FILE_WORK_US = (50, 5_000)
-"""The minimum and maximum duration of a call in `run_in_executor`.  The minimum is the duration of a
+"""The minimum and maximum duration of a call in `run_in_executor`. The minimum is the duration of a
 call without I/O, and the maximum that of an fsync on a busy disk."""
 _CALLBACKS_MAX = 5_000_000
 

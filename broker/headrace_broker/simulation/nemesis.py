@@ -1,10 +1,9 @@
 """Injects faults that the seed determines, one or several at a time, and repairs all of them at the end.
 
-The seed first chooses the kinds of fault for the run, and then when and where each fault occurs.  A
-run with a few kinds of fault often finds bugs that a run with all kinds hides.  Some faults wait for
-a vulnerable moment, such as a crash in the middle of an append or a power failure right after a vote
-was written.  `World.may_kill` and `World.may_lose_power` exclude faults that a cluster need not
-tolerate.
+The seed first chooses the kinds of fault for the run, and then when and where each fault occurs. A run with a few kinds
+of fault often finds bugs that a run with all kinds hides. Some faults wait for a critical moment: for example, a
+machine crashes in the middle of an append, or loses power right after it wrote a vote. `World.may_kill` and
+`World.may_lose_power` exclude faults that a cluster need not tolerate.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class Nemesis:
 
 
 async def kill(nemesis: Nemesis) -> None:
-    """The process of one machine, or sometimes of all machines, is killed with SIGKILL and restarted."""
+    """Kill the process of one machine, or sometimes of all machines, with SIGKILL and restart it."""
     world, rng = nemesis.world, nemesis.rng
     victims = [nemesis.choose_machine()]
     if rng.random() < 0.2:
@@ -118,7 +117,7 @@ async def kill(nemesis: Nemesis) -> None:
 
 
 async def power_loss(nemesis: Nemesis) -> None:
-    """A machine loses power and its unsynced data, and restarts later."""
+    """Cut the power of a machine, so that its unsynced data is lost. Start the machine again later."""
     machine = nemesis.choose_machine()
     if nemesis.world.may_lose_power(machine):
         nemesis.world.cut_power(machine)
@@ -126,7 +125,7 @@ async def power_loss(nemesis: Nemesis) -> None:
 
 
 async def power_loss_after_vote(nemesis: Nemesis) -> None:
-    """A machine loses power right after it has written its quorum state, and restarts at once."""
+    """Cut the power of a machine right after it has written its quorum state. Start the machine again immediately."""
     machine = nemesis.choose_machine()
     fail = _power_loss_after_write(nemesis, machine, FILE_NAME)
     machine.disk.on_write = fail
@@ -136,7 +135,7 @@ async def power_loss_after_vote(nemesis: Nemesis) -> None:
 
 
 async def power_loss_after_append(nemesis: Nemesis) -> None:
-    """A machine loses power right after it has appended to a log, and restarts at once."""
+    """Cut the power of a machine right after it has appended to a log, and start the machine again immediately."""
     machine = nemesis.choose_machine()
     log = nemesis.rng.choice((CLUSTER_METADATA_TOPIC, "/t-", GROUP_METADATA_TOPIC))
     fail = _power_loss_after_write(nemesis, machine, log)
@@ -165,7 +164,7 @@ def _power_loss_after_write(nemesis: Nemesis, machine: Machine, path_part: str) 
 
 
 async def torn_append(nemesis: Nemesis) -> None:
-    """A process is killed in the middle of an append to a log, and restarted."""
+    """Kill a process in the middle of an append to a log, and restart it."""
     world, machine = nemesis.world, nemesis.choose_machine()
 
     def torn(path: str) -> None:
@@ -181,7 +180,7 @@ async def torn_append(nemesis: Nemesis) -> None:
 
 
 async def stop(nemesis: Nemesis) -> None:
-    """A process is stopped with a controlled shutdown and restarted."""
+    """Stop a process with a controlled shutdown and restart it."""
     machine = nemesis.choose_machine()
     if nemesis.world.may_kill(machine):
         await nemesis.world.stop(machine)
@@ -189,7 +188,7 @@ async def stop(nemesis: Nemesis) -> None:
 
 
 async def pause(nemesis: Nemesis) -> None:
-    """A process is paused with SIGSTOP for a time below or above broker.session.timeout.ms, and resumed."""
+    """Pause a process with SIGSTOP for a time below or above broker.session.timeout.ms, then resume it."""
     machine = nemesis.choose_machine()
     nemesis.world.pause(machine)
     await nemesis.sleep_up_to(3.0)
@@ -197,7 +196,7 @@ async def pause(nemesis: Nemesis) -> None:
 
 
 async def move_leaders(nemesis: Nemesis) -> None:
-    """The active controller elects the preferred leaders."""
+    """Let the active controller elect the preferred leaders."""
     for machine, node in list(nemesis.world.nodes()):
         if machine.process is not None and node.controller is not None and node.controller.is_active:
             nemesis.world.log_event(f"{machine.name} elects the preferred leaders")
@@ -212,7 +211,7 @@ async def _balance(controller: ControllerService) -> None:
 
 
 async def move_controller(nemesis: Nemesis) -> None:
-    """The active controller resigns."""
+    """Let the active controller resign."""
     for machine, node in list(nemesis.world.nodes()):
         if machine.process is not None and machine.is_serving and node.quorum.is_active_leader:
             nemesis.world.log_event(f"{machine.name} resigns as controller")
@@ -223,7 +222,7 @@ async def move_controller(nemesis: Nemesis) -> None:
 
 
 async def partition(nemesis: Nemesis) -> None:
-    """A machine and up to three clients are isolated from all other nodes, in one or both directions."""
+    """Isolate a machine and up to three clients from all other nodes, in one or both directions."""
     world, rng = nemesis.world, nemesis.rng
     clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2", "admin", "visitor"]
     isolated = {nemesis.choose_machine().name, *rng.sample(clients, rng.randint(0, 3))}
@@ -237,7 +236,7 @@ async def partition(nemesis: Nemesis) -> None:
 
 
 async def isolate_from_brokers(nemesis: Nemesis) -> None:
-    """The link between two machines is blocked in one or both directions; clients reach both machines."""
+    """Block the link between two machines in one or both directions. Clients can still reach both machines."""
     names = nemesis.machine_names()
     first, second = nemesis.rng.sample(names, 2)
     nemesis.world.log_event(f"isolate {first} from {second}")
@@ -246,7 +245,7 @@ async def isolate_from_brokers(nemesis: Nemesis) -> None:
 
 
 async def isolate_from_controller(nemesis: Nemesis) -> None:
-    """The link between a broker and the active controller is blocked; other machines reach the broker."""
+    """Block the link between a broker and the active controller. Other machines can still reach the broker."""
     world = nemesis.world
     active = [machine.name for machine, node in world.nodes() if machine.is_serving and node.quorum.is_active_leader]
     others = [name for name in nemesis.machine_names() if name not in active]
@@ -264,7 +263,7 @@ async def _heal_later(nemesis: Nemesis) -> None:
 
 
 async def reset(nemesis: Nemesis) -> None:
-    """All connections between two nodes are reset, and in-flight data is lost."""
+    """Reset all connections between two nodes; in-flight data is lost."""
     clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2"]
     first, second = nemesis.choose_machine().name, nemesis.rng.choice(nemesis.machine_names() + clients)
     nemesis.world.network.reset_connections(first, second)
@@ -272,7 +271,7 @@ async def reset(nemesis: Nemesis) -> None:
 
 
 async def late_delivery(nemesis: Nemesis) -> None:
-    """In-flight data between two nodes is delayed, and arrives long after the nodes have reconnected."""
+    """Delay in-flight data between two nodes, so that it arrives long after the nodes have reconnected."""
     clients = ["producer-1", "producer-2", "member-1", "member-2", "admin", "visitor"]
     first, second = nemesis.choose_machine().name, nemesis.rng.choice(nemesis.machine_names() + clients)
     nemesis.world.log_event(f"delay in-flight data from {second} to {first}")
@@ -280,7 +279,7 @@ async def late_delivery(nemesis: Nemesis) -> None:
 
 
 async def slow_network(nemesis: Nemesis) -> None:
-    """The network latency of one node, or of all nodes, is high for a while."""
+    """Increase the network latency of one node, or of all nodes, for a while."""
     network, name = nemesis.world.network, nemesis.choose_machine().name
     if nemesis.rng.random() < 0.5:
         network.extra_latency_us[name] = nemesis.rng.choice((5_000, 50_000, 200_000))
@@ -295,7 +294,7 @@ async def slow_network(nemesis: Nemesis) -> None:
 
 
 async def slow_disk(nemesis: Nemesis) -> None:
-    """A machine's disk is slow for a while."""
+    """Slow down a machine's disk for a while."""
     process = nemesis.choose_machine().process
     if process is not None:
         process.file_work_us = nemesis.rng.choice(((5_000, 50_000), (50_000, 400_000)))
@@ -304,7 +303,7 @@ async def slow_disk(nemesis: Nemesis) -> None:
 
 
 async def full_disk(nemesis: Nemesis) -> None:
-    """A machine's disk becomes full; the machine is later restarted with free disk space."""
+    """Fill a machine's disk. Later restart the machine with free disk space."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
         return
@@ -315,7 +314,7 @@ async def full_disk(nemesis: Nemesis) -> None:
 
 
 async def restart_on_full_disk(nemesis: Nemesis) -> None:
-    """A machine with a full disk is killed and restarted repeatedly, until it has free disk space."""
+    """Kill and restart a machine with a full disk repeatedly, until it has free disk space."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if machine.is_up and world.may_kill(machine):
         machine.disk.free_bytes = nemesis.rng.choice((0, 100, 1000))
@@ -327,9 +326,9 @@ async def restart_on_full_disk(nemesis: Nemesis) -> None:
 
 
 async def failing_write(nemesis: Nemesis) -> None:
-    """A disk fails in the middle of an append, once or permanently.
+    """Let a disk fail in the middle of an append, once or permanently.
 
-    The machine is later restarted with a working disk.
+    Later restart the machine with a working disk.
     """
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
@@ -347,7 +346,7 @@ async def failing_write(nemesis: Nemesis) -> None:
 
 
 async def failing_sync(nemesis: Nemesis) -> None:
-    """Every sync of a machine's disk fails; the machine is later restarted with a working disk."""
+    """Let every sync of a machine's disk fail. Later restart the machine with a working disk."""
     world, machine = nemesis.world, nemesis.choose_machine()
     if not machine.is_up or not world.may_kill(machine):
         return
@@ -368,7 +367,7 @@ async def _repair_disk_and_restart(nemesis: Nemesis, machine: Machine) -> None:
 
 
 async def set_clock(nemesis: Nemesis) -> None:
-    """A machine's wall clock is set forward or back."""
+    """Set a machine's wall clock forward or back."""
     clock = nemesis.choose_machine().clock
     clock.wall_ahead_us = nemesis.rng.choice((0, -1_200_000_000, 60_000_000, 1_200_000_000))
 

@@ -1,10 +1,10 @@
 """The network between simulated nodes: TCP connections as processes see them, over slow, blocked or failed links.
 
-A connection delivers bytes in order and in chunks.  A blocked link delays the bytes, and a connection
-attempt over the link hangs.  After the link heals, a new connection works at once; an old connection
-resumes later, because TCP backs off its retransmissions.  In-flight data then arrives even if both
+A connection delivers bytes in order and in chunks. A blocked link delays the bytes, and a connection
+attempt over the link hangs. After the link heals, a new connection works immediately; an old connection
+resumes later, because TCP backs off its retransmissions. In-flight data then arrives even if both
 sides have closed the connection in the meantime: the kernel keeps sending the data that a process
-wrote before it closed the connection or was killed.  Without in-flight data, the connections of a
+wrote before it closed the connection or was killed. Without in-flight data, the connections of a
 killed process are reset; the connections of a machine that lost power stay silent.
 """
 
@@ -354,7 +354,7 @@ class _SimulatedTransport(asyncio.Transport):
             self.network._reset_later(end)
 
     def _end_stream(self) -> None:
-        """End the stream after the queued data, or reset the peer at once if no data is queued."""
+        """End the stream after the queued data, or reset the peer immediately if no data is queued."""
         network, peer = self.network, self.peer
         if self._outgoing:
             if not self._is_closing:

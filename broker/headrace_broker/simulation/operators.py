@@ -1,6 +1,6 @@
 """Makes administrative changes during a run: partition reassignments and config changes.
 
-`Nemesis` chooses and runs these changes in the same way as faults.  The admin client of `workload` sends the other
+`Nemesis` chooses and runs these changes in the same way as faults. The admin client of `workload` sends the other
 administrative requests.
 """
 

@@ -82,7 +82,7 @@ def run_seed(
 
 
 def _is_fully_replicated(world: World) -> bool:
-    """Whether all nodes serve and have the same metadata image, in which all replicas are in sync."""
+    """Return whether all nodes serve and have the same metadata image, in which all replicas are in sync."""
     machines = world.machines.values()
     if not all(machine.is_serving for machine in machines):
         return False

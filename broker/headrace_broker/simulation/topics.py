@@ -1,6 +1,6 @@
 """Chooses the topics of a run: one topic that keeps all records, and random topics that may remove records.
 
-A compacted topic keeps the latest record of each key; a topic with retention deletes its oldest segments.  A topic
+A compacted topic keeps the latest record of each key; a topic with retention deletes its oldest segments. A topic
 with unclean leader election may lose any record; the only guarantee is that its replicas agree at the end of the run.
 """
 
@@ -22,7 +22,7 @@ PARTITIONS: list[TopicPartition] = [(TOPIC, 0), (TOPIC, 1)]
 def choose_topics(rng: Random, only: tuple[str, ...] = ()) -> dict[str, NewTopic]:
     """Return the topics of a run by name.
 
-    One topic keeps all records.  The other topics are at most two random topics, or those in `only`.
+    One topic keeps all records. The other topics are at most two random topics, or those in `only`.
     """
     short = {"segment.ms": "400", "file.delete.delay.ms": "500"}
     compaction = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}

@@ -2,7 +2,7 @@
 
 The clients of a run are:
 
-- Idempotent producers with acks=all that retry until the end of the run.  Every record must then be
+- Idempotent producers with acks=all that retry until the end of the run. Every record must then be
   acknowledged, and be in the log once, in order, at the acknowledged offset.
 - A consumer that reads all committed records.
 - Two members of a consumer group that read records and commit offsets.
@@ -101,7 +101,7 @@ class Workload:
         self.history.check(self.final)
 
     async def wait_for_clients(self, names: list[str], timeout_s: float) -> None:
-        """Wait until the clients `names` finish.  Raises Violation if a client fails or times out."""
+        """Wait until the clients `names` finish. Raises Violation if a client fails or times out."""
 
         def unfinished() -> list[str]:
             return [name for name in names if not self._tasks[name].done()]
@@ -215,7 +215,7 @@ class Workload:
             return []
 
     def _has_read_all(self, positions: dict[TopicPartition, int]) -> bool:
-        """Whether all partitions are read to the log end offset, except for the topic with retention."""
+        """Return whether all partitions are read to the log end offset, except for the topic with retention."""
         return bool(self.final) and all(
             positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
         )
@@ -388,7 +388,7 @@ class Workload:
     def _collect(
         self, name: str, batches: list[Any], positions: dict[TopicPartition, int], found: dict[TopicPartition, FinalLog]
     ) -> bool:
-        """Add the batches to `found`.  Return False if `batches` is empty."""
+        """Add the batches to `found`. Return False if `batches` is empty."""
         for batch in batches:
             partition, columns = (batch.topic, batch.partition), batch.columns
             self.history.check_next(name, partition, columns.offsets[0], positions[partition])

@@ -1,9 +1,9 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
-A machine outlives its processes.  A killed process is restarted with the current contents of its
-disk; a failed start is retried, as by a process supervisor.  `World` also determines which faults a
+A machine outlives its processes. A killed process is restarted with the current contents of its
+disk; a failed start is retried, as by a process supervisor. `World` also determines which faults a
 Kafka cluster must tolerate: `may_kill` and `may_lose_power` return whether the cluster must tolerate
-one more fault.  According to KIP-966, one in-sync replica must have no unclean shutdown.
+one more fault. According to KIP-966, one in-sync replica must have no unclean shutdown.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class World:
         self.image = MetadataImage()
         """The newest committed metadata image that any node has."""
         self.uncommitted_images: list[MetadataImage] = []
-        """Newer metadata images of controllers.  The records of these images may be committed even after the
+        """Newer metadata images of controllers. The records of these images may be committed even after the
         controller has died."""
         self.properties = dict(NODE_PROPERTIES)
         """The configuration that all nodes share."""
@@ -131,7 +131,7 @@ class World:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the simulation until `work` is done and return its result.
 
-        The `random` module is seeded during the run.  Raises Violation if an invariant does not hold.
+        The `random` module is seeded during the run. Raises Violation if an invariant does not hold.
         """
         state, was_collecting = random.getstate(), gc.isenabled()
         random.seed(self.seed)
@@ -341,11 +341,11 @@ class World:
         return clean, sum(machine.lost_power for machine in machines)
 
     def _is_tolerable(self) -> bool:
-        """Whether the cluster tolerates the current faults.
+        """Return whether the cluster tolerates the current faults.
 
         Each partition must have an ISR or ELR member without an unclean shutdown, or no member that lost
-        power.  This must hold in the committed image and in the uncommitted images, because any of these
-        images may become the current image.  The topic with unclean leader election is exempt: its
+        power. This must hold in the committed image and in the uncommitted images, because any of these
+        images may become the current image. The topic with unclean leader election is exempt: its
         records may be lost.
         """
         for image in (self.image, *self.uncommitted_images):
@@ -366,11 +366,11 @@ class World:
         return is_tolerable
 
     def may_kill(self, machine: Machine) -> bool:
-        """Whether the machine is running and the cluster must tolerate a SIGKILL of its process."""
+        """Return whether the machine is running and the cluster must tolerate a SIGKILL of its process."""
         return machine.is_up and self._must_tolerate(machine, power=False)
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Whether the cluster must tolerate a power failure of the machine."""
+        """Return whether the cluster must tolerate a power failure of the machine."""
         return self._must_tolerate(machine, power=True)
 
     def kill(self, machine: Machine) -> None:

@@ -131,7 +131,10 @@ class Parser(argparse.ArgumentParser):
         return given[0]
 
     def require_action(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
-        """Exit with a usage error if an option is given that `action` does not allow; `allowed` = {option: actions}."""
+        """Exit with a usage error if an option is given that `action` does not allow.
+
+        `allowed` is {option: actions}.
+        """
         for name, actions in allowed.items():
             if action not in actions:
                 self.reject_combination(options, name, [action])
@@ -160,13 +163,13 @@ def _flag(destination: str) -> str:
 
 
 def is_given(options: argparse.Namespace, name: str) -> bool:
-    """Whether an option was given on the command line."""
+    """Return whether an option was given on the command line."""
     value = getattr(options, name)
     return value is not None and value is not False and value != []
 
 
 def uses_controllers(options: argparse.Namespace) -> bool:
-    """Whether `--bootstrap-controller` was given."""
+    """Return whether `--bootstrap-controller` was given."""
     return bool(getattr(options, "bootstrap_controller", None))
 
 
@@ -257,7 +260,7 @@ async def wait_for_topic(cluster: Cluster, topic: str, timeout_ms: float) -> Top
                 print(f"WARN waiting for {error.__cause__ or error}", file=sys.stderr)
                 continue
             raise ToolError(f"Topic {topic} not present in metadata after {timeout_ms:.0f} ms.") from error
-    raise AssertionError("the second attempt returns or raises")
+    raise AssertionError("unreachable: the second attempt returns or raises")
 
 
 @asynccontextmanager
@@ -290,9 +293,10 @@ def broker_message(error: ClientError) -> str:
 
 
 def run(work: Coroutine[Any, Any, int], *, on_error: Callable[[str], None] | None = None, fast: bool = False) -> int:
-    """Run a tool's coroutine and return the tool's exit status. `fast` = use uvloop.
+    """Run a tool's coroutine and return the tool's exit status. If `fast` is set, use uvloop.
 
-    An error prints one line and returns 1. SIGINT and SIGTERM cancel the coroutine; the exit status is then 130 or 143.
+    After an error, print one line and return 1. SIGINT and SIGTERM cancel the coroutine; the exit status is then 130 or
+    143.
     """
     import logging
 

@@ -245,7 +245,10 @@ class _Output:
         consumer.wake_up()
 
     def write_records(self, consumer: Consumer, timeout_ms: int | None) -> None:
-        """Write records until `max_messages` are written, no record arrives for `timeout_ms`, or the pipe is closed."""
+        """Write records.
+
+        Stop after `max_messages`, if no record arrives for `timeout_ms`, or if the pipe is closed.
+        """
         while not self._stopping.is_set() and self._left != 0:
             batches = consumer.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)
             if not batches and timeout_ms is not None:
@@ -261,9 +264,9 @@ class _Output:
             self._unwritten = []
 
     def seek_to_unwritten(self, consumer: Consumer) -> None:
-        """Seek back to each partition's first unwritten record: closing the consumer then commits no unwritten record.
+        """Seek back to each partition's first unwritten record.
 
-        Call this method in the event loop's thread.
+        The consumer then commits only written records on close. Call this method in the event loop's thread.
         """
         assigned = set(consumer.assignment)
         for batch in reversed(self._unwritten):

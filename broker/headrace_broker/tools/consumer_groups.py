@@ -255,7 +255,10 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return a row per partition: first the members with the most partitions, last the partitions without a member."""
+    """Return a row per partition.
+
+    Members with the most partitions are first, partitions without a member are last.
+    """
     from headrace_broker.tools.group_changes import end_offsets
 
     committed = {item: offset for item, offset in (await admin.list_group_offsets(group.group_id)).items() if offset}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 Deserializer = Callable[[bytes], bytes]
-"""Returns the deserialized value as a string; raises ValueError for invalid bytes."""
+"""Returns the deserialized value as a string. Raises ValueError for invalid bytes."""
 
 
 def deserializer(name: str) -> Deserializer:

@@ -88,7 +88,10 @@ def assignment_text(partitions: Sequence[TopicPartition]) -> str:
 
 
 def members_table(group: str, rows: Sequence[MemberRow], *, verbose: bool) -> list[str]:
-    """Return the lines for `--describe --members`; the first line is empty, the others end with a space as in Kafka."""
+    """Return the lines for `--describe --members`.
+
+    The first line is empty; the other lines end with a space as in Kafka.
+    """
     has_instances = any(row.group_instance_id for row in rows)
     header: list[object] = ["GROUP", "CONSUMER-ID"]
     header += ["GROUP-INSTANCE-ID"] if has_instances else []

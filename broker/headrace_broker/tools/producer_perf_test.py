@@ -1,7 +1,7 @@
 """kafka-producer-perf-test: measure a producer's throughput and latency (Kafka's ProducerPerformance).
 
-The tool passes records that are due at the same time to the producer together. A record's latency ends with its
-acknowledgement.
+If several records must be sent at the same time, the tool passes them to the producer with one call. A record's latency
+ends with its acknowledgement.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ def _parser() -> Parser:
     add(
         "--command-config", "--producer.config", dest="command_config", metavar="FILE", help="A client properties file."
     )
-    add("--warmup-records", type=int, default=0, metavar="N", help="Also report the records after the first N apart.")
+    add(
+        "--warmup-records",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Also report the records after the first N separately.",
+    )
     add("--reporting-interval", type=int, default=5_000, metavar="MS", help="The interval of the statistics lines.")
     add("--record-key-range", type=int, metavar="N", help="The number of different keys.")
     add("--key-distribution", default="none", choices=("none", "range", "random"), help="How keys are chosen.")
@@ -171,7 +177,7 @@ class _ProducerTest:
         await self._producer.flush()
 
     def _batch_sizes(self) -> Iterator[int]:
-        """Yield how many records to send together: all records due within 2 ms, up to a limit in records and bytes."""
+        """Yield how many records to send with one call. These are the records of the next 2 ms, up to a limit."""
         options = self._options
         size = options.record_size or 100
         limit = max(1, min(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX // size))

@@ -68,7 +68,7 @@ _ACTIONS_OF_OPTION = {
 }
 """{option: the actions that allow it}."""
 _EXISTING = (
-    "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create "
+    "Cannot execute because there is an existing partition assignment. Use --additional to override this and create "
     "a new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
     "throttle by resubmitting the current reassignment."
 )

@@ -66,7 +66,7 @@ def _start_in_background(arguments: list[str], log: Path) -> int:
 
 
 def _is_ready(ready_fd: int) -> bool:
-    """Wait until the broker is ready.  Return False if it exits or does not become ready in time."""
+    """Wait until the broker is ready. Return False if it exits or does not become ready in time."""
     import select
 
     try:

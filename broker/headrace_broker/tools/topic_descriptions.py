@@ -63,7 +63,7 @@ class Report:
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:
-        """Whether to show the partition; `live` = the ids of the live brokers."""
+        """Return whether to show the partition; `live` = the ids of the live brokers."""
         count = len(partition.in_sync_replicas)
         has_leader = partition.leader_id is not None
         return (

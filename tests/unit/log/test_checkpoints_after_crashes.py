@@ -256,7 +256,7 @@ def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> N
     manager.close(now_ms=NOW)
     disk.files.open(segment.path(LOG_SUFFIX)).write(bytes(8), position)
     manager = start(disk)
-    assert manager.is_damaged
+    assert manager.is_corrupt
     log = manager.logs["t", 0]
     append(log, b"new", 1)
     assert values_of(start(disk).logs["t", 0]) == [*old[:last], b"new"]
@@ -332,7 +332,7 @@ def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: i
     manager.close(now_ms=NOW)
     disk.lose_power()
     manager = start(disk)
-    assert not manager.is_damaged
+    assert not manager.is_corrupt
     assert [log.log_end_offset for log in manager.logs.values()] == ends
 
 
@@ -375,7 +375,7 @@ def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(s
         append(log, b"a value of another size", 1)
     manager.close(now_ms=NOW)
     manager = start(disk)
-    assert not manager.is_damaged
+    assert not manager.is_corrupt
     assert len(values_of(manager.logs["t", 0])) == 10
 
 

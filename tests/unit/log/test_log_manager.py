@@ -612,31 +612,31 @@ def test_incompletely_created_directory_is_used() -> None:
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_log_that_is_shorter_than_at_its_clean_shutdown_is_damaged(has_checkpoint: bool) -> None:
+def test_log_that_is_shorter_than_at_its_clean_shutdown_is_corrupt(has_checkpoint: bool) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")
     path = manager.get("t", 0).segments[-1].path(".log")
     manager.close(now_ms=NOW)
     manager = start(storage)
-    assert not manager.is_damaged
+    assert not manager.is_corrupt
     manager.close(now_ms=NOW)
     del storage._files[path][-3:]
     if not has_checkpoint:
         storage.remove("/data/recovery-point-offset-checkpoint")
-    assert start(storage).is_damaged
+    assert start(storage).is_corrupt
 
 
-def test_log_without_checkpointed_recovery_point_after_clean_shutdown_is_damaged() -> None:
+def test_log_without_checkpointed_recovery_point_after_clean_shutdown_is_corrupt() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")
     manager.close(now_ms=NOW)
     storage.remove("/data/recovery-point-offset-checkpoint")
     manager = start(storage)
-    assert manager.is_damaged
+    assert manager.is_corrupt
     manager.close(now_ms=NOW)
-    assert not start(storage).is_damaged
+    assert not start(storage).is_corrupt
 
 
 def test_missing_partition_metadata_is_rewritten() -> None:

@@ -81,15 +81,15 @@ def error_of(operation: str, log: PartitionLog) -> ApiError | None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(
-    "damage", [Path.unlink, truncate_file, replace_by_directory], ids=["deleted", "truncated", "directory"]
+    "corrupt", [Path.unlink, truncate_file, replace_by_directory], ids=["deleted", "truncated", "directory"]
 )
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
-def test_missing_file_is_recreated_or_named_in_the_error(tmp_path: Path, suffix: str, damage, operation: str) -> None:
+def test_missing_file_is_recreated_or_named_in_the_error(tmp_path: Path, suffix: str, corrupt, operation: str) -> None:
     log = create_log(tmp_path)
     for segment in log.segments:
         segment.release()
     for path in (tmp_path / "t-0").glob(f"*{suffix}"):
-        damage(path)
+        corrupt(path)
     error = error_of(operation, log)
     if error is not None:
         assert error.code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -61,13 +61,13 @@ def set_modified_after(path: Path, than: Path) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize("damage", [flip_bit, truncate_file])
+@pytest.mark.parametrize("corrupt", [flip_bit, truncate_file])
 def test_segment_modified_while_node_is_down_is_recovered_and_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], is_clean: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, corrupt: Callable[[Path], None], is_clean: bool
 ) -> None:
     paths = write_segments(tmp_path)
     checkpoint = tmp_path / (CLEAN_SHUTDOWN_FILE if is_clean else "recovery-point-offset-checkpoint")
-    damage(paths[1])
+    corrupt(paths[1])
     set_modified_after(paths[1], checkpoint)
     if not is_clean:
         (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
@@ -77,12 +77,12 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
     assert log.log_end_offset < int(paths[2].stem)
     assert f"Recovering {paths[1]}: the file was modified after this node's last checkpoint or shutdown" in caplog.text
     assert str(paths[1]) in caplog.text.partition("Truncating ")[2] or f"{tmp_path}/t-0: offsets" in caplog.text
-    assert manager.is_damaged == is_clean  # an incomplete log is normal after a crash
+    assert manager.is_corrupt == is_clean  # an incomplete log is normal after a crash
     manager.close(now_ms=NOW)
 
 
 @pytest.mark.parametrize("has_others", [True, False])
-def test_log_keeps_all_records_if_modified_segment_is_undamaged_or_no_other_replica_exists(
+def test_log_keeps_all_records_if_modified_segment_is_not_corrupt_or_no_other_replica_exists(
     tmp_path: Path, has_others: bool
 ) -> None:
     """Truncating the only replica at a corrupt batch would lose the valid records after this batch."""
@@ -94,7 +94,7 @@ def test_log_keeps_all_records_if_modified_segment_is_undamaged_or_no_other_repl
     log = manager.get("t", 0)
     assert log is not None
     assert log.log_end_offset == RECORDS
-    assert not manager.is_damaged
+    assert not manager.is_corrupt
     manager.close(now_ms=NOW)
 
 
@@ -111,7 +111,7 @@ def test_unmodified_segments_are_not_recovered(
 
 
 @pytest.mark.parametrize(("segment", "level"), [(0, logging.ERROR), (1, logging.ERROR), (2, logging.WARNING)])
-def test_incomplete_last_batch_after_a_crash_is_a_warning_and_other_damage_an_error(
+def test_incomplete_last_batch_after_a_crash_is_a_warning_and_other_corruption_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, segment: int, level: int
 ) -> None:
     paths = write_segments(tmp_path)

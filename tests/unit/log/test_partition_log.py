@@ -293,10 +293,10 @@ def test_unreadable_epoch_checkpoint_is_rebuilt_after_clean_shutdown() -> None:
     log = open_log(storage, was_closed_cleanly=True)
     assert log.end_offset_for_epoch(1) == (1, 2)
     assert storage.read(path) == written
-    assert not log.is_damaged
+    assert not log.is_corrupt
 
 
-def test_incomplete_log_after_clean_shutdown_is_damaged() -> None:
+def test_incomplete_log_after_clean_shutdown_is_corrupt() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"a")
@@ -305,7 +305,7 @@ def test_incomplete_log_after_clean_shutdown_is_damaged() -> None:
     path = log.segments[0].path(".log")
     storage.write(path, storage.read(path)[:-1])
     reopened = open_log(storage, was_closed_cleanly=True)
-    assert (reopened.log_end_offset, reopened.is_damaged) == (1, True)
+    assert (reopened.log_end_offset, reopened.is_corrupt) == (1, True)
 
 
 def test_truncation_removes_later_segments_and_truncates_the_last_remaining_segment() -> None:
@@ -651,7 +651,7 @@ def test_log_with_corrupt_swap_segment_opens(has_first_segment: bool) -> None:
         append(log, b"value %d" % number)
     first = log.segments[0]
     compacted = build_batch(RecordColumns(values=[b"compacted"], timestamps=NOW))
-    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", bytes(compacted) + b"damage")
+    storage.write(f"{DIRECTORY}/{0:020d}.log.swap", bytes(compacted) + b"corrupt")
     storage.write(f"{DIRECTORY}/{0:020d}.index.swap", b"")
     if not has_first_segment:
         storage.remove(first.path(".log"))

@@ -1,4 +1,4 @@
-"""Tests of recovery and truncation of a replica's log: leader epochs, gaps, damage, and missing files."""
+"""Tests of recovery and truncation of a replica's log: leader epochs, gaps, corruption, and missing files."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_replica_log_is_truncated_at_gap_left_by_power_failure(is_compacted: boo
 
 @pytest.mark.parametrize("is_only_replica", [False, True])
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
-def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_point(
+def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recovery_point(
     was_closed_cleanly: bool, is_only_replica: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R15: without producer snapshots, which a crash may destroy, recovery also reads records below the recovery point.
+    """Rule R15: without producer snapshots, recovery also reads the records below the recovery point.
 
-    The only replica is not truncated, because no other replica has the records after the damage. Its log opens without
-    the producer state.
+    A crash may destroy the snapshots. The log of the only replica is not truncated, because no other replica has the
+    records after the corruption. This log opens without producer state.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -152,16 +152,16 @@ def test_log_without_producer_snapshots_is_truncated_at_damage_before_recovery_p
     )
     end = 6 if is_only_replica else 1
     assert (log.log_end_offset, log.recovery_point, log.checkpoint_ahead_of_log) == (end, end, not is_only_replica)
-    assert log.is_damaged == was_closed_cleanly
+    assert log.is_corrupt == was_closed_cleanly
     message = "the producer state before offset 6 is lost" if is_only_replica else "recovering all segments"
     assert f"/d/t-0: {message}" in caplog.text
 
 
-@pytest.mark.parametrize("damaged", [0, 4, 5])
-def test_log_goes_offline_if_corrupt_batch_prevents_truncation(damaged: int) -> None:
+@pytest.mark.parametrize("corrupt", [0, 4, 5])
+def test_log_goes_offline_if_corrupt_batch_prevents_truncation(corrupt: int) -> None:
     """With the old producer state, the retry of a truncated batch would be acknowledged without being appended.
 
-    If the damage hides where the remaining records end, new records would overwrite some of them.
+    If the corruption hides where the remaining records end, new records would overwrite some of them.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -171,7 +171,7 @@ def test_log_goes_offline_if_corrupt_batch_prevents_truncation(damaged: int) -> 
             RecordColumns(values=[b"a"], timestamps=0), producer_id=7, producer_epoch=0, base_sequence=sequence
         )
         log.append_as_leader(batch, leader_epoch=1, now_ms=0)
-    storage.open("/d/t-0/00000000000000000000.log").write(bytes(12), damaged * len(batch))
+    storage.open("/d/t-0/00000000000000000000.log").write(bytes(12), corrupt * len(batch))
     with pytest.raises(ApiError) as failure:
         log.truncate_to(5, 0)
     assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -268,15 +268,15 @@ def test_replica_log_is_truncated_where_segment_file_was_deleted(
     files = dict(storage._files)
     storage.remove(f"/d/t-0/{lost:020d}.log")
     log = open_log(is_only_replica=False, may_have_gaps=is_compacted)
-    assert (log.log_end_offset, log.is_damaged) == (lost, True)
+    assert (log.log_end_offset, log.is_corrupt) == (lost, True)
     assert f"/d/t-0/{lost:020d}.index has no .log file" in caplog.text
-    assert not open_log(lost, is_only_replica=False, may_have_gaps=is_compacted).is_damaged
+    assert not open_log(lost, is_only_replica=False, may_have_gaps=is_compacted).is_corrupt
     storage._files = files
     storage.remove(f"/d/t-0/{lost:020d}.log")
     assert open_log().log_end_offset == (2 if lost == 2 else 3)  # the only replica keeps its records
 
 
-def test_truncation_that_failed_on_damaged_log_succeeds_after_restart() -> None:
+def test_truncation_that_failed_on_corrupt_log_succeeds_after_restart() -> None:
     """After a restart, the leader makes the follower truncate at the same offset again, which must then succeed."""
     storage = MemoryStorage()
     flushed(storage, rolled_after=(1, 3)).release()
@@ -329,7 +329,7 @@ def reopened(storage: MemoryStorage) -> PartitionLog:
     )
 
 
-@pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is damaged"])
+@pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is corrupt"])
 def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
     """Recovery would not detect a gap below the recovery point."""
     for steps in range(40):
@@ -338,7 +338,7 @@ def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
         log.release()
         if cause == "segment is missing":
             storage.remove(f"/d/t-0/{1:020d}.log")
-        elif cause == "segment is damaged":
+        elif cause == "segment is corrupt":
             storage.open(f"/d/t-0/{1:020d}.log").write(bytes(60), 0)
             for number in range(1, 5):
                 storage.write(f"/d/t-0/{number:020d}.snapshot", b"")

@@ -87,7 +87,7 @@ def test_iter_batches_ignores_incomplete_batch_and_rejects_invalid_batch() -> No
 
 
 def test_short_header_is_rejected() -> None:
-    with pytest.raises(CorruptBatchError, match="only 60 bytes are left"):
+    with pytest.raises(CorruptBatchError, match="the buffer has only 60 more bytes"):
         read_header(bytes(60))
 
 

@@ -240,7 +240,7 @@ def test_blocked_controller_processes_pending_heartbeats_before_fencing(
         await cluster.stop()
 
     run(scenario())
-    assert "Controller was blocked for" in caplog.text
+    assert "Controller: the event loop was blocked for" in caplog.text
     assert "fencing it" not in caplog.text
 
 

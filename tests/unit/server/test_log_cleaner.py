@@ -423,4 +423,7 @@ def test_cleaner_continues_when_the_checkpoint_cannot_be_written(caplog: pytest.
 
     asyncio.run(run(Setting(Full())))
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.getMessage() == "Log cleaner: writing the checkpoint failed, retrying: No space left on device"
+    assert (
+        record.getMessage()
+        == "Log cleaner: cannot write the cleaner offset checkpoint, retrying: No space left on device"
+    )

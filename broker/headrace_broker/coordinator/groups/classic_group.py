@@ -4,9 +4,9 @@
                ^  a join, leave or session expiry rebalances      |
 
 In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the
-next generation starts.  In CompletingRebalance, it waits for the leader's assignments.  In Stable,
-the assignments are in the log.  This module holds the group's data and invariants; `rebalance`
-performs the state transitions.  The members' metadata and assignments are opaque bytes.
+next generation starts. In CompletingRebalance, it waits for the leader's assignments.  In Stable,
+the assignments are in the log. This module holds the group's data and invariants; `rebalance`
+performs the state transitions. The members' metadata and assignments are opaque bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PendingRequest:
 class Member:
     """A member of a classic group.
 
-    A member is new until its first JoinGroup request completes.  Afterwards, its session does not
+    A member is new until its first JoinGroup request completes. Afterwards, its session does not
     expire while one of its JoinGroup or SyncGroup requests is pending.
     """
 
@@ -100,12 +100,12 @@ class Member:
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
-        """Whether the member supports exactly `protocols`, in the same order and with the same metadata."""
+        """Return whether the member supports exactly `protocols`, in the same order and with the same metadata."""
         return list(self.protocols.items()) == list(protocols.items())
 
 
 class ClassicGroup:
-    """The state and the members of one group.  `members` is in the order in which the members joined."""
+    """The state and the members of one group. `members` is in the order in which the members joined."""
 
     __slots__ = (
         "_protocol_counts",
@@ -293,7 +293,10 @@ class ClassicGroup:
         return False
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes; a member votes for its first protocol that all members support."""
+        """Return the protocol with the most votes.
+
+        Each member votes for the first of its protocols that all members support.
+        """
         votes: Counter[str] = Counter()
         for member in self.members.values():
             votes[next(name for name in member.protocols if self._supported_by_all(name))] += 1

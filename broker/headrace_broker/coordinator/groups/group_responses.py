@@ -28,9 +28,9 @@ def join_error(error: ErrorCode, member_id: str, version: int) -> JoinGroupRespo
 def join_response(
     group: ClassicGroup, member: Member, version: int, *, leader: str | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """Build the JoinGroup response for the current generation.  Only the leader receives the members.
+    """Build the JoinGroup response for the current generation. Only the leader receives the members.
 
-    `leader` replaces the leader's member id in the response.  Before v9, a restarted static leader
+    `leader` replaces the leader's member id in the response. Before v9, a restarted static leader
     receives its former member id as the leader, so that it does not compute the assignments again.
     """
     leader = group.leader_id or "" if leader is None else leader

@@ -1,7 +1,7 @@
 """Handles the JoinGroup requests of the classic protocol.
 
-A new member, or a member with changed metadata, triggers a rebalance (KIP-62).  The member's
-JoinGroup request is pending until the join phase ends.  Static members (KIP-345), the error
+A new member, or a member with changed metadata, triggers a rebalance (KIP-62). The member's
+JoinGroup request is pending until the join phase ends. Static members (KIP-345), the error
 MEMBER_ID_REQUIRED (KIP-394) and `skip_assignment` (KIP-814) are supported.
 """
 
@@ -21,7 +21,7 @@ from headrace_broker.protocol.messages import JoinGroupRequest
 
 _REQUIRES_MEMBER_ID_VERSION = 4
 _METADATA_RATIO_MAX = 8
-"""Limit on the total size of a member's metadata for all its protocols, as a multiple of `batch_size_bytes_max`.  The
+"""Limit on the total size of a member's metadata for all its protocols, as a multiple of `batch_size_bytes_max`. The
 total may exceed one batch because only the metadata of the selected protocol is stored."""
 
 
@@ -194,7 +194,7 @@ class JoinRequests:
     ) -> None:
         """Handle a current member's JoinGroup request.
 
-        In Stable or CompletingRebalance, respond at once if the member's metadata is unchanged.  If
+        In Stable or CompletingRebalance, respond immediately if the member's metadata is unchanged. If
         the metadata changed, or if the leader of a Stable group rejoins, rebalance the group.
         """
         is_leader = group.leader_id == member.member_id
@@ -263,8 +263,8 @@ class JoinRequests:
     ) -> None:
         """Respond to a restarted static member without a rebalance.
 
-        A restarted leader must not compute the assignments again.  From v9 on, the response sets
-        `skip_assignment` and lists the members.  Before v9, the response contains the leader's former
+        A restarted leader must not compute the assignments again. From v9 on, the response sets
+        `skip_assignment` and lists the members. Before v9, the response contains the leader's former
         member id, so that the client does not consider itself the leader.
         """
         group.update_subscribed_topics()

@@ -1,7 +1,7 @@
 """Handles the OffsetCommit, OffsetDelete and OffsetFetch requests of classic groups.
 
 A member may commit offsets with the group's current generation, even in PreparingRebalance, but not
-in CompletingRebalance.  A request without a generation may commit offsets while the group is empty:
+in CompletingRebalance. A request without a generation may commit offsets while the group is empty:
 consumers with manual assignment and admin clients send such requests.
 """
 

@@ -1,6 +1,6 @@
 """The committed offsets of one shard's groups.
 
-Only `replay` changes the store, with records that are in the log.  Request handlers return records to
+Only `replay` changes the store, with records that are in the log. Request handlers return records to
 append and do not change the store.
 
 Offsets expire by these rules (KIP-211):
@@ -27,7 +27,7 @@ _NO_OFFSETS: dict[str, PartitionOffsets] = {}
 
 
 class OffsetStore:
-    """Maps each group, topic and partition to the committed offset.  Empty inner dictionaries are removed."""
+    """The committed offset of each group, topic and partition. Empty inner dictionaries are removed."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, PartitionOffsets]] = {}

@@ -1,9 +1,9 @@
 """Rebalances classic groups.
 
 The join phase ends when every known member has joined and no member id is pending, or after the
-longest rebalance timeout of the members.  If the group was empty, the join phase instead lasts
+longest rebalance timeout of the members. If the group was empty, the join phase instead lasts
 `group.initial.rebalance.delay.ms`, and it is extended up to the rebalance timeout while members keep
-joining.  Dynamic members that did not join in time are removed.  Static members stay until their
+joining. Dynamic members that did not join in time are removed.  Static members stay until their
 session expires.
 """
 
@@ -76,14 +76,14 @@ class Rebalancer:
             group.pending_joins.discard(member_id)
             self.maybe_complete_join(group, now_ms, out, initial=not group.members)
         elif not member.is_alive_without_heartbeat:
-            _log.info("Group %s: removing member %s, its session expired", group.group_id, member_id)
+            _log.info("Group %s: removing member %s, because its session expired", group.group_id, member_id)
             self.remove(group, member, now_ms, out)
             self.rebalance_after_removal(group, now_ms, out)
 
     # -- members
 
     def remove(self, group: ClassicGroup, member: Member, now_ms: int, out: CoordinatorResult) -> None:
-        """Remove a member and fail its pending requests; the caller must start or complete the rebalance."""
+        """Remove a member and fail its pending requests. The caller must start or complete the rebalance."""
         self.cancel_session(group, member.member_id)
         self._fail_pending_requests(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", out)
         group.remove(member.member_id)
@@ -172,7 +172,7 @@ class Rebalancer:
         self._timers.cancel((_JOIN, group.group_id))
         for member in [m for m in group.members.values() if m.awaiting_join is None and m.group_instance_id is None]:
             _log.info(
-                "Group %s: removing member %s, it did not rejoin within the rebalance timeout",
+                "Group %s: removing member %s, because it did not rejoin within the rebalance timeout",
                 group.group_id,
                 member.member_id,
             )
@@ -241,7 +241,7 @@ class Rebalancer:
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_syncs:
             return
         _log.info(
-            "Group %s: removing members %s, they sent no SyncGroup within the rebalance timeout",
+            "Group %s: removing members %s, because they sent no SyncGroup within the rebalance timeout",
             group.group_id,
             sorted(group.pending_syncs),
         )

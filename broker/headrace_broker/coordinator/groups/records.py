@@ -1,12 +1,12 @@
 """Encodes and decodes the records of `__consumer_offsets`, in Kafka's format.
 
-A key is an int16 type and the key's fields.  Types 0 and 1 are committed offsets, type 2 is a classic
-group, and other types belong to newer kinds of groups.  A value is an int16 version and the value's
+A key is an int16 type and the key's fields. Types 0 and 1 are committed offsets, type 2 is a classic
+group, and other types belong to newer kinds of groups. A value is an int16 version and the value's
 fields; a null value is a tombstone.
 
-Groups are written in version 3.  Offsets are written in version 3, or in version 1 if they have an
-expire timestamp.  Kafka 2.1 and newer can read these versions, as can the lag monitors that parse
-this topic.  All versions up to 4 can be decoded.
+Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an
+expire timestamp. Kafka 2.1 and newer can read these versions, as can the lag monitors that parse
+this topic. All versions up to 4 can be decoded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace_broker.protocol.versioned import (
 )
 
 NAME_LENGTH_MAX = 8_000
-"""The maximum number of characters in a group id or another stored name.  A string in a record can hold
+"""The maximum number of characters in a group id or another stored name. A string in a record can hold
 32767 bytes, a character takes up to 4 bytes in UTF-8, and the coordinator appends a suffix to client
 ids and instance ids to create member ids."""
 
@@ -155,7 +155,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """Decode a record; return None for a record type that the classic protocol does not use.
+    """Decode a record. Returns None for a record type that the classic protocol does not use.
 
     Raises ProtocolError if `key` or `value` is not valid for its type and version.
     """

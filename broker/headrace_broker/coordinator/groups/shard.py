@@ -1,10 +1,10 @@
 """Defines GroupShard, which holds the groups and committed offsets of one `__consumer_offsets` partition.
 
-Offsets are written to the log with every commit.  Membership is written when a generation receives
-its assignments, when a group becomes empty, and when a static member is replaced.  A shard rebuilt
-from the log therefore has the same offsets and the same Empty and Stable groups.  A group that was
+Offsets are written to the log with every commit. Membership is written when a generation receives
+its assignments, when a group becomes empty, and when a static member is replaced. A shard rebuilt
+from the log therefore has the same offsets and the same Empty and Stable groups. A group that was
 rebalancing is restored in its last stored generation; its members receive an error for their next
-request and join again.  This module does no I/O.
+request and join again. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GROUP_TYPE = "classic"
 
 
 class GroupShard:
-    """The request handlers of one shard, and the methods of `runtime.Shard`.  `new_id` generates unique member ids."""
+    """The request handlers of one shard, and the methods of `runtime.Shard`. `new_id` generates unique member ids."""
 
     def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
         self.groups: dict[str, ClassicGroup] = {}

@@ -1,10 +1,10 @@
 """Log compaction: keeps only the newest record of each key, with the same results as Kafka's log cleaner.
 
-`cleanable` determines the range of a log to clean and whether the cleaning is due. `cleaning` builds the new segments
-in two passes over the old segments. It uses `offset_map` (newest offset of each key), `batch_filter` (the records of a
-batch to retain), `transactions` (batches of aborted transactions) and `grouping` (the segments to merge). All modules
-are pure or use only the storage that the caller passes. The broker runs them in a separate process
-(`server.cleaning.cleaner`).
+`cleanable` determines which range of a log to clean, and whether to clean the log now. `cleaning` builds the new
+segments in two passes over the old segments. It uses `offset_map` (newest offset of each key), `batch_filter` (the
+records of a batch to retain), `transactions` (batches of aborted transactions) and `grouping` (the segments to merge).
+The modules do no I/O, except through the storage object that the caller passes. The broker runs them in a separate
+process (`server.cleaning.cleaner`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Determines what compaction retains of a batch: the whole batch, some records, only the header, or nothing.
 
 Offsets never change: a batch from which records are removed keeps its base offset, last offset and sequence numbers.
-The first cleaning of a batch with tombstones, or of a transaction marker without remaining data, sets its delete
-horizon (KIP-534): the time from which compaction may remove the tombstones or the marker. The delete horizon is stored
-as the base timestamp, with attribute bit 6 set.
+The delete horizon (KIP-534) of a batch is the time from which compaction may remove the tombstones or the transaction
+marker in the batch. The first cleaning that processes the batch sets the delete horizon: it stores the time as the base
+timestamp of the batch and sets attribute bit 6. For a transaction marker, this cleaning is the first one that finds no
+records of the transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class BatchFilter:
         high_watermark: int,
         last_records: Iterable[LastRecord] = (),
     ) -> None:
-        """Filter by `offset_map`, which covers the dirty records before `map_end_offset`. Retain all later records."""
+        """Use `offset_map`, which contains the dirty records before `map_end_offset`.
+
+        All later records are retained.
+        """
         self._offset_map = offset_map
         self._transactions = transactions
         self._map_end_offset = map_end_offset
@@ -57,7 +61,7 @@ class BatchFilter:
         self.records_after = 0
 
     def filter_batch(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """Return the batch to write, None if the batch is removed completely. Raises CorruptBatchError."""
+        """Return the batch to write, or None if compaction removes the whole batch. Raises CorruptBatchError."""
         self.records_before += header.records_count
         is_discardable = self._transactions.is_discardable(header, batch)
         horizon_ms = header.base_timestamp if header.has_delete_horizon else None
@@ -99,10 +103,11 @@ class BatchFilter:
         ]
 
     def _empty_batch(self, header: BatchHeader) -> Buffer | None:
-        """Return the batch without records if the batch must be retained, else None.
+        """Return the header of the batch without its records, or None if compaction may remove the batch too.
 
         A batch is retained if it contains a producer's last sequence, the last offset before the high watermark, or the
-        segment's last offset. Without the segment's last offset, recovery would find a gap before the next segment.
+        segment's last offset. If the segment did not contain its last offset, recovery would find a gap before the next
+        segment.
         """
         is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
         if not is_last_batch and not self._is_last_of_producer(header):
@@ -120,9 +125,10 @@ class BatchFilter:
 
 
 def _rewrite_batch(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
-    """Return the batch with only the records `kept`, copied byte by byte.
+    """Return the batch with only the records `kept`. The bytes of these records do not change.
 
-    A new delete horizon replaces the base timestamp, so the records' timestamp deltas are recomputed.
+    If the batch gets a delete horizon, its base timestamp changes. The timestamp delta of each record is then
+    recomputed.
     """
     records = bytes(memoryview(decompress_batch(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
     try:
@@ -172,7 +178,7 @@ def _timestamp_delta(records: bytes, start: int) -> int:
 
 
 def _with_delta(records: bytes, span: tuple[int, int], delta: int) -> bytes:
-    """Return the record with another timestamp delta."""
+    """Return the encoded record with its timestamp delta replaced."""
     _, body = decode_varint(records, span[0])
     _, rest = decode_varint(records, body + 1)
     changed = records[body : body + 1] + encode_varint(delta) + records[rest : span[1]]

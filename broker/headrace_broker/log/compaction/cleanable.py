@@ -1,4 +1,4 @@
-"""Determines the range of a log that can be cleaned, the log's dirty ratio, and whether cleaning is due."""
+"""Determines which range of a log can be cleaned, the log's dirty ratio, and whether to clean the log now."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DirtyRange:
         return self.dirty_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the log should be cleaned now."""
+        """Return whether the log should be cleaned now."""
         return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio)
 
 

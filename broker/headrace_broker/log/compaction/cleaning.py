@@ -1,10 +1,10 @@
 """Cleans one log in two passes: builds the offset map of its dirty range, then rewrites its segments.
 
-This module accesses only the log's files, through the storage interface, and neither the broker nor the clock. The
-first pass stops when the offset map is full; then only the records read so far are cleaned. The second pass writes each
-group of old segments as one new segment with `.cleaned` files, which are synced before the segment is reported. The
-broker replaces the old segments in the order of the reports. The order matters: a tombstone must not be removed before
-the older records of its key.
+This module only accesses the log's files, through the storage interface. It uses neither the broker nor the clock. The
+first pass stops when the offset map is full; only the records read so far are then cleaned. The second pass writes each
+group of old segments as one new segment with `.cleaned` files. It syncs these files before it reports the segment. The
+broker replaces the old segments in the order of the reports, because a tombstone must not be removed before the older
+records of its key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ Result = TypeVar("Result")
 def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> Iterator[CleanerReport]:
     """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
 
-    Exceptions of `maybe_throttle` are propagated, except the types that are reported as `CleaningFailed`.
+    This function reports its own errors as `CleaningFailed`. An exception that `maybe_throttle` raises is propagated
+    unless it has the type of one of these errors.
     """
     cleaning = _Cleaning(storage, job, maybe_throttle)
     try:
@@ -49,7 +50,7 @@ def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> 
     except CorruptBatchError as error:
         reason = f"{cleaning.path}: record batch at byte {error.position}: {error.reason}"
         yield CleaningFailed(reason, is_lasting=True)
-    except ValueError as error:  # an unknown version of the transaction index
+    except ValueError as error:  # the transaction index has an unknown version
         yield CleaningFailed(f"{cleaning.path}: {error}", is_lasting=True)
     except OverflowError:
         reason = f"{cleaning.path}: the cleaned segment would be larger than 2 GiB, reduce segment.bytes"
@@ -84,7 +85,7 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTxn]:
-        """Return the aborted transactions of the whole log: an abort marker may follow the range that is cleaned."""
+        """Return the aborted transactions of the whole log. An abort marker may be after the range to clean."""
         names = [name for name in self._storage.listdir(self._job.directory) if name.endswith(TRANSACTION_INDEX_SUFFIX)]
         entries: list[AbortedTxn] = []
         for name in names:
@@ -150,7 +151,10 @@ class _Cleaning:
         header: BatchHeader,
         batch: memoryview,
     ) -> Result:
-        """Return function(header, batch); add the batch's position in the file to a CorruptBatchError."""
+        """Call function(header, batch) and return its result.
+
+        A CorruptBatchError gets the batch's position in the file.
+        """
         try:
             return function(header, batch)
         except CorruptBatchError as error:

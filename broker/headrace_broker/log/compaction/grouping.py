@@ -1,4 +1,7 @@
-"""Groups adjacent segments that compaction merges into one segment, because cleaned segments shrink."""
+"""Groups the adjacent segments that compaction merges into one segment.
+
+Cleaned segments are small, so they are merged.
+"""
 
 from __future__ import annotations
 

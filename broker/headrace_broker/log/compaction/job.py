@@ -22,7 +22,7 @@ class LastRecord:
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """A log to clean, in its state at `now_ms`.
+    """A log to clean, and the state of this log at `now_ms`.
 
     `segments` are (base offset, size in bytes) of the inactive segments before `end_offset`, oldest first. Records from
     `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that max.compaction.lag.ms has passed.
@@ -67,7 +67,7 @@ class CleaningDone:
 
 @dataclass(frozen=True, slots=True)
 class CleaningFailed:
-    """The cleaning failed; `is_lasting` means that a retry would fail as well."""
+    """The cleaning failed; `is_lasting` means that a retry would also fail."""
 
     reason: str
     is_lasting: bool

@@ -7,14 +7,13 @@ from hashlib import blake2b
 
 _KEY_SIZE_MAX = 32
 _ENTRY_BYTES = 160
-"""Memory of an entry without the bytes of its key: two objects, and their slots in a hash table that doubles when it
-grows."""
+"""Memory of a map entry in bytes, without the bytes of the key: two objects and their share of the hash table."""
 
 
 class OffsetMap:
     """The newest offset of every key in the dirty range of a log.
 
-    Keys of up to 32 bytes are stored as they are, longer keys as a 256-bit digest.
+    The map stores a key of up to 32 bytes unchanged. It stores a 256-bit digest of a longer key.
     """
 
     def __init__(self, size_bytes_max: int) -> None:
@@ -28,7 +27,10 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory limit is reached, estimated from the average key size. `add` ignores the limit."""
+        """Whether the map has reached its memory limit, estimated from the average key size.
+
+        `add` does not check the limit.
+        """
         if not self._keys_seen:
             return False
         per_entry = _ENTRY_BYTES + self._key_bytes_seen / self._keys_seen
@@ -42,7 +44,10 @@ class OffsetMap:
         self._newest.update(zip(map_keys, offsets, strict=True))
 
     def latest_offsets(self, keys: Sequence[bytes | None]) -> list[int | None]:
-        """Return the newest offset of each key, None for a null key and for a key that is not in the map."""
+        """Return the newest offset of each key.
+
+        The result contains None for a null key and for a key that is not in the map.
+        """
         if None in keys:
             return [None if key is None else self._newest.get(_to_map_keys((key,))[0]) for key in keys]
         return list(map(self._newest.get, _to_map_keys(keys)))  # type: ignore[arg-type]  # none is None here

@@ -1,4 +1,4 @@
-"""Writes a cleaned segment: batches are buffered and written in large chunks, and all files are synced at the end."""
+"""Writes a cleaned segment: buffers batches, writes them in large chunks, and syncs all files at the end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from headrace_broker.records.batch import BatchHeader, Buffer, read_header
 
 _WRITE_BYTES = 1024 * 1024
 _SYNC_BYTES = 16 * 1024 * 1024
-"""Bytes written between two syncs. A larger backlog in the page cache would delay the broker's own fsyncs."""
+"""Bytes written between two syncs.
+
+If more unsynced bytes were in the page cache, the broker's own fsyncs would be slower.
+"""
 
 
 class SegmentOutput:
-    """Writes `segment`, which has `.cleaned` file names; existing files of an earlier run are removed first."""
+    """Writes the files of `segment`, whose names end with `.cleaned`.
+
+    Removes files left over from an earlier cleaning first.
+    """
 
     def __init__(
         self, storage: Storage, segment: LogSegment, index_interval_bytes: int, maybe_throttle: Callable[[int], None]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class CleanerThrottle:
-    """Calculates how long to wait so that I/O stays below a rate. Idle time does not allow a later burst."""
+    """Calculates how long to wait so that I/O stays below a rate.
+
+    I/O after an idle period is limited to the same rate.
+    """
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second

@@ -1,8 +1,8 @@
 """Identifies batches of aborted transactions, and transaction markers without remaining data.
 
-The tracker receives the aborted transactions from the transaction indexes, then every batch of a log in order. Both
-passes of a cleaning use it: the first pass skips the records of aborted transactions; the second pass removes them and
-collects the index entries to retain.
+The tracker receives the aborted transactions from the transaction indexes, and then every batch of a log in order. Both
+passes of a cleaning use the tracker. The first pass skips the records of aborted transactions. The second pass removes
+these records and collects the index entries to retain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from headrace_broker.records.reader import read_batch
 
 
 class _AbortedInProgress:
-    """An aborted transaction before its abort marker. `has_batches` means that it still has a data batch in the log."""
+    """An aborted transaction whose abort marker was not read yet.
+
+    `has_batches`: the log still contains a batch of it.
+    """
 
     __slots__ = ("has_batches", "transaction")
 
@@ -33,12 +36,16 @@ class TransactionTracker:
         self._aborting: dict[int, _AbortedInProgress] = {}
         self._committing: set[int] = set()
         self.retained: list[AbortedTxn] = []
-        """Aborted transactions with remaining data: the entries of the next segment's transaction index."""
+        """Aborted transactions with remaining records.
+
+        They become the entries of the next segment's transaction index.
+        """
 
     def is_discardable(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Process the next batch; return True for aborted data, and for a marker without remaining data.
+        """Process the next batch; return whether compaction may remove it.
 
-        Raises CorruptBatchError for a control batch that cannot be parsed.
+        The result is True for a batch of an aborted transaction, and for a transaction marker whose transaction has no
+        records left in the log. Raises CorruptBatchError for a control batch that cannot be parsed.
         """
         self._begin_up_to(header.last_offset)
         if header.is_control:

@@ -1,1 +1,1 @@
-"""Log compaction: choosing the next log, the process that cleans it, and that process's priority and I/O rate."""
+"""Log compaction: selects the next log to clean, runs the cleaner process, and limits its CPU use and I/O."""

@@ -1,10 +1,10 @@
-"""The broker's log cleaner: selects the dirtiest compacted log, starts its cleaning, and swaps in the cleaned segments.
+"""The broker's log cleaner. Selects the dirtiest compacted log, starts its cleaning, and replaces the old segments.
 
 Runs on the event loop. Cleaning is CPU-bound, so `cleaning_executor` runs it in another process. This module does the
-steps that need the current state of the log: it selects the log and swaps the segments, which takes a few renames. If a
-log is truncated, deleted or led in a new epoch during its cleaning, the cleaning is abandoned and retried later. If a
-log cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs. Each replica cleans its
-own log.
+steps that need the current state of the log: it selects the log, and it replaces the old segments with a few renames.
+If a log is truncated or deleted during its cleaning, or its leader epoch changes, the broker stops the cleaning and
+retries it later. If a log cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs.
+Each replica cleans its own log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UncleanableLog:
 
 
 class LogCleaner:
-    """Cleans the logs that are due, one at a time."""
+    """Cleans the logs of a broker, one at a time."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class LogCleaner:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop at once; the result of a cleaning in progress is discarded."""
+        """Stop immediately; the result of a cleaning in progress is discarded."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -94,8 +94,10 @@ class LogCleaner:
     def _write_checkpoint(self) -> None:
         try:
             self._logs.checkpoints.write(CLEANER_FILE)
-        except OSError as error:  # usually a full disk; without it, a restart cleans the logs again
-            logger.warning("Log cleaner: writing the checkpoint failed, retrying: %s", error.strerror or error)
+        except OSError as error:  # usually the disk is full; without the checkpoint, a restart cleans the logs again
+            logger.warning(
+                "Log cleaner: cannot write the cleaner offset checkpoint, retrying: %s", error.strerror or error
+            )
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -115,7 +117,7 @@ class LogCleaner:
     # -- selecting logs ----------------------------------------------------------------------------------------------
 
     async def clean_all(self) -> int:
-        """Clean the logs that are due now, the dirtiest first; return how many were due."""
+        """Clean all logs that should be cleaned now, the dirtiest log first. Return the number of these logs."""
         due = await self._due()
         for log in due:
             if self._is_cleanable(log) and (dirty := self._dirty_range(log)) is not None and dirty.is_due(log.config):
@@ -191,13 +193,16 @@ class LogCleaner:
         finally:
             log.is_being_cleaned = False
             if not is_finished:
-                # Remove the unfinished files from both directories: if the log was deleted, its directory was renamed,
-                # but the cleaner process still wrote to the old path, which a recreated log may use now.
+                # Remove the unfinished files from both directories. If the log was deleted, its directory was renamed,
+                # but the cleaner process still wrote to the old path. A recreated log may use the old path now.
                 for directory in dict.fromkeys((job.directory, log.directory)):
                     await asyncio.shield(self._remove_unfinished(directory))
 
     async def _sync_epochs(self, log: PartitionLog) -> bool:
-        """Sync the leader epoch file: after an epoch's first records are removed, only it contains the start offset."""
+        """Sync the leader epoch file.
+
+        After an epoch's first records are removed, only this file has the epoch's start offset.
+        """
         path = log.unflushed_epochs_path
         return path is None or await self._sync(log, self._storage.sync, path)
 
@@ -242,7 +247,7 @@ class LogCleaner:
         )
 
     async def _finish(self, log: PartitionLog, dirty: DirtyRange, done: CleaningDone, took_ms: int) -> None:
-        """Sync the directory, so that the swapped segments keep their names, then advance the cleaner offset."""
+        """Sync the directory, so that the new segments keep their names. Then advance the cleaner offset."""
         self._uncleanable.pop(log, None)
         truncations = log.truncations
         if not await self._sync(log, self._storage.sync_directory, log.directory):

@@ -1,8 +1,9 @@
 """The CPU priority of the cleaner process.
 
-The default is the idle scheduling class. Measured with paced produce requests on two busy CPUs, niceness 10 or 19
-raised the p99 latency by about twice as much as the idle class did, and cleaned no faster. But on CPUs that are never
-idle, a process of the idle class would starve, so an overdue log (max.compaction.lag.ms) is cleaned at niceness 10.
+The cleaner process normally runs in the idle scheduling class. A measurement with produce requests at a fixed rate on
+two busy CPUs compared this class with niceness 10 and 19. Both niceness values raised the p99 latency about twice as
+much, and the cleaning was not faster. On CPUs that are never idle, a process of the idle class gets no CPU time. For
+this reason a log that is overdue (max.compaction.lag.ms) is cleaned at niceness 10.
 """
 
 from __future__ import annotations

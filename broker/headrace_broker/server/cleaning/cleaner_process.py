@@ -39,7 +39,8 @@ class CleanerStorage(DiskStorage):
         return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def write(self, path: str, data: Buffer) -> None:
-        if path.endswith(CLEANED_SUFFIX):  # do not write indexes that were rebuilt for the live log
+        # do not write indexes that were rebuilt for a segment that the broker still uses
+        if path.endswith(CLEANED_SUFFIX):
             super().write(path, data)
 
 
@@ -77,7 +78,7 @@ def main() -> int:
                     _write_report(report)
             except (ParentDiedError, BrokenPipeError):
                 raise
-            except Exception as error:  # a bug: this log becomes uncleanable, others are still cleaned
+            except Exception as error:  # a bug: the broker marks this log uncleanable and still cleans other logs
                 logger.exception("Log directory %s: cleaning failed", job.directory)
                 _write_report(CleaningFailed(f"{job.directory}: {type(error).__name__}: {error}", is_lasting=True))
     except (ParentDiedError, BrokenPipeError):

@@ -1,7 +1,7 @@
 """Runs a broker's cleaning jobs: in a separate process, or, for logs in memory, in the broker's process.
 
-The process is started for the first job and stopped when idle. It exits when the broker exits or is killed, and can be
-killed at any time itself.
+The executor starts the process for the first job and stops it when there are no more jobs. The process exits when the
+broker exits or is killed. The process can be killed at any time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CleaningExecutor(Protocol):
 
 
 def cleaning_executor_for(storage: Storage) -> CleaningExecutor:
-    """Return the executor for logs on this storage: a separate process can only access files on disk."""
+    """Return the executor for logs on this storage. A separate process can only clean logs on disk."""
     return CleanerProcess() if isinstance(storage, DiskStorage) else InlineCleaner(storage)
 
 
@@ -80,7 +80,10 @@ class CleanerProcess:
                 await self.close()
 
     async def _running(self, is_overdue: bool) -> Process:
-        """Return the process, with idle priority unless the job is overdue; a change of priority restarts it."""
+        """Return the process. It has idle priority unless the job is overdue.
+
+        A change of priority restarts the process.
+        """
         if self._process is not None and self._process.returncode is None:
             if self._is_overdue == is_overdue:
                 return self._process
@@ -99,7 +102,7 @@ class CleanerProcess:
         return self._process
 
     async def _next_report(self, process: Process, is_wanted: Callable[[], bool]) -> CleanerReport | None:
-        """Return the next report; None when `is_wanted()` is false."""
+        """Return the next report, or None if `is_wanted()` is false."""
         assert process.stdout is not None
         reading = asyncio.ensure_future(process.stdout.readline())
         try:

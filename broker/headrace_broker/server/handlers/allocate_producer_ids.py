@@ -23,7 +23,7 @@ LISTENERS = CONTROLLER_ONLY
 async def handle(
     context: RequestContext, request: AllocateProducerIdsRequest, version: int
 ) -> AllocateProducerIdsResponse:
-    """Allocate a block; respond once it is committed."""
+    """Allocate a block of producer ids. Respond once the allocation is committed."""
 
     def decide(image: MetadataImage) -> ControllerResult[range]:
         validate_broker_epoch(image, request.broker_id, request.broker_epoch)

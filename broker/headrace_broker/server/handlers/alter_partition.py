@@ -16,7 +16,7 @@ REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions"
 
 
 async def handle(context: RequestContext, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
-    """Respond with each partition's new state once it is committed."""
+    """Change the ISR of each partition. Respond with the partitions' new states once these are committed."""
     try:
         return await context.controller.alter_partitions(request)
     except ApiError as error:

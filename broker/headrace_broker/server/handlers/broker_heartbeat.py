@@ -14,7 +14,10 @@ LISTENERS = CONTROLLER_ONLY
 
 
 async def handle(context: RequestContext, request: BrokerHeartbeatRequest, version: int) -> BrokerHeartbeatResponse:
-    """Process the heartbeat and return the broker's state; if the connection closes, probe the broker's process."""
+    """Process the heartbeat and return the broker's state.
+
+    If the connection closes later, check the broker's process.
+    """
     try:
         response = await context.controller.heartbeat(request)
     except ApiError as error:

@@ -1,4 +1,7 @@
-"""DeleteRecords (21): advance a partition's log start offset; no client can read the records before it any more."""
+"""DeleteRecords (21): advance a partition's log start offset.
+
+Clients can no longer read the records before this offset.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeAcls (29): this broker has no authorizer, so there are no ACLs to describe.
 
-Responds as Apache Kafka does without `authorizer.class.name`: SECURITY_DISABLED, which admin clients turn into a
-SecurityDisabledException and MirrorMaker 2 takes as "no ACLs to synchronize".
+Responds as Apache Kafka does without `authorizer.class.name`: SECURITY_DISABLED. Admin clients raise a
+SecurityDisabledException for this error, and MirrorMaker 2 does not synchronize ACLs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LISTENERS = BROKER_AND_CONTROLLER
 
 
 def handle(context: RequestContext, request: DescribeAclsRequest, version: int) -> DescribeAclsResponse:
-    """Return SECURITY_DISABLED, whatever the filter."""
+    """Return SECURITY_DISABLED for every filter."""
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

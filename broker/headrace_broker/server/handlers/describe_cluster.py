@@ -27,7 +27,7 @@ _CONTROLLERS = 2
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest, version: int) -> DescribeClusterResponse:
-    """Return the live brokers, and the fenced ones on request; on a controller listener, the voters."""
+    """Return the live brokers, and on request the fenced brokers too. On a controller listener, return the voters."""
     is_controller_listener = context.is_controller_listener
     if request.endpoint_type not in (_BROKERS, _CONTROLLERS):
         return _error_response(

@@ -49,8 +49,10 @@ LISTENERS = BROKER_AND_CONTROLLER
 REQUEST_SPLITS = (RequestSplit(("resources",), ("results",)),)
 
 _DescribedTopics = dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]]
-"""Described configs by the configs that are set on a topic; topics with equal configs share one list, which is slow to
-build."""
+"""A cache of described configs, by the configs that are set on a topic.
+
+A list is slow to build, so topics with equal configs share one list.
+"""
 
 
 def handle(context: RequestContext, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
@@ -142,7 +144,8 @@ def _broker_configs(
             if config.value is not None:
                 source = ConfigSource.STATIC_BROKER if config.is_set else ConfigSource.DEFAULT
                 synonyms.append((config.name, config.value, source))
-        if item is not None or synonyms:  # omit throttle rates without a dynamic value: they have no static config
+        # omit a throttle rate that has no dynamic value, because throttle rates have no static config
+        if item is not None or synonyms:
             results.append(_broker_config(name, type_, synonyms, request))
     return results
 

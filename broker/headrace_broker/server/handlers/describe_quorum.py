@@ -29,7 +29,7 @@ IS_FORWARDED = True
 FORWARD_TIMEOUT_MS = 3_000
 _FIRST_VERSION_WITH_NODES = 2
 NO_CONTROLLER_ERROR = ErrorCode.BROKER_NOT_AVAILABLE
-"""The error while the quorum has no leader. Clients do not retry it, so an operator sees at once that there is none."""
+"""The error while the quorum has no leader. Clients do not retry this error, so an operator sees it immediately."""
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest, version: int) -> DescribeQuorumResponse:
@@ -70,7 +70,7 @@ def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
 
 
 def _state(node_id: int, seen: Progress, ahead_ms: int) -> ReplicaState:
-    """A replica's progress, with its times converted to the wall clock."""
+    """Return a replica's progress, with its times converted to the wall clock."""
     return ReplicaState(
         replica_id=node_id,
         log_end_offset=seen.end_offset,

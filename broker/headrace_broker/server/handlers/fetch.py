@@ -6,10 +6,10 @@ full even if it exceeds max_bytes. Records are never decoded.
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
 selects a follower, the leader responds without records and with that preferred read replica.
 
-Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on; in versions 7 to 12 it
-responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack, 12 divergence by
-last fetched epoch, 13 topic ids instead of names, 15 the replica state in a tagged field, and 16 the endpoints of
-current leaders (KIP-951).
+Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on. In versions 7 to 12 it
+responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack. Version 12 adds
+the last fetched epoch, with which the leader detects that a log diverges. Version 13 has topic ids instead of names,
+version 15 moves the replica state to a tagged field, and version 16 adds the endpoints of current leaders (KIP-951).
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ _SESSION_REQUEST_BYTES = 256
 _LARGE_WAIT_MS_MAX = 5000
 _PARTITIONS_PER_CHUNK = 500
 _FOLLOWER_RESPONSE_BYTES_MAX = 2 * 1024 * 1024
-"""Size limit of a response to a follower. While the follower appends the records it may send no fetch, and delayed
-acks=all produces wait for its next fetch."""
+"""Size limit of a response to a follower.
+
+The follower may send its next fetch only after it has appended the records, and produce requests with acks=all wait for
+this next fetch.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +121,7 @@ def _has_session(request: FetchRequest) -> bool:
 
 
 def _find_session(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> FetchSession | None:
-    """The session that the request creates or continues; None for a full fetch without a session.
+    """Return the session that the request creates or continues, or None for a full fetch without a session.
 
     A new session of a follower closes the follower's earlier sessions. A session with a replica id is created only for
     the registered broker of that id.
@@ -139,7 +142,8 @@ def _find_session(broker: Broker, connection: Connection, request: FetchRequest,
             and len(session.partitions) + _partition_count(request) > broker.partitions.partitions_per_request_max
         ):
             logger.warning(
-                "Connection from %s: rejecting Fetch, its session would contain more partitions than exist",
+                "Connection from %s: rejecting the Fetch request, because its session would contain more partitions "
+                "than exist",
                 connection.peer,
             )
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -154,18 +158,20 @@ def _partition_count(request: FetchRequest) -> int:
 def _handle_session_fetch(
     broker: Broker, connection: Connection, session: FetchSession, request: FetchRequest, version: int, correlation: int
 ) -> None:
-    """Respond with the session's changes, or wait for changes; the first response has all partitions at once."""
+    """Respond with the session's changes, or wait for changes. The first response contains all partitions."""
     missing_bytes = request.min_bytes
     may_wait = request.session_epoch != INITIAL_EPOCH and request.max_wait_ms > 0 and bool(session.partitions)
     if may_wait and session.replica_id >= 0:
         _record_follower_offsets(broker, session, request, version)
-        broker.purgatory.complete_due()  # before the reads, complete the produces that waited only for this follower
+        # before the reads, complete the produce requests that waited only for this follower
+        broker.purgatory.complete_due()
     if not (may_wait and broker.fetch_sessions.has_nothing_for_replica(session, broker.node_id)):
         reads = _read_dirty_partitions(broker, connection, session, request, version)
         if not may_wait or reads.size_bytes >= request.min_bytes or reads.respond_now:
             connection.reply(_encode_session_response(broker, connection, session, reads, version, correlation))
             return
-        for key in reads.changed:  # these were read but not sent: the delayed response must read them again
+        # these partitions were read but not sent, so the delayed response must read them again
+        for key in reads.changed:
             session.mark_dirty(key)
         missing_bytes -= reads.size_bytes
     slot = connection.reserve_response(_SESSION_REQUEST_BYTES)
@@ -180,7 +186,10 @@ def _handle_session_fetch(
 
 
 def _record_follower_offsets(broker: Broker, session: FetchSession, request: FetchRequest, version: int) -> None:
-    """Update the leader's state of the follower's fetch offsets; a partition's error is reported when it is read."""
+    """Store the follower's fetch offsets in the leader's state.
+
+    A partition's error is reported when the partition is read.
+    """
     for topic in request.topics:
         for wanted in topic.partitions:
             try:
@@ -238,7 +247,7 @@ def _session_read_steps(
             topic_response = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0], partitions=[]))
             topic_response.partitions.append(data)
         if is_news and partition is not None and partition.replicas is not None:
-            # If consumers read from this follower, send it a new high watermark at once, even without records.
+            # If consumers read from this follower, send it a new high watermark immediately, even without records.
             reads.respond_now |= partition.replicas.serves_consumers(session.replica_id)
     reads.responses = list(topics.values())
 
@@ -261,14 +270,14 @@ def _mark_sent(session: FetchSession, reads: _PartitionReads) -> None:
 
 
 def _readable_end_offset(partition: Partition | None, replica: int) -> int:
-    """The end of the data that a follower or a consumer may read."""
+    """Return the end of the data that a follower or a consumer may read."""
     if partition is None:
         return 0
     return partition.log.log_end_offset if replica >= 0 else partition.log.high_watermark
 
 
 def _replica_id(request: FetchRequest, version: int) -> int:
-    """The id of the follower that sent the request, -1 for a consumer."""
+    """Return the id of the follower that sent the request, -1 for a consumer."""
     return request.replica_state.replica_id if version >= _FIRST_VERSION_WITH_STATE else request.replica_id
 
 
@@ -295,7 +304,7 @@ async def _handle_large(
         broker.on_partition_error(API_KEY, error.code, None)
         slot.fill(encode_response(correlation_id, FetchResponse(error_code=error.code), version))
         return
-    if session is not None:  # respond at once: the session's next request is small and can wait for records
+    if session is not None:  # respond immediately: the session's next request is small and can wait for records
         await _handle_large_session(broker, connection, slot, session, request, version, correlation_id)
         return
     reads = await _read_in_chunks(broker, connection, request, version)
@@ -375,7 +384,7 @@ def _read_partition(
     *,
     is_noted: bool = False,
 ) -> tuple[PartitionData, int]:
-    """Return (response data, bytes of records); `is_noted` = the follower's fetch offset was already processed."""
+    """Return (response data, bytes of records). `is_noted`: the follower's fetch offset was already processed."""
     partition = None
     try:
         partition = _find_partition(broker, topic, wanted.partition, version)
@@ -434,7 +443,7 @@ def _check_epoch_and_divergence(
 def _record_follower_offset(
     broker: Broker, partition: Partition, request: FetchRequest, wanted: FetchPartition, replica: int
 ) -> bool:
-    """Update the leader's state of the follower with its fetch offset; returns False if the offset is out of range."""
+    """Update the leader's state of the follower with its fetch offset. Returns False if the offset is out of range."""
     is_within = partition.log.log_start_offset <= wanted.fetch_offset <= partition.log.log_end_offset
     if is_within:
         broker.replication.on_follower_fetch(partition, replica, request.replica_state.replica_epoch, wanted)
@@ -454,7 +463,7 @@ def _find_partition(broker: Broker, topic: FetchTopic, index: int, version: int)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """Return the diverging epoch for the client's last fetched epoch (KIP-595); None if the logs do not diverge."""
+    """Return the diverging epoch for the client's last fetched epoch (KIP-595), or None if the logs do not diverge."""
     if wanted.last_fetched_epoch < 0:
         return None
     epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)

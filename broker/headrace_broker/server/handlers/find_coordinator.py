@@ -4,9 +4,9 @@ The coordinator is the leader of the `__consumer_offsets` partition that the gro
 creates the topic. Version 1 adds the key type (0 group, 1 transaction, 2 share); from version 4 on, a request may
 contain several keys.
 
-This broker does not support transactions and share groups yet. Requests for their coordinators fail with
-CLUSTER_AUTHORIZATION_FAILED, because it is the only error that both librdkafka and the Java client treat as fatal and
-report with its message. After any other error librdkafka retries until the producer times out.
+This broker does not support transactions and share groups yet. A request for one of their coordinators fails with
+CLUSTER_AUTHORIZATION_FAILED. This is the only error that both librdkafka and the Java client treat as fatal and report
+with its message. After any other error librdkafka retries until the producer times out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNSUPPORTED = {
 def handle(
     context: RequestContext, request: FindCoordinatorRequest, version: int
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Respond at once if the offsets topic exists, otherwise after it has been created."""
+    """Respond immediately if the offsets topic exists, otherwise after it has been created."""
     keys = list(request.coordinator_keys) if version >= 4 else [request.key]
     if request.key_type != GROUP or GROUP_METADATA_TOPIC in context.image.topics:
         return _respond(context, keys, request.key_type, version)

@@ -36,7 +36,7 @@ def handle(
 async def _fetch_block(context: RequestContext) -> InitProducerIdResponse:
     try:
         producer_id = await context.broker.producer_ids.next_id_from_new_block()
-    except NoControllerError:  # the error of Kafka's brokers while they wait for a block; producers retry
+    except NoControllerError:  # Kafka's brokers return this error while they wait for a block; producers retry
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     except ApiError as error:

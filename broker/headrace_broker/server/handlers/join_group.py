@@ -1,8 +1,8 @@
 """JoinGroup (11): join a group; the response is sent when the group's next generation starts.
 
 Version 1 adds the rebalance timeout. From version 4 on, a new member must join twice (MEMBER_ID_REQUIRED, KIP-394).
-Version 5 adds static members, 8 adds a reason that is only logged, and 9 lets a rejoining static leader skip the
-assignment (KIP-814).
+Version 5 adds static members. Version 8 adds a reason, which the broker only logs. In version 9, a static leader that
+rejoins may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ VERSIONS = (0, 9)
 
 
 def handle(context: RequestContext, request: JoinGroupRequest, version: int) -> Awaitable[JoinGroupResponse]:
-    """Pass the request to the group coordinator. As in Kafka, the client host starts with a slash."""
+    """Pass the request to the group coordinator. As in Kafka, the client host in the group starts with a slash."""
     client = ClientIdentity(context.client_id or "", f"/{context.client_host}")
     return context.groups.join_group(request, version, client)

@@ -11,5 +11,5 @@ VERSIONS = (0, 5)
 
 
 def handle(context: RequestContext, request: ListGroupsRequest, version: int) -> ListGroupsResponse:
-    """List the groups."""
+    """Return the groups that pass the request's filters."""
     return context.groups.list_groups(request)

@@ -2,8 +2,8 @@
 
 The broker creates missing topics if auto.create.topics.enable and the request allow it. In version 0 an empty list
 requests all topics; from version 1 on, null requests all topics and an empty list requests none. From version 4 on, a
-client can forbid topic creation. Version 8 adds authorized operations; those of the cluster are returned up to version
-10 only. Version 10 adds topic ids, 12 lookup by topic id, and 13 a top-level error.
+client can forbid topic creation. Version 8 adds authorized operations; only versions 8 to 10 return those of the
+cluster. Version 10 adds topic ids, version 12 adds requests by topic id, and version 13 adds a top-level error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REQUEST_SPLITS = (RequestSplit(("topics",), ("topics",)),)
 def handle(
     context: RequestContext, request: MetadataRequest, version: int
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Respond at once, unless topics must be created or a leader is suspected to be dead."""
+    """Respond immediately, unless topics must be created or a leader is suspected to be dead."""
     if request.topics is None or (version == 0 and not request.topics):
         return _respond_with_all(context, request, version)
     named = list(dict.fromkeys(_topic_key(topic, version) for topic in request.topics))  # without duplicates
@@ -53,7 +53,7 @@ def handle(
 
 
 def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
-    """Return the topic's (name, id) for the lookup; one of them is unset.
+    """Return the (name, id) with which to find the topic. Either the name or the id is unset.
 
     From version 12 on an id takes precedence over the name: the Java client sends an empty name with the id.
     """
@@ -70,7 +70,7 @@ def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set
 async def _respond_when_resolved(
     context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], leaders: set[int]
 ) -> MetadataResponse:
-    """Wait for the controller's decision about leaders whose connections were just closed."""
+    """Wait until the controller has decided about leaders that just closed their connections, then respond."""
     await context.broker.suspected_brokers.wait_until_resolved(leaders)
     return _respond(context, request, named, {})
 
@@ -162,7 +162,7 @@ def _topic(
 
 
 def partition_responses(image: MetadataImage, topic: TopicImage) -> list[MetadataResponsePartition]:
-    """The leader and replicas of each partition of a topic."""
+    """Return the leader and replicas of each partition of a topic."""
     live = {broker.broker_id for broker in image.live_brokers()}
     return [
         MetadataResponsePartition(

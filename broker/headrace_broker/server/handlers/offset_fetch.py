@@ -1,7 +1,7 @@
 """OffsetFetch (9): return the committed offsets of groups, for given partitions or for all partitions.
 
-Version 2 adds a top-level error, 5 leader epochs, 7 require_stable, and 8 several groups per request. Version 10
-identifies topics by id.
+Version 2 adds a top-level error, version 5 adds leader epochs, version 7 adds require_stable, and version 8 adds
+several groups per request. Version 10 identifies topics by id.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ async def _fetch_by_id(context: RequestContext, request: OffsetFetchRequest, ver
 async def _fetch_group(
     context: RequestContext, group: OffsetFetchRequestGroup, version: int
 ) -> OffsetFetchResponseGroup:
-    # Use one image before and after the wait: if a topic is recreated in between, the offsets belong to the old id.
+    # Use the same image before and after the wait. If a topic is recreated during the wait, the offsets belong to the
+    # old topic id.
     image = context.image
     if group.topics is None:
         response = await context.groups.fetch_group(group, version)

@@ -1,12 +1,13 @@
 """Produce (0): append one record batch per partition.
 
-This is a hot path: `network.produce_codec` decodes the request without copying. The records stay a view of the receive
-buffer; their offset and epoch are written in place, and they are written to the log file before the buffer is reused.
+Produce is the most frequent request, so `network.produce_codec` decodes it without copying. The records are a view of
+the receive buffer. The broker sets their offset and epoch in the buffer, and writes them to the log file before the
+buffer is reused.
 
 From version 10 on, a response with NOT_LEADER_OR_FOLLOWER contains the current leader (KIP-951). Version 13 identifies
-topics by id. Versions 0 to 2 are advertised but not supported, because old librdkafka compresses only if the broker
-advertises version 0 (KAFKA-18659). A request with acks=0 has no response; an error closes the connection so that the
-producer notices.
+topics by id. Versions 0 to 2 are advertised but not supported, because old versions of librdkafka compress only if the
+broker advertises version 0 (KAFKA-18659). A request with acks=0 has no response. If it fails, the broker closes the
+connection, so that the producer detects the error.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def _invalid_request_error(transactional_id: str | None, acks: int) -> ApiError 
     if transactional_id is not None:
         return ApiError(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker yet.")
     if acks not in (0, 1, -1):
-        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: allowed are 0, 1 and -1 (all).")
+        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: must be 0, 1 or -1 (all).")
     return None
 
 
@@ -173,7 +174,7 @@ def _check_and_append(broker: Broker, partition: Partition, records: memoryview 
 
 
 def _required_offsets(results: list[_TopicResult]) -> dict[Hashable, int]:
-    """Return {partition: high watermark that its batch requires} for batches that are appended but not committed."""
+    """Return, by partition, the high watermark at which the batch is committed. Committed batches are left out."""
     return {
         partition: info.last_offset + 1
         for _, partition_results in results
@@ -215,7 +216,7 @@ def _respond_when_replicated(
 def _result_after_replication(
     broker: Broker, partition: Partition | None, info: AppendInfo | ApiError, epochs: dict[Partition, int]
 ) -> AppendInfo | ApiError:
-    """The result of a batch that waited for replication: its offsets, or an error."""
+    """Return the result of a batch that waited for replication: its offsets, or an error."""
     if partition is None or isinstance(info, ApiError) or partition not in epochs:
         return info
     if partition.leader != broker.node_id or not _is_still_in_log(partition, info, epochs[partition]):

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the group leader sends the assignments of a generation; every member receives its own.
+"""SyncGroup (14): the group leader sends the assignments of a generation. Every member receives its own assignment.
 
 Version 3 adds static members; version 5 adds the protocol type and name that the member expects.
 """

@@ -1,7 +1,7 @@
 """UnregisterBroker (64): remove the registration of a broker that is permanently down.
 
-Its replicas stay assigned until they are reassigned. A broker that is still running stays deregistered until it is
-restarted.
+The broker's replicas stay assigned to it until an operator reassigns them. If the broker is still running, it stays
+unregistered until it is restarted.
 """
 
 from __future__ import annotations

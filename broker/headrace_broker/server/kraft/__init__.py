@@ -1,1 +1,1 @@
-"""The KRaft metadata quorum: I/O for the Raft state machine, the metadata log, its snapshots, the committed image."""
+"""The KRaft metadata quorum: runs the Raft state machine and stores the metadata log, its snapshots and the image."""

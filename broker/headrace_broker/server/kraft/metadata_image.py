@@ -1,6 +1,7 @@
 """The committed cluster image of this node, and its listeners.
 
-Every node has an image, whatever its roles. The image is built from the metadata log up to the high watermark.
+Every node has an image, regardless of its roles. The node builds the image from the metadata log up to the high
+watermark.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CommittedImage:
         self._publish(delta, delta.image(last_offset, epoch))
 
     def replace(self, image: MetadataImage) -> None:
-        """Replace the image with that of a snapshot."""
+        """Replace the image with the image in a snapshot."""
         self._publish(diff_images(self.image, image), image)
 
     def pop_removed_topics(self) -> dict[bytes, TopicImage]:

@@ -37,7 +37,7 @@ from headrace_broker.records.columns import RecordColumns
 from headrace_broker.records.control import ControlType, build_control_batch
 from headrace_broker.records.reader import read_batch, read_columns
 from headrace_broker.server.data_dirs import StartError
-from headrace_broker.server.kraft.metadata_damage import end_of_valid_batches, find_damage
+from headrace_broker.server.kraft.metadata_corruption import end_of_valid_batches, find_corruption
 from headrace_broker.server.kraft.snapshot_files import SnapshotError, SnapshotFiles
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ class MetadataLog:
         self._log_directory = directory
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
         self._now_ms = now_ms
-        self._appended: deque[MetadataBatch] = deque()  # batches this node appended, kept to apply without reading
+        # batches that this node appended; it applies them without reading the log
+        self._appended: deque[MetadataBatch] = deque()
         self.snapshots = SnapshotFiles(storage, self._directory)
         self.replayed_bytes = 0
         """Bytes of the log that this process has replayed or appended."""
@@ -86,7 +87,7 @@ class MetadataLog:
             storage.sync_directory(self._directory)
         bases = self._segment_bases()
         self._snapshot, self._snapshot_records = self._load_snapshot(bases[0] if bases else 0)
-        self._check_damage()
+        self._check_for_corruption()
         self.log = PartitionLog.open(
             storage,
             self._directory,
@@ -109,7 +110,7 @@ class MetadataLog:
         names = self._storage.listdir(self._directory) if self._storage.exists(self._directory) else []
         return sorted({offset_of(name) for name in names if name.endswith(suffixes)})
 
-    def _check_damage(self) -> None:
+    def _check_for_corruption(self) -> None:
         """Raise StartError before recovery truncates committed records that no snapshot contains."""
         covered = self._snapshot[0] if self._snapshot is not None else 0
         bases = self._segment_bases((LOG_SUFFIX, *INDEX_SUFFIXES))
@@ -123,7 +124,7 @@ class MetadataLog:
         log = self._storage.read(path) if self._storage.exists(path) else None
         if log is None:
             fault = "is missing, but its index files exist"
-        elif found := find_damage(log):
+        elif found := find_corruption(log):
             fault = f"is corrupt at byte {found[0]}, and has valid metadata from byte {found[1]} on"
         elif end and self._log_directory.was_closed_cleanly and end_of_valid_batches(log, base)[1] < end:
             # Checked only after a clean shutdown: a crash may lose the unsynced end of a segment.
@@ -152,7 +153,7 @@ class MetadataLog:
         return None, []
 
     def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
-        """Whether the log contains the snapshot's last offset, in the snapshot's epoch or a later one.
+        """Return whether the log contains the snapshot's last offset, in the snapshot's epoch or a later one.
 
         The log does not contain that offset if the process fetched the snapshot because the log had diverged, and
         crashed before it reset the log to the snapshot.
@@ -183,7 +184,7 @@ class MetadataLog:
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return a snapshot's size and its bytes from byte `position` on; None when there is no such snapshot."""
+        """Return a snapshot's size and its bytes from byte `position` on, or None if there is no such snapshot."""
         return self.snapshots.read_chunk(snapshot, position, size_bytes_max)
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
@@ -213,14 +214,14 @@ class MetadataLog:
         self._syncing_up_to = -1
 
     def roll(self) -> None:
-        """Roll a new segment, so that the current one can be deleted when a later snapshot covers it."""
+        """Roll a new segment. The current segment can then be deleted when a later snapshot contains its records."""
         self.log.roll(self._now_ms())
 
     def delete_before(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete the segments that this snapshot covers, and older snapshots. Raises ApiError."""
+        """Delete the segments whose records are in this snapshot, and delete older snapshots. Raises ApiError."""
         self.log.delete_segments_before(snapshot[0], self._now_ms())
         self._remove_deleted()
-        if self.log_start_offset in (0, snapshot[0]):  # else the log still begins at an older snapshot
+        if self.log_start_offset in (0, snapshot[0]):  # otherwise the log still begins at an older snapshot
             for older in [known for known in self.snapshots.ids if known < snapshot]:
                 self.snapshots.discard(older)
 
@@ -231,7 +232,7 @@ class MetadataLog:
     # -- quorum-state ------------------------------------------------------------------------------------------------
 
     def read_state(self) -> QuorumState:
-        """Read this node's vote and epoch; raises StartError."""
+        """Read this node's vote and epoch. Raises StartError."""
         path = f"{self._directory}/{FILE_NAME}"
         try:
             return QuorumState.from_json(self._storage.read(path))
@@ -243,7 +244,7 @@ class MetadataLog:
             ) from None
 
     def write_state(self, state: QuorumState) -> None:
-        """Write and sync the state. Blocking: call it in a thread. Raises OSError."""
+        """Write and sync the state. This method blocks, so call it in a thread. Raises OSError."""
         self._storage.write_atomic(f"{self._directory}/{FILE_NAME}", state.to_json())
         self._storage.sync_directory(self._directory)
 
@@ -377,7 +378,10 @@ class MetadataLog:
     # -- syncing -----------------------------------------------------------------------------------------------------
 
     def files_to_sync(self) -> list[str]:
-        """Begin a sync of everything appended so far; return the files for a thread to fdatasync. Raises ApiError."""
+        """Begin a sync of all appended records. Return the files that a thread must sync (fdatasync).
+
+        Raises ApiError.
+        """
         self._syncing_up_to = self.log_end_offset
         self._syncing_rolled_to = self.log.segments[-1].base_offset
         self._syncing_truncations = self.log.truncations
@@ -388,7 +392,7 @@ class MetadataLog:
         return self.log.unflushed_files(with_active=True)[0]
 
     def sync(self, paths: Sequence[str]) -> None:
-        """fdatasync the files. Blocking: call it in a thread. Raises OSError."""
+        """Sync the files to disk (fdatasync). This method blocks, so call it in a thread. Raises OSError."""
         for path in paths:
             self._storage.sync(path)
 
@@ -419,4 +423,4 @@ class MetadataLog:
         try:
             self.log.close(clean=True, now_ms=self._now_ms())
         except ApiError as error:
-            logger.error("Metadata log could not be closed cleanly: %s", error.message)
+            logger.error("Metadata log: cannot close it cleanly: %s", error.message)

@@ -1,7 +1,7 @@
 """Connections to the other voters of the quorum: one per voter, opened on demand.
 
-A lost connection is reopened at once. If a voter refuses the connection, its process is dead, and this node learns that
-without waiting for a timeout. A voter that does not respond may be alive but slow or partitioned.
+If a connection breaks, this node opens it again immediately. If the voter then refuses the connection, its process is
+dead, and this node does not wait for a timeout. A voter that does not respond may be alive but slow or partitioned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Peers:
         self._connections: dict[int, BrokerConnection] = {}
         self._connecting: dict[int, asyncio.Task[BrokerConnection | None]] = {}
         self.connection_errors: dict[int, str] = {}
-        """By node: why the last attempt to connect failed."""
+        """For each node, the reason why the last attempt to connect failed."""
         self._closed = False
         self.refused_nodes: set[int] = set()
         """Nodes that refused the last connection attempt and have sent no request since: their processes are dead."""
@@ -55,7 +55,7 @@ class Peers:
         return sum(connection.is_open for connection in self._connections.values())
 
     def send(self, node_id: int, request: Request[Any], on_response: OnResponse) -> None:
-        """Send a request; `on_response` is called once, with None when there is no response."""
+        """Send a request. `on_response` is called once, with the response or, if there is none, with None."""
         connection = self._connections.get(node_id)
         if connection is not None and connection.is_open:
             self._send_on(connection, request, on_response)
@@ -135,9 +135,9 @@ class Peers:
         return connection
 
     def _record_failure(self, node_id: int, error: ClientError) -> bool:
-        """Store why a connection failed; returns False if the connection should be retried.
+        """Store why a connection failed. Returns False if the connection should be retried.
 
-        A connection that is accepted and then closed at once is retried: the process may be exiting.
+        A connection that is accepted and then closed immediately is retried: the process may be exiting.
         """
         is_refused = is_connection_refused(error.__cause__)
         is_client_listener = isinstance(error, UnsupportedVersionError)

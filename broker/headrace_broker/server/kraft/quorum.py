@@ -1,7 +1,8 @@
-"""Runs the Raft state machine of the metadata quorum: clock, disk, peers, and listeners for committed records.
+"""Runs the Raft state machine of the metadata quorum, with a clock, a disk and connections to the other voters.
 
-The state machine processes one input at a time, and no input while its vote is not on disk. Committed batches go to
-`on_commit` in order. The leader calls `append`, whose future completes when the batch is committed.
+The state machine processes one input at a time. It processes no input until its vote is on disk. `on_commit` receives
+the committed batches in order. The controller calls `append`; the future that `append` returns completes when the batch
+is committed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CommitListener = Callable[[Sequence[MetadataRecord], int, int], None]
 
 
 class Quorum:
-    """This node's member of the metadata quorum. Runs on the event loop."""
+    """The replica of the metadata quorum on this node. All methods run on the event loop."""
 
     def __init__(self, raft: Raft, log: MetadataLog) -> None:
         self.raft = raft
@@ -87,7 +88,7 @@ class Quorum:
         self._rejected_request_throttle = LogThrottle()
         self._was_active_leader = False
         self.failures = 0
-        """How many times this node stopped following the metadata log because of an error."""
+        """The number of times that this node stopped following the metadata log because of an error."""
 
     # -- leadership --------------------------------------------------------------------------------------------------
 
@@ -224,7 +225,7 @@ class Quorum:
                 self._fail_unexpectedly(error)
         except DivergedError as error:
             self._fail(str(error))
-        except OSError as error:  # a full disk may have space at the next attempt
+        except OSError as error:  # if the disk is full, it may have space at the next attempt
             logger.error("Metadata snapshot from the leader could not be stored, retrying: %s", error.strerror or error)
         except Exception as error:  # noqa: BLE001 - a state machine in an unknown state must not continue
             self._fail_unexpectedly(error)
@@ -233,7 +234,7 @@ class Quorum:
     def _apply_or_fail(self, effect: Effect) -> None:
         try:
             self._apply(effect)
-        except StartError as error:  # the log is damaged
+        except StartError as error:  # the log is corrupt
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - the listeners have missed committed records
             self._fail_unexpectedly(error)
@@ -279,7 +280,10 @@ class Quorum:
         self.peers.send(node_id, request, on_response)
 
     def _check_for_misconfiguration(self, node_id: int, response: Response | None) -> None:
-        """Report a voter that rejects this node as a member: the configuration of one of the two nodes is wrong."""
+        """Report a voter that does not accept this node as a voter.
+
+        One of the two nodes has a wrong configuration.
+        """
         if response is None:
             return
         errors = _error_codes(response) & _MISCONFIGURATION_ERRORS
@@ -310,7 +314,10 @@ class Quorum:
             self._flushing = self._loop.create_task(self._sync())
 
     async def _sync(self) -> None:
-        """fdatasync until every append is synced; all appends during one sync share the next sync."""
+        """Sync (fdatasync) until all appended records are synced.
+
+        All appends during one sync are synced by the next one.
+        """
         try:
             self._flush_again = True
             while self._flush_again:
@@ -380,7 +387,7 @@ class Quorum:
             self.on_leadership_change(self._was_active_leader)
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
-        """Fail pending appends of earlier epochs: a new leader may keep or truncate their records."""
+        """Fail the pending appends of earlier epochs, because a new leader may keep or truncate their records."""
         kept = deque(
             entry
             for entry in self._pending_appends
@@ -389,7 +396,8 @@ class Quorum:
         for _, _, committed in (entry for entry in self._pending_appends if entry not in kept):
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
-                committed.exception()  # retrieve it, so that asyncio does not log it if the caller was cancelled
+                # retrieve the exception, so that asyncio does not log it if the caller was cancelled
+                committed.exception()
         self._pending_appends = kept
         self._check_leadership()
         self.on_leader_changed()
@@ -416,7 +424,7 @@ def _error_codes(response: Response) -> set[ErrorCode]:
 
 
 def _is_other_voter_at_address(node_id: int, response: Response) -> bool:
-    """Whether a node other than `node_id` responded from `node_id`'s configured address.
+    """Return whether a node other than `node_id` responded from `node_id`'s configured address.
 
     The response then has the error NOT_LEADER_OR_FOLLOWER although it names `node_id` as the leader.
     """

@@ -1,8 +1,8 @@
 """Reports why the metadata quorum is unavailable: in the log, to waiting clients, and as the reason for a failed start.
 
-If a majority of the voters is down, the quorum recovers by itself when they are restarted; the loss of the majority and
-the recovery are each logged once. If another voter does not list this node as a voter, or belongs to another cluster,
-a properties file is wrong, and this node fails to start if its start is not complete yet.
+If a majority of the voters is down, the quorum recovers when these voters are restarted. This module logs the loss of
+the majority once, and the recovery once. If another voter does not list this node as a voter, or belongs to another
+cluster, one of the properties files is wrong. A node that is still starting then fails to start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class QuorumWatch:
         return f"{voter}@{host}:{port}"
 
     def check(self) -> None:
-        """Log a quorum without a leader; call it every `CHECK_INTERVAL_MS`."""
+        """Log a warning if the quorum has no leader. The caller calls this method every `CHECK_INTERVAL_MS`."""
         self._check_voters()
         if self._quorum.raft.leader_id >= 0:
             if self._leaderless_throttle.reset():
@@ -74,7 +74,8 @@ class QuorumWatch:
         waited_s = self._checks_without_leader * CHECK_INTERVAL_MS / 1000
         if self._checks_without_leader > 1 and self._leaderless_throttle.should_log(waited_s):
             logger.error(
-                "Metadata quorum has no leader, metadata cannot change until it has one: %s", self.unavailable_reason()
+                "Metadata quorum has no leader, metadata cannot change until a leader is elected: %s",
+                self.unavailable_reason(),
             )
 
     def _on_caught_up(self) -> None:
@@ -83,7 +84,7 @@ class QuorumWatch:
             self._caught_up.set()
 
     def _check_voters(self) -> None:
-        """Check that the leader has the same voters: nodes with different voter sets could elect two leaders."""
+        """Check that the leader has the same voters. Nodes with different voters could elect two leaders."""
         leader_id = self._quorum.raft.leader_id
         is_unknown_leader = leader_id >= 0 and leader_id not in self._voters
         actual = frozenset((leader_id,)) if is_unknown_leader else self._quorum.log.voters

@@ -1,7 +1,7 @@
 """Metadata snapshots on disk, in Kafka's format: `<end offset, 20 digits>-<epoch, 10 digits>.checkpoint`.
 
 A snapshot file contains record batches from offset 0 on: a header record, metadata records, a footer record. A file
-that is being written has the suffix `.part` and is not used; it is synced before it is renamed.
+with the suffix `.part` is not complete and is not used. A complete file is synced and then renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SnapshotError(Exception):
 
 
 class SnapshotFiles:
-    """The snapshots in one directory; a snapshot that is being written becomes visible with `finish`."""
+    """The snapshots in one directory. A snapshot that is being written becomes visible when `finish` is called."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
@@ -54,7 +54,7 @@ class SnapshotFiles:
         return self._storage.size(self.path(snapshot))
 
     def read_chunk(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
-        """Return the snapshot's size and its bytes from `position` on; None when there is no such snapshot."""
+        """Return the snapshot's size and its bytes from `position` on, or None if there is no such snapshot."""
         if snapshot not in self.ids:
             return None
         file = self._storage.open(self.path(snapshot))
@@ -76,7 +76,7 @@ class SnapshotFiles:
             file.close()
 
     def sync_part(self, snapshot: OffsetAndEpoch) -> None:
-        """Sync the `.part` file. Blocking: call it in a thread. Raises OSError."""
+        """Sync the `.part` file. This method blocks, so call it in a thread. Raises OSError."""
         self._storage.sync(self.path(snapshot) + PART_SUFFIX)
 
     def finish(self, snapshot: OffsetAndEpoch) -> None:
@@ -85,7 +85,7 @@ class SnapshotFiles:
         self.ids = sorted({*self.ids, snapshot})
 
     def sync_names(self) -> None:
-        """Sync the directory, so that finished snapshots keep their names. Blocking. Raises OSError."""
+        """Sync the directory, so that finished snapshots keep their names. This method blocks. Raises OSError."""
         self._storage.sync_directory(self._directory)
 
     def discard(self, snapshot: OffsetAndEpoch) -> None:
@@ -155,5 +155,5 @@ def parse_snapshot(data: bytes) -> list[MetadataRecord]:
     if end != len(data) or not kinds or kinds[0] != ControlType.SNAPSHOT_HEADER:
         raise SnapshotError("the file does not begin with a snapshot header, or ends in the middle of a batch")
     if kinds[-1] != ControlType.SNAPSHOT_FOOTER:
-        raise SnapshotError("its footer is missing")
+        raise SnapshotError("the snapshot has no footer")
     return records

@@ -1,9 +1,11 @@
-"""Writes snapshots of the committed metadata, and deletes old snapshots and the log that they cover (KIP-630).
+"""Writes snapshots of the committed metadata.
 
-Every node writes its own snapshots. The image is immutable, so the event loop encodes it one batch of records at a time
-and does other work in between; syncs run in a thread. A snapshot is due after `metadata.log.max.snapshot.interval.ms`
-or after `metadata.log.max.record.bytes.between.snapshots`. It is due earlier if the new records are several times as
-large as the last snapshot, so that the start-up time depends on the size of the metadata, not on the number of changes.
+Deletes old snapshots and the log before the remaining snapshots (KIP-630). Every node writes its own snapshots. The
+image is immutable, so the event loop encodes it one batch of records at a time and does other work in between; syncs
+run in a thread. A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
+`metadata.log.max.record.bytes.between.snapshots`. It writes the snapshot earlier if the new records are several times
+as large as the last snapshot. The time of a start then depends on the size of the metadata and not on the number of
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _LOG_PER_SNAPSHOT = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """The limits that decide when a snapshot is written, and when old snapshots and the log after them are deleted."""
+    """The limits for writing snapshots, and for deleting old snapshots with the log after them."""
 
     max_bytes_between: int = 20 * 1024 * 1024
     max_interval_ms: int = 3_600_000

@@ -144,7 +144,7 @@ class BrokerLifecycle:
                         "Broker %d: heartbeats do not reach the controller, retrying: %s", self.node_id, error.message
                     )
                 continue
-            except Exception:  # a broker that stops sending heartbeats would stay fenced permanently
+            except Exception:  # if the task ended, the broker would send no more heartbeats and stay fenced
                 logger.exception("Broker %d: heartbeat failed", self.node_id)
                 await self._sleep_until_next_heartbeat(self._interval_ms / 1000)
                 continue
@@ -161,10 +161,10 @@ class BrokerLifecycle:
             )
 
     def _check_deregistered(self) -> None:
-        """Handle a stale broker epoch: the controller has another registration of this broker, or none.
+        """Handle the error STALE_BROKER_EPOCH: the controller has a different registration of this broker, or none.
 
-        Once the unregistration or the other registration is committed, this process does not register again, as in
-        Kafka: an operator unregistered the broker or replaced its process on purpose.
+        Wait until the change of the registration is committed. As in Kafka, this process then does not register again,
+        because an operator unregistered the broker or replaced its process on purpose.
         """
         image = self._image()
         known = image.brokers.get(self.node_id)
@@ -211,10 +211,10 @@ class BrokerLifecycle:
             async with asyncio.timeout(seconds):
                 await self._heartbeat_now.wait()
         except TimeoutError:
-            pass  # the next heartbeat is due
+            pass  # it is time for the next heartbeat
 
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Ask the controller to move leadership to other brokers; return False if it does not confirm in time."""
+        """Ask the controller to move leadership to other brokers. Returns False if it does not confirm in time."""
         if self._heartbeat_task is None:
             return False
         self._wants_shutdown = True
@@ -229,7 +229,7 @@ class BrokerLifecycle:
         return True
 
     def on_majority_lost(self) -> None:
-        """End the wait for the controller's confirmation: without a majority no controller can send it."""
+        """Stop waiting for the controller's confirmation, because without a majority no controller can confirm."""
         if self._wants_shutdown:
             self._shutdown_allowed.set()
 

@@ -1,7 +1,7 @@
 """Probes whether a node's process is alive: a refused connection proves that it is dead, a timeout does not.
 
 A process that dies closes its connections before its listening socket. For a moment the kernel still accepts new
-connections and then closes them at once, so only a connection that stays open counts as a sign of life.
+connections and then closes them immediately. So only a connection that stays open shows that the process is alive.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ _ADDRESS_UNUSABLE = {str(errno.EADDRNOTAVAIL), str(errno.ENETUNREACH), str(errno
 
 
 def is_connection_refused(error: BaseException | None) -> bool:
-    """Whether a failure to connect means that no process listens, at any address of the host name."""
+    """Return whether a failure to connect means that no process listens, at any address of the host name."""
     if isinstance(error, ConnectionRefusedError):
         return True
     if not isinstance(error, OSError):
         return False
-    numbers = set(re.findall(r"\[Errno (\d+)\]", str(error)))  # "Multiple exceptions: [Errno 111] ..., [Errno 99] ..."
+    # asyncio's text is "Multiple exceptions: [Errno 111] ..., [Errno 99] ..."
+    numbers = set(re.findall(r"\[Errno (\d+)\]", str(error)))
     return _REFUSED in numbers and numbers <= {_REFUSED, *_ADDRESS_UNUSABLE}
 
 
 async def refuses_connections(host: str, port: int) -> bool:
-    """Whether the process at this address is dead: it refused two connections in a row."""
+    """Return whether the process at this address is dead: it refused two connections in a row."""
     refusals = 0
     for _ in range(_TRIES):
         error = await _connect(host, port)

@@ -62,7 +62,7 @@ class SuspectedBrokers:
         self._changed = asyncio.Event()
 
     def has_suspects(self, broker_ids: Collection[int]) -> bool:
-        """Whether one of these brokers is suspected."""
+        """Return whether one of these brokers is suspected."""
         now = self._loop.time()
         return any(broker_id in broker_ids and until > now for broker_id, (_, until) in self._suspects.items())
 

@@ -1,1 +1,4 @@
-"""Prometheus metrics of a node, served on `headrace.metrics.listeners`; a node without them measures nothing."""
+"""Prometheus metrics of a node, served on `headrace.metrics.listeners`.
+
+Without this config, the node measures nothing.
+"""

@@ -21,7 +21,7 @@ _GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingReb
 
 
 def add_broker(page: MetricsPage, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
-    """Add the metrics of the broker as a whole; the caller keeps `fetch_rates` between pages."""
+    """Add the metrics of the whole broker. The caller passes the same `fetch_rates` for each page."""
     offline = sum(directory.offline_reason is not None for directory in broker.logs.directories)
     page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Offline log directories", offline)
     sessions = len(broker.fetch_sessions)
@@ -120,7 +120,7 @@ def _min_isr_margin(partition: Partition) -> int:
 
 
 async def add_partitions(page: MetricsPage, broker: Broker) -> None:
-    """Add the metrics of the partitions, in chunks: there may be many, and the event loop runs between the chunks."""
+    """Add the metrics of the partitions, in chunks. The event loop does other work between two chunks."""
     hosted = list(broker.partitions)
     led = [partition for partition in hosted if partition.leader == broker.node_id]
     counts = _PartitionCounts()

@@ -1,7 +1,7 @@
 """Collects the metrics page of a node, with the metric names that dashboards and alerts for Kafka use.
 
-The names are those of jmx_exporter's Kafka rules, plus Confluent's where they differ (`...persec`, without `_total`);
-the two sets do not collide. Gauges are read when the page is requested.
+The page has the metric names of jmx_exporter's rules for Kafka. Where Confluent's names differ (`...persec`, without
+`_total`), the page has both. No name has two meanings. Gauges are read when the page is requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.node import Node
 
 _ONLY_PROCESSOR = "0"
-"""The number of the only network processor: Kafka has several network threads, this node has one event loop."""
+"""The label of the only network processor. Kafka has several network threads; this node has one event loop."""
 _TOPIC_METERS: tuple[tuple[str, str, Callable[[TopicMetrics], int]], ...] = (
     ("messagesin", "Records produced", lambda item: item.messages_in),
     ("bytesin", "Bytes produced", lambda item: item.bytes_in),

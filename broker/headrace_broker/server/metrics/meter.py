@@ -36,7 +36,7 @@ _UNSUPPORTED = -1
 
 
 class Latencies:
-    """The number of measurements, and the last thousand measurements in ms."""
+    """Latencies in ms: the number of measurements, and the last thousand of them."""
 
     __slots__ = ("count", "last_ms")
 
@@ -66,7 +66,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.by_version: dict[int, int] = {}
         self.errors: Counter[str] = Counter()
-        self.request_queue_time = Latencies()  # from reading the request's last byte to calling the handler
+        self.request_queue_time = Latencies()  # from the read of the request's last byte to the call of the handler
         self.local_time = Latencies()  # in the handler, until the handler returns or waits
         self.remote_time = Latencies()  # in the purgatory, or waiting for other nodes
         self.response_queue_time = Latencies()  # while the response waits for the responses to earlier requests
@@ -141,7 +141,7 @@ class Meter:
         self.connections_closed.setdefault(listener, Rate(now_s)).add(1, now_s)
 
     def request_metrics(self, api_key: int) -> RequestMetrics:
-        """The metrics of one API."""
+        """Return the metrics of one API."""
         metrics = self.requests.get(api_key)
         if metrics is None:
             metrics = self.requests[api_key] = RequestMetrics()
@@ -187,7 +187,7 @@ class Meter:
     # -- records -------------------------------------------------------------------------------------------------
 
     def topic_metrics(self, name: str) -> TopicMetrics:
-        """The metrics of one topic."""
+        """Return the metrics of one topic."""
         metrics = self.topics.get(name)
         if metrics is None:
             if len(self.topics) > 2 * len(self._hosted_topics) + _DELETED_TOPICS_MAX:
@@ -254,7 +254,7 @@ def error_names(message: Message) -> Iterator[str]:
 
 @cache
 def _error_fields(kind: type[Message]) -> tuple[str, ...]:
-    """The fields of a message type that are error codes or contain some."""
+    """Return the fields of a message type that are error codes or contain some."""
     inner = {field.name: field.element or field for field in kind.__fields__}
     return tuple(
         name
@@ -280,7 +280,7 @@ class _RequestTimer:
         self.local_s = 0.0
 
     def response_ready(self, now_s: float) -> None:
-        """Handle the handler's response, which was returned at once or after a wait in the purgatory."""
+        """Handle the handler's response, which was returned immediately or after a wait in the purgatory."""
         spent_s = now_s - self.started_s
         self.metrics.remote_time.record(max(0.0, spent_s - self.local_s) if self.local_s else 0.0)
 

@@ -50,7 +50,7 @@ class MetricsPage:
         self.sample(name, value)
 
     def summary(self, name: str, text: str, latencies: LatencySamples) -> None:
-        """Add a summary: quantiles in ms."""
+        """Add a summary with its quantiles in ms."""
         self.family(name, "summary", f"{text} in ms, over the last 1000")
         self.quantiles(name, latencies)
 
@@ -63,7 +63,7 @@ class MetricsPage:
         self.sample(f"{name}_count", latencies.count, **labels)
 
     def text(self) -> bytes:
-        """The encoded page."""
+        """Return the encoded page."""
         return ("\n".join(self.lines) + "\n").encode()
 
 

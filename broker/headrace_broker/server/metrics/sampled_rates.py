@@ -54,7 +54,7 @@ class Average:
         self._count.add(1, now_s)
 
     def mean(self, now_s: float) -> float:
-        """The mean, 0 when no value was recorded."""
+        """Return the mean, 0 when no value was recorded."""
         rate = self._count.per_second(now_s)
         return self._sum.per_second(now_s) / rate if rate else 0.0
 
@@ -71,7 +71,7 @@ class IdleRatio:
         self._samples = [(now_s, busy_s)]
 
     def ratio(self, now_s: float, busy_s: float) -> float:
-        """The idle ratio, from 0 (always busy) to 1."""
+        """Return the idle ratio, from 0 (always busy) to 1."""
         samples = self._samples
         while len(samples) > 1 and now_s - samples[1][0] >= 2 * _WINDOW_S:
             del samples[0]

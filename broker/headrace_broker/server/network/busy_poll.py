@@ -1,12 +1,13 @@
-"""Busy polling: keeps the event loop awake between small requests that follow each other closely.
+"""Busy polling: while small requests arrive in quick succession, the event loop polls its sockets and does not sleep.
 
-The kernel puts an idle CPU to sleep, and under a hypervisor waking it costs more than serving a small request. While
-small reads follow each other closely (a producer that flushes each record, followers' fetches, a coordinator's
-clients), the loop therefore polls its sockets for a moment before it sleeps, and yields the CPU to other processes on
-each poll. This costs no more CPU time per request than sleeping does, because a CPU that slept runs with cold caches.
+The kernel puts an idle CPU to sleep. Under a hypervisor, waking the CPU takes longer than processing a small request.
+Small requests arrive in quick succession, for example, from a producer that flushes each record, from followers, and
+from clients of a group coordinator. In this situation the loop polls its sockets for a moment before it sleeps, and
+yields the CPU to other processes on each poll. Polling needs no more CPU time per request than sleeping, because the
+caches of a CPU are empty after it slept.
 
-Polling starts only after `_READS_IN_A_ROW` such reads, and one pause or one large read ends it. The time wasted is
-therefore less than `_POLL_NS` per `_READS_IN_A_ROW` reads. On a machine with one CPU, busy polling is off.
+Polling starts only after `_READS_IN_A_ROW` such reads, and one pause or one large read ends the polling. So the loop
+polls in vain for less than `_POLL_NS` per `_READS_IN_A_ROW` reads. On a machine with one CPU, busy polling is off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 _SMALL_BYTES = 4096
-"""A larger read is bulk traffic: its sender does not wait for each response and needs the CPU itself."""
+"""The loop does not poll after a larger read. The sender then does not wait for each response, and needs the CPU."""
 _CLOSE_NS = 500_000
 _POLL_NS = 400_000
 _READS_IN_A_ROW = 16

@@ -68,17 +68,20 @@ class Router(Protocol):
     request_memory: RequestMemoryPool
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
-        """Handle one request. Raises ProtocolError when the frame violates the protocol."""
+        """Handle one request. Raises ProtocolError if the frame violates the protocol."""
 
     def connected(self, connection: Connection) -> bool:
-        """Accept a new connection; returns False to reject it."""
+        """Accept a new connection. Returns False to reject it."""
 
     def disconnected(self, connection: Connection) -> None:
         """Remove a closed connection, and cancel its delayed operations."""
 
 
 class ResponseSlot:
-    """The place of one response in the connection's queue; the slot is filled when the delayed request completes."""
+    """The position of one response in the connection's queue.
+
+    The slot is filled when the delayed request completes.
+    """
 
     __slots__ = ("_connection", "buffers", "filled", "mutes_connection", "request_bytes")
 
@@ -183,7 +186,10 @@ class Connection(asyncio.BufferedProtocol):
             self._router.busy_poll.record_read(nbytes)
 
     def eof_received(self) -> bool:
-        """Process complete requests first, as Kafka does: a producer with acks=0 disconnects right after writing."""
+        """Process the complete requests first, as Kafka does.
+
+        A producer with acks=0 disconnects right after writing.
+        """
         self._eof_received = True
         return self._has_request_for_next_slice()
 
@@ -225,14 +231,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
 
     def reserve_response(self, frame_bytes: int = 0) -> ResponseSlot:
-        """Reserve the place of a response that follows later; requests after it are processed, up to the limits."""
+        """Reserve the position of a response that is sent later.
+
+        The next requests are still processed, up to the limits.
+        """
         slot = self.slot_type(self, request_bytes=_DECODED_BYTES_PER_FRAME_BYTE * frame_bytes)
         self._queued_bytes += slot.request_bytes
         self._queue.append(slot)
         return slot
 
     def reserve_response_and_mute(self) -> ResponseSlot:
-        """Reserve the place of a response that follows later, and process no further request until then."""
+        """Reserve the position of a response that is sent later.
+
+        No other request is processed before this response.
+        """
         self._muted_by_request = True
         slot = self.slot_type(self, mutes_connection=True)
         self._queue.append(slot)
@@ -324,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _has_request_for_next_slice(self) -> bool:
-        """Whether a complete request waits for the next time slice.
+        """Return whether a complete request waits for the next time slice.
 
         A request that waits for earlier responses does not count: the client has disconnected and reads no response.
         """
@@ -343,7 +355,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_buffer(self, start: int, end: int) -> None:
         if end == len(self._buffer) < _BUFFER_BYTES_BUSY and not self.is_muted:
-            self._replace_buffer(start, end, 2 * end)  # the read filled the buffer: there is probably more to read
+            # the read filled the buffer, so the socket probably has more data
+            self._replace_buffer(start, end, 2 * end)
             start, end = 0, self._end
         if start == end:
             self._start = self._end = 0
@@ -418,7 +431,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self.is_muted:
             return
         if self._start != self._end:
-            # Process requests in a callback of its own: the caller may be completing several delayed requests.
+            # Process the requests in a separate callback, because the caller may be completing several delayed
+            # requests.
             asyncio.get_running_loop().call_soon(self._resume_processing)
         elif not self._reading:
             self._resume_processing()
@@ -484,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _round_up(needed: int) -> int:
-    """The smallest power of two that is at least `needed`."""
+    """Return the smallest power of two that is at least `needed`."""
     return 1 << (needed - 1).bit_length()
 
 

@@ -1,8 +1,8 @@
 """Connection quotas: how many connections each listener and each client host may have open.
 
-The file descriptor limit bounds all connections. `max.connections` and `max.connections.per.ip` apply to clients only,
-and a share of the connections is reserved: clients must not be able to disconnect brokers and controllers from each
-other.
+The file descriptor limit applies to all connections. `max.connections` and `max.connections.per.ip` apply only to
+clients. Some connections are reserved, so that clients cannot use all connections and separate brokers and controllers
+from each other.
 
 If followers and clients share a listener, the broker cannot tell whether a new connection comes from a follower. When
 clients have used up their quota, the broker therefore accepts some more connections *on probation*. Such a connection
@@ -34,8 +34,8 @@ connections are for followers."""
 class ConnectionQuotas:
     """The open connections of a node, and the limits on their number.
 
-    `has_other_brokers`: whether the cluster has other brokers, which may follow this one. `on_evict` is called with a
-    connection before it is closed to make room for another one.
+    `has_other_brokers` is true if the cluster has other brokers, which may follow this broker. Before a connection is
+    closed in favor of another connection, `on_evict` is called with it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ConnectionQuotas:
         self._log_throttle = LogThrottle()
 
     def try_add(self, connection: Connection) -> bool:
-        """Count a new connection; returns False when there are too many."""
+        """Count a new connection. Returns False if there are too many."""
         config = self._config
         reserved = self._connections_max // _RESERVED_FRACTION
         is_inter_node = connection.listener in self._inter_node_listeners
@@ -91,7 +91,10 @@ class ConnectionQuotas:
         return self._add(connection)
 
     def mark_replica(self, connection: Connection) -> None:
-        """Mark a connection over which a follower fetches: it is never closed to make room for another connection."""
+        """Mark a connection over which a follower fetches.
+
+        Such a connection is never closed in favor of another one.
+        """
         self._on_probation.pop(connection, None)
 
     def _add(self, connection: Connection) -> bool:
@@ -109,7 +112,7 @@ class ConnectionQuotas:
             )
 
     def remove(self, connection: Connection) -> bool:
-        """Stop counting a connection; returns False when it was not counted."""
+        """Stop counting a connection. Returns False if it was not counted."""
         if connection not in self.connections:
             return False
         self.connections.pop(connection, None)

@@ -97,5 +97,5 @@ class RequestContext:
             self._connection.on_disconnect = on_disconnect
 
     def now_ms(self) -> int:
-        """The wall-clock time."""
+        """Return the wall-clock time."""
         return self.node.now_ms()

@@ -1,4 +1,4 @@
-"""Requests from a broker to the active controller, which may be this node, another node, or not known yet.
+"""Sends requests from a broker to the active controller, which may be this node, another node, or unknown.
 
 A request is retried on the new controller when the old one disconnects, does not respond in time, or responds
 NOT_CONTROLLER. A broker has two channels. The first channel forwards client requests, which may take long and should
@@ -91,7 +91,7 @@ class ControllerChannel:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # retry anyway: the same leader may have become the active controller by now
+            pass  # retry all the same, because this leader may have become the active controller
 
     async def _attempt(self, request: Request[ResponseT], version: int) -> ResponseT | None:
         leader_id = self._leader_id()

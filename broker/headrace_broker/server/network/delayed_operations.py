@@ -1,12 +1,12 @@
 """Delayed operations (long-polling fetches and acks=all produces) as plain data, without an event loop.
 
 The owner reports appends, leader changes, deleted partitions and the time. Each report returns the operations that the
-owner must complete. An operation is returned exactly once, at its deadline at the latest. An operation that was
-returned or cancelled uses no memory or time.
+owner must complete. Each operation is returned exactly once, at the latest when its deadline has passed. An operation
+that was returned or cancelled uses no memory or CPU time.
 
-A delayed fetch completes once the bytes that it is missing have arrived. A delayed produce completes once each of its
-partitions has reached the required offset. An append does no work for the produces that it does not complete, because
-one producer may have a thousand requests in flight.
+A delayed fetch completes once enough bytes were appended. A delayed produce completes once each of its partitions has
+reached the required offset. An append does no work for the produces that it does not complete, because one producer may
+have a thousand requests in flight.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class DelayedOperation:
         self._sequence = 0
 
     def detach_payload(self) -> Any:
-        """Return the payload and drop the reference to it: the payload refers to this operation, which is a cycle."""
+        """Return the payload and remove the reference to it.
+
+        The payload refers to this operation, so the references form a cycle.
+        """
         payload, self.payload = self.payload, None
         return payload
 
@@ -66,7 +69,7 @@ class DelayedOperations:
         return self._pending
 
     def produce_count(self) -> int:
-        """The number of delayed produces; the other operations are fetches."""
+        """Return the number of delayed produces; the other operations are fetches."""
         return sum(not entry[2].done and entry[2].required_offsets is not None for entry in self._deadlines)
 
     def watch(self, operation: DelayedOperation) -> None:
@@ -83,7 +86,7 @@ class DelayedOperations:
         heapq.heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
 
     def is_watched(self, key: Hashable) -> bool:
-        """Whether any operation watches this key (the hot path checks this before it calls `try_complete`)."""
+        """Return whether any operation watches this key (the hot path checks this before it calls `try_complete`)."""
         return key in self._by_key or key in self._produces
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> list[DelayedOperation]:
@@ -118,7 +121,7 @@ class DelayedOperations:
         return due
 
     def force_complete(self, key: Hashable) -> list[DelayedOperation]:
-        """Complete every operation that watches this key: the partition was deleted or changed its leader."""
+        """Complete every operation that watches this key, because the partition was deleted or has a new leader."""
         due = [*self._by_key.get(key, ()), *(operation for _, _, operation in self._produces.get(key, ()))]
         for operation in due:
             self._remove(operation)
@@ -142,7 +145,7 @@ class DelayedOperations:
             operation.detach_payload()
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline of a pending operation, or None."""
+        """Return the earliest deadline of a pending operation, or None."""
         heap = self._deadlines
         while heap and heap[0][2].done:
             heapq.heappop(heap)

@@ -1,4 +1,4 @@
-"""Error responses: the response to a request that failed as a whole, with the error in the API's own error fields.
+"""Builds the response to a request that failed as a whole, with the error in the API's own error fields.
 
 Used for requests to the controller while there is no active controller or this node is not the active one.
 """
@@ -28,12 +28,12 @@ _RESULT_ARRAYS = ("topics", "responses", "results")
 
 
 def error_response(request: Request[Any], version: int, code: ErrorCode, message: str) -> Response:
-    """Build the response that reports this error for everything the request names."""
+    """Build the response that has this error for every item in the request."""
     return _BUILDERS[type(request)](request, version, code, message)
 
 
 def first_error_code(response: Response) -> int:
-    """The response's top-level error, or else the error of its first result."""
+    """Return the response's top-level error, or else the error of its first result."""
     code: int = getattr(response, "error_code", ErrorCode.NONE)
     if code != ErrorCode.NONE:
         return code

@@ -9,7 +9,7 @@ from headrace_broker.protocol.messages.fetch import FetchRequest
 
 
 def read_fetch_request(frame: memoryview, version: int) -> FetchRequest:
-    """Decode a Fetch request. Raises ProtocolError when the frame is malformed."""
+    """Decode a Fetch request. Raises ProtocolError if the frame is malformed."""
     request, end = decoder(FetchRequest, version)(frame, parse_request_header(frame).body_offset)
     if end != len(frame):
         raise ProtocolError(f"Fetch request v{version} of {len(frame)} bytes ends at byte {end}")

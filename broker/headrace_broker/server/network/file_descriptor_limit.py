@@ -1,7 +1,7 @@
-"""The limit on file descriptors (`ulimit -n`): raised as far as allowed, with a share reserved for log files.
+"""Raises the limit on file descriptors (`ulimit -n`) as far as allowed, and reserves some descriptors for log files.
 
-Without the reserve, a client that opens connections until no descriptors are left would prevent every log from being
-opened, synced or rolled.
+If no descriptors were reserved, a client could open connections until none are left. The broker could then not open,
+sync or roll any log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FileDescriptorBudget:
 
 
 def file_descriptor_budget() -> FileDescriptorBudget:
-    """The budget under this process's limit."""
+    """Return the budget under this process's limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FileDescriptorBudget.for_limit(_LIMIT_MAX if soft == resource.RLIM_INFINITY else soft)
 

@@ -1,4 +1,4 @@
-"""Large requests: a request with very many items would block the event loop, so it is handled in parts.
+"""Handles large requests in parts, because a request with very many items would block the event loop.
 
 If an API returns one result per item, its handler module declares in `REQUEST_SPLITS` how to split a request and how to
 merge the responses. A request that arrives in a large frame is decoded in a thread, which yields the GIL to the event
@@ -50,7 +50,7 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 def _group_duplicates(request: Any, field: str) -> Any:
     """Return the request with items of equal names grouped into one list, which counts as one item.
 
-    A third duplicate is dropped: two are enough for the handler to reject the name.
+    A third duplicate is dropped, because two duplicates are enough for the handler to reject the name.
     """
     by_name: dict[Hashable, list[Any]] = {}
     for item in getattr(request, field) or ():
@@ -149,7 +149,10 @@ async def handle_in_parts(
 
 
 class LargeRequests:
-    """Runs the large requests of one node: a thread for codec work, and a limit on how many run at a time."""
+    """Runs the large requests of one node.
+
+    A thread encodes and decodes messages; the number of running requests is limited.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-requests")
@@ -187,7 +190,7 @@ class LargeRequests:
         return write(response)
 
     async def run_in_executor(self, work: Callable[[], Result]) -> Result:
-        """Run pure computing work in the thread."""
+        """Run `work` in the thread. It must only compute, without I/O."""
         with self._gc_paused():
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

@@ -1,4 +1,4 @@
-"""A hand-written codec for the Produce request and its usual response, the broker's hottest messages.
+"""A hand-written codec for the Produce request and its usual response, the broker's most frequent messages.
 
 It reads and writes exactly what the compiled codec does (a property test compares them, errors included), but creates
 tuples instead of messages and packs a response with one call. A request takes 2.1 us instead of 2.7 us, and a response
@@ -34,7 +34,7 @@ _CLIENT_ID_AT = 8
 def read_produce_request(frame: memoryview, version: int, partitions_max: int = 1 << 31) -> ProduceParts:
     """Decode the header and body of a Produce request.
 
-    Raises ProtocolError when the frame is malformed, or has more partitions (or topics) than `partitions_max`.
+    Raises ProtocolError if the frame is malformed, or has more partitions (or topics) than `partitions_max`.
     """
     try:
         (size,) = _INT16.unpack_from(frame, _CLIENT_ID_AT)

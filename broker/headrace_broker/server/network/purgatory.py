@@ -27,7 +27,7 @@ class Purgatory:
         self._due: list[DelayedOperation] = []
 
     def now_ms(self) -> int:
-        """The monotonic clock of the deadlines."""
+        """Return the monotonic clock of the deadlines."""
         return int(self._loop.time() * 1000)
 
     def watch(
@@ -72,19 +72,19 @@ class Purgatory:
         return len(self._operations)
 
     def produce_count(self) -> int:
-        """The number of delayed produces; the other operations are fetches."""
+        """Return the number of delayed produces; the other operations are fetches."""
         return self._operations.produce_count()
 
     def close(self) -> None:
-        """Stop the timer; no operation expires after this."""
+        """Stop the timer. After this call, no operation expires."""
         if self._timer is not None:
             self._timer.cancel()
 
     def complete_due(self) -> None:
         """Run the completions that are scheduled, before returning.
 
-        They run in reverse order. A response is sent after those of earlier requests of its connection, so
-        completing the earliest last sends all of a connection's responses with one call.
+        The completions run in reverse order. A connection sends its responses in the order of the requests. If the
+        earliest request completes last, one call sends all responses of the connection.
         """
         due, self._due = self._due, []
         for operation in reversed(due):

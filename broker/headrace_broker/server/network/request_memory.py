@@ -35,7 +35,7 @@ class MemoryPoolUser(Protocol):
 
 
 class RequestMemoryPool:
-    """Accounts for the bytes of all large receive buffers, and for the connections that wait for memory."""
+    """Counts the bytes of all large receive buffers, and tracks the connections that wait for memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -50,11 +50,11 @@ class RequestMemoryPool:
         return bool(self._waiting) or self._over_limit_user is not None
 
     def is_waiting(self, user: MemoryPoolUser) -> bool:
-        """Whether the connection was refused memory and has not received it yet."""
+        """Return whether the connection was refused memory and has not received it yet."""
         return user in self._waiting
 
     def holders(self) -> list[MemoryPoolUser]:
-        """The connections that hold memory from the pool."""
+        """Return the connections that hold memory from the pool."""
         return list(self._allocated)
 
     def try_allocate(self, user: MemoryPoolUser, capacity_bytes: int, request_bytes: int) -> bool:
@@ -107,7 +107,7 @@ class RequestMemoryPool:
 
 
 def request_memory_limit(configured: int) -> int:
-    """The size of the pool for a value of `queued.max.request.bytes`."""
+    """Return the size of the pool for a value of `queued.max.request.bytes`."""
     return configured if configured > 0 else min(DEFAULT_BYTES_MAX, _memory_bytes() // 4)
 
 

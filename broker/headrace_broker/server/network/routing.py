@@ -2,8 +2,9 @@
 
 A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
 an awaitable of it. A module may also declare `ADVERTISED`, the version range in ApiVersions if it is wider than
-`VERSIONS`, and `REQUEST_SPLITS`, the arrays at which a large request is split. Produce and Fetch are hot: their modules
-declare `handle_frame(broker, connection, frame, version, correlation_id)` instead of `handle`, and decode the frame.
+`VERSIONS`, and `REQUEST_SPLITS`, the arrays at which a large request is split. Produce and Fetch are the most frequent
+requests, so their modules declare `handle_frame(broker, connection, frame, version, correlation_id)` instead of
+`handle` and decode the frame themselves.
 
 The routes are built from the modules in `handlers`, so the broker advertises exactly the APIs it implements.
 """
@@ -46,12 +47,15 @@ logger = logging.getLogger(__name__)
 _HEADER_START = Struct(">hhi")
 _API_VERSIONS_KEY = 18
 _FORWARD_TIMEOUT_MS = 15_000
-"""The timeout of a forwarded request: less than request.timeout.ms of clients, so that they receive an error first."""
+"""The timeout of a forwarded request.
+
+It is less than the clients' request.timeout.ms, so that clients receive an error.
+"""
 _UNSPLIT_FRAME_BYTES_MAX = 64 * 1024
 """Size limit of a request to a controller that cannot be split: such a request names one item, or a few."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
-"""A response stays in memory until the client has read it. A fetch may return less than fetch.max.bytes."""
+"""Size limits of responses, in bytes. A response stays in memory until the client has read it."""
 _RESPONSE_BYTES_MIN = 64 * 1024
 
 HandleFrame = Callable[["Broker", Connection, memoryview, int, int], None]
@@ -117,7 +121,7 @@ class RequestRouter:
         request_memory: RequestMemoryPool,
     ) -> None:
         self._node = node
-        self.broker: Broker  # set once the broker is created, before its listeners accept connections
+        self.broker: Broker  # set after the broker is created and before its listeners accept connections
         self.routes = routes[BROKER]
         self.controller_routes = routes[CONTROLLER]
         self._controller_listeners = {listener.name for listener in node.config.controller_listeners}
@@ -138,7 +142,7 @@ class RequestRouter:
     # -- connections -------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> bool:
-        """Accept a new connection; returns False when the connection quotas do not allow it."""
+        """Accept a new connection. Returns False if the connection quotas do not allow it."""
         return self.connection_quotas.try_add(connection)
 
     def disconnected(self, connection: Connection) -> None:
@@ -151,21 +155,21 @@ class RequestRouter:
         connection.delayed_operations.clear()
 
     def response_bytes_max(self) -> int:
-        """The size limit of a response; it shrinks as more responses wait for clients that do not read them."""
+        """Return the size limit of a response; it shrinks as more responses wait for clients that do not read them."""
         return max(_RESPONSE_BYTES_MIN, min(_RESPONSE_BYTES_MAX, (_UNSENT_BYTES_MAX - self.unsent_bytes) // 4))
 
     def is_controller_listener(self, listener: str) -> bool:
-        """Whether this is the name of a controller listener."""
+        """Return whether this is the name of a controller listener."""
         return listener in self._controller_listeners
 
     def routes_for(self, listener: str) -> Routes:
-        """The routes of the APIs that are served on this listener."""
+        """Return the routes of the APIs that are served on this listener."""
         return self.controller_routes if listener in self._controller_listeners else self.routes
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
-        """Handle one request. Raises ProtocolError when the frame violates the protocol."""
+        """Handle one request. Raises ProtocolError if the frame violates the protocol."""
         api_key, version, correlation_id = _HEADER_START.unpack_from(frame)
         route = self.routes_for(connection.listener).get(api_key)
         if route is None or not route.versions[0] <= version <= route.versions[1]:
@@ -271,7 +275,7 @@ class RequestRouter:
             self._close_failed(connection, name, error)
 
     def _close_failed(self, connection: Connection, name: str, error: Exception) -> None:
-        if isinstance(error, ApiError):  # log one line: the traceback of an ApiError does not help
+        if isinstance(error, ApiError):  # log one line, because the traceback of an ApiError does not help
             connection.close(f"{name} request failed: {error}")
             return
         logger.error("Connection from %s: %s request failed", connection.peer, name, exc_info=error)
@@ -303,12 +307,15 @@ class RequestRouter:
         """Close connections that hold request memory without receiving data while others wait; call it every second."""
         for holder in self.request_memory.holders():
             if isinstance(holder, Connection) and holder.detect_stalled_request():
-                holder.abort("its request stalled while other requests wait for memory (queued.max.request.bytes)")
+                holder.abort(
+                    "the client stopped sending its request while other requests wait for memory "
+                    "(queued.max.request.bytes)"
+                )
 
     def sweep(self, step_ms: int) -> None:
         """Shrink idle buffers, and close connections idle for longer than connections.max.idle.ms.
 
-        Connections whose clients do not read their responses are closed when these use too much memory in total.
+        Also close connections whose clients do not read their responses, if the responses use too much memory in total.
         """
         if self.unsent_bytes > _UNSENT_BYTES_MAX:
             for connection in [connection for connection in self.connections if connection.is_stuck]:
@@ -327,5 +334,5 @@ class RequestRouter:
 
 
 def _topics_named(request: Any) -> list[str]:
-    """The topics in a request that creates topics or partitions."""
+    """Return the topics in a request that creates topics or partitions."""
     return [topic.name for topic in getattr(request, "topics", ()) if getattr(topic, "name", None) is not None]

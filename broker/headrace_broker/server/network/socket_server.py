@@ -1,7 +1,8 @@
-"""The socket server of a node: binds the listeners before the node registers, and accepts connections afterwards.
+"""The socket server of a node. It binds the listeners before the node registers, and accepts connections afterwards.
 
-Binding first turns port 0 into the port to register. `localhost` binds both loopback addresses where both exist,
-because clients resolve it to either; an empty host binds all interfaces, over IPv4 and IPv6.
+If the configured port is 0, the operating system chooses the port, and the node registers the chosen port. The host
+`localhost` binds the IPv4 and the IPv6 loopback address if both exist, because clients may resolve the name to either.
+An empty host binds all interfaces, over IPv4 and IPv6.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class SocketServer:
             if name not in names:
                 continue
             try:
-                item.listen(self._backlog)  # uvloop raises no error if another process listens here since the bind
+                # uvloop raises no error if another process has started to listen on this address since the bind
+                item.listen(self._backlog)
             except OSError as error:
                 raise StartError(_bind_error(listener, error)) from None
             self._servers.append(
@@ -102,7 +104,7 @@ class SocketServer:
 
 
 def _addresses(listener: Listener) -> list[tuple[int, str]]:
-    """The (family, address) pairs to bind, IPv4 first."""
+    """Return the (family, address) pairs to bind, IPv4 first."""
     if listener.host in ("", "0.0.0.0", "::"):
         both: list[tuple[int, str]] = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
         wanted = both if not listener.host else [pair for pair in both if pair[1] == listener.host]

@@ -1,1 +1,1 @@
-"""The partitions of a broker: leading and following them, fetching from leaders, and fetch sessions."""
+"""The partitions that a broker leads or follows, the fetchers of followers, and the fetch sessions."""

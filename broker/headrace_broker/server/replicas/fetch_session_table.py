@@ -23,7 +23,7 @@ class FetchSessionTable:
         return len(self._sessions)
 
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
-        """Return the session of a request; None when the request is a full fetch without a session. Raises ApiError.
+        """Return the session of a request, or None if the request is a full fetch without a session. Raises ApiError.
 
         If an earlier request of the session is still delayed, it is completed first.
         """
@@ -42,7 +42,7 @@ class FetchSessionTable:
             self.attach(session, key, table)
 
     def attach(self, session: FetchSession, key: Key, table: PartitionTable) -> Partition | None:
-        """Link the partition to the session, unless the session was closed; None if it is not on this broker."""
+        """Link the partition to the session, unless the session was closed, or None if it is not on this broker."""
         partition = table.by_id.get(key[0], {}).get(key[1])
         held = self._partitions.get(session)
         if partition is not None and held is not None and held.get(key) is not partition:
@@ -52,9 +52,9 @@ class FetchSessionTable:
         return partition
 
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
-        """Whether a follower has all records of its partitions and has reported that to this leader.
+        """Return whether a follower has all records of its partitions and has reported that to this leader.
 
-        If only the high watermark is new, it need not be sent at once, unless consumers read from that follower.
+        If only the high watermark is new, it need not be sent immediately, unless consumers read from that follower.
         """
         if session.replica_id < 0:
             return False
@@ -96,7 +96,7 @@ class FetchSessionTable:
     def on_high_watermark_advanced(self, partition: Partition, size_bytes: int) -> None:
         """Mark the partition dirty, and try to complete the delayed requests of consumers.
 
-        A follower receives the new high watermark with its next response, or at once if consumers read from it.
+        A follower receives the new high watermark with its next response, or immediately if consumers read from it.
         """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:

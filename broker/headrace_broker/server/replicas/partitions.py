@@ -1,9 +1,9 @@
-"""The partitions that this broker leads or follows, looked up by name or topic id; the hot path's only table.
+"""The partitions that this broker leads or follows, by topic name or topic id.
 
-A `Partition` combines the image (leader, epoch) with the log. `PartitionTable.update` applies the image and returns the
-partitions without a log; `open` creates one. `remove_topic` and `remove_reassigned` return the partitions that the
-broker must delete. A recreated topic has a new id, and a lookup by that id does not return the old partitions.
-Runs on the event loop.
+Produce and Fetch look partitions up here. A `Partition` combines the image (leader, epoch) with the log.
+`PartitionTable.update` applies the image and returns the partitions without a log; `open` creates one. `remove_topic`
+and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a new id, and a lookup
+by that id does not return the old partitions. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Partition:
         self.log = log
         self.leader = -1
         self.leader_epoch = -1
-        self.replicas: LeaderReplicas | None = None  # while this broker leads and there are other replicas
+        # set while this broker is the leader and the partition has other replicas
+        self.replicas: LeaderReplicas | None = None
         self.end_key = (
-            "end of the log",
+            "the end of the log",
             topic.topic_id,
             index,
         )  # the purgatory key of followers' fetches; the partition is the key of consumers' fetches
@@ -99,7 +100,7 @@ class PartitionTable:
         return None if partitions is None else partitions.get(index)
 
     def require(self, topic: str, index: int) -> Partition:
-        """Return the partition; raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Return the partition. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         partition = self.get(topic, index)
         if partition is None:
             raise ApiError(
@@ -108,7 +109,7 @@ class PartitionTable:
         return partition
 
     def require_leader(self, topic: str, index: int) -> Partition:
-        """Return the partition if this broker is its leader; raises ApiError otherwise."""
+        """Return the partition if this broker is its leader. Raises ApiError otherwise."""
         partition = self.require(topic, index)
         if partition.leader != self._node_id:
             raise ApiError(
@@ -148,7 +149,8 @@ class PartitionTable:
         if image.leader == self._node_id and image.leader_epoch > log.latest_epoch and log.log_end_offset > 0:
             log.assign_epoch(image.leader_epoch, log.log_end_offset)
         if image.leader == self._node_id and len(image.replicas) == 1:
-            # The sole replica: every record that survived a crash is committed, whatever the last checkpoint says.
+            # The partition has one replica, so every record that is still in the log after a crash is committed. The
+            # high watermark in the checkpoint may be lower.
             log.advance_high_watermark(log.log_end_offset)
         is_new_epoch = partition.leader_epoch != image.leader_epoch
         partition.leader = image.leader

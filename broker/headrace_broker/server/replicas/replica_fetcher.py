@@ -68,7 +68,7 @@ class _PartitionResponse(NamedTuple):
 
 
 class ReplicaFetcher:
-    """The follower's side of the connection to one leader."""
+    """The connection of this broker, as a follower, to one leader."""
 
     def __init__(self, broker: Broker, leader_id: int) -> None:
         self._broker = broker
@@ -76,7 +76,7 @@ class ReplicaFetcher:
         self._config = broker.config
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[Partition, int] = {}  # the leader epoch in which the partition is fetched
-        self._backing_off: dict[Partition, float] = {}  # the time at which the partition's backoff ends
+        self._backing_off: dict[Partition, float] = {}  # the time at which the backoff of a partition ends
         self._error_throttles: dict[Partition, LogThrottle] = {}
         self._backoff_ms: dict[Partition, int] = {}  # the length of the partition's last backoff
         self._session = FetchSessionHandler()
@@ -88,7 +88,7 @@ class ReplicaFetcher:
         self._pending_response: asyncio.Future[FetchResponse] | None = None
         self._requested_at: float | None = None
         self._appended_bytes = 0  # bytes of records since the last request
-        self._long_poll_to_end: float | None = None  # start time of the request whose long poll is to be ended
+        self._long_poll_to_end: float | None = None  # start time of the request whose long poll must be ended
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self.lags: dict[Partition, int] = {}
@@ -137,11 +137,11 @@ class ReplicaFetcher:
             pass  # the connection is closed; the pending fetch fails, and `_run` handles that
 
     def has_leader_disconnected(self) -> bool:
-        """Whether the leader has closed the connection, even if the event loop has not processed that yet."""
+        """Return whether the leader has closed the connection, even if the event loop has not processed that yet."""
         return self._connection is not None and self._connection.is_open and self._connection.is_closed_by_peer()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop fetching and close the connection."""
         if self._task is not None:
             self._task.cancel()
         self._drop_connection()
@@ -182,7 +182,7 @@ class ReplicaFetcher:
             except (ClientError, ConnectionError) as error:
                 self._on_failure(error)
                 await self._wait(self._backoff_ms_for(self._failures) / 1000)
-            except Exception:  # without the fetcher, no partition of that leader would be replicated any more
+            except Exception:  # if the fetcher stopped, no partition of that leader would be replicated any more
                 logger.exception("Fetcher for broker %d: unexpected error", self._leader_id)
                 self._drop_connection()
                 await self._wait(_AFTER_EXCEPTION_S)
@@ -213,7 +213,7 @@ class ReplicaFetcher:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # the wait is over
+            pass  # the backoff has ended
 
     def _backoff_ms_for(self, failures: int) -> int:
         return min(_BACKOFF_MIN_MS << min(failures, 10), max(_BACKOFF_MIN_MS, self._config.replica_fetch_backoff_ms))
@@ -224,7 +224,7 @@ class ReplicaFetcher:
         self._drop_connection()
         self._failures += 1
         if self._failures == 1:
-            logger.info("Fetcher for broker %d: fetch failed, retrying: %s", self._leader_id, error)
+            logger.info("Fetcher for broker %d: Fetch request failed, retrying: %s", self._leader_id, error)
 
     async def _connect(self) -> BrokerConnection:
         if self._connection is not None and self._connection.is_open:
@@ -249,7 +249,7 @@ class ReplicaFetcher:
     def _send_fetch(
         self, connection: BrokerConnection, ends: dict[Partition, tuple[int, int]] | None = None
     ) -> asyncio.Future[FetchResponse]:
-        """Send the next request; `ends`: (offset, epoch) after received records that are not appended yet."""
+        """Send the next request. `ends` contains (offset, epoch) after received records that are not appended yet."""
         request = self._request()
         to_request, self._to_request = self._to_request, {}
         to_forget, self._to_forget = self._to_forget, {}
@@ -327,7 +327,7 @@ class ReplicaFetcher:
         """Send the next request before processing this response, if every log that receives records is far behind.
 
         If any log is caught up, the request is sent after the append instead. It then reports the new log end offset to
-        the leader at once, and not only after another long response with other partitions' records.
+        the leader immediately, and not only after another long response with other partitions' records.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:
@@ -377,7 +377,7 @@ class ReplicaFetcher:
             self._append(partition, epoch, partition_data, verdict)
             self._backoff_ms.pop(partition, None)
             if self._error_throttles.pop(partition, None) is not None:
-                logger.warning("Partition %s-%d: replication works again", partition.topic, partition.index)
+                logger.warning("Partition %s-%d: replication succeeded again", partition.topic, partition.index)
         elif isinstance(verdict, follower.Truncate):
             logger.info(
                 "Partition %s-%d: truncating from %d to %d, the leader's log for the last fetched epoch ends there",

@@ -66,7 +66,7 @@ class Replication:
         self.follower_throttle = ReplicationThrottle(samples, sample_ms)
 
     def now_ms(self) -> int:
-        """The monotonic clock for replica lag, in milliseconds."""
+        """Return the monotonic clock for replica lag, in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- following the image -----------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Replication:
                 now_ms=self.now_ms(),
             )
             partition.uncommitted.clear()
-        elif replicas is not None:  # the other replicas were removed
+        elif replicas is not None:  # the partition has no other replicas any more
             partition.replicas = None
         if is_new_epoch:
             self._broker.purgatory.force_complete(partition.end_key)
@@ -121,7 +121,7 @@ class Replication:
             self._propose(partition, may_shrink=False)  # a follower caught up while another ISR change was pending
 
     def on_config_change(self, partition: Partition) -> None:
-        """Apply a changed min.insync.replicas at once, as the controller does."""
+        """Apply a changed min.insync.replicas immediately, as the controller does."""
         if partition.replicas is not None:
             partition.replicas.min_insync_replicas = partition.log.config.min_insync_replicas
             self._maybe_advance_high_watermark(partition)
@@ -180,7 +180,7 @@ class Replication:
     def on_follower_fetch(self, partition: Partition, replica: int, broker_epoch: int, wanted: FetchPartition) -> None:
         """Update a follower's state from its fetch: the follower has all records before the fetch offset.
 
-        Raises ApiError when this broker is not the leader, or the follower is not a registered replica.
+        Raises ApiError if this broker is not the leader, or the follower is not a registered replica.
         """
         replicas = partition.replicas
         if replicas is None:
@@ -208,7 +208,7 @@ class Replication:
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
         """Select the follower that a consumer in that rack should read from; None = this leader.
 
-        From then on, the selected follower receives new high watermarks at once.
+        From then on, the selected follower receives new high watermarks immediately.
         """
         replicas = partition.replicas
         if self._selector is None or replicas is None:
@@ -302,7 +302,7 @@ class Replication:
             )
 
     def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether the image has the broker with that epoch."""
+        """Return whether the image has the broker with that epoch."""
         broker = self._broker.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
@@ -374,7 +374,7 @@ class Replication:
                     self._log_alter_failure(error.message)
                     self._requeue(proposals)
                     continue
-                except Exception:  # retry: the proposals must not stay pending forever
+                except Exception:  # retry, because otherwise the proposals would stay pending forever
                     logger.exception("AlterPartition failed, retrying")
                     self._requeue(proposals)
                     await asyncio.sleep(_RETRY_S)
@@ -386,7 +386,9 @@ class Replication:
 
     def _log_alter_failure(self, reason: str) -> None:
         if self._alter_failure_throttle.should_log(self._loop.time()):
-            logger.warning("AlterPartition failed, in-sync replicas cannot change, retrying: %s", reason)
+            logger.warning(
+                "AlterPartition request failed, in-sync replicas cannot change until a retry succeeds: %s", reason
+            )
 
     def _requeue(self, proposals: dict[Partition, IsrProposal]) -> None:
         for partition, proposal in proposals.items():
@@ -419,13 +421,13 @@ class Replication:
         )
 
     def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """Handle the response; False when a proposal has to be sent again."""
+        """Handle the response, or False if a proposal has to be sent again."""
         if response.error_code != ErrorCode.NONE:
             self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
             self._requeue(proposals)
             return False
         if self._alter_failure_throttle.reset():
-            logger.warning("AlterPartition works again, in-sync replicas can change")
+            logger.warning("AlterPartition request succeeded again, in-sync replicas can change")
         results = {
             (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
         }
@@ -442,11 +444,12 @@ class Replication:
     ) -> bool:
         replicas = partition.replicas
         if replicas is None or replicas.pending_proposal is not proposal:
-            return True  # a newer image has replaced the proposal
+            return True  # a newer image has made the proposal obsolete
         code = ErrorCode.from_code(result.error_code)
         if code is not ErrorCode.NONE:
             should_retry = replicas.on_proposal_rejected(code)
-            self._maybe_advance_high_watermark(partition)  # it does not wait for the rejected replica any more
+            # the high watermark does not wait for the rejected replica any more
+            self._maybe_advance_high_watermark(partition)
             return not should_retry
         if result.leader_epoch == replicas.leader_epoch:
             before = len(replicas.isr)

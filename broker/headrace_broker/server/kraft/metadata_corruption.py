@@ -1,9 +1,10 @@
-"""Distinguishes an incomplete end of the metadata log from corruption in the middle of it. Pure.
+"""Distinguishes an incomplete end of the metadata log from corruption in the middle of the log. Does no I/O.
 
 A crash leaves an incomplete end, which recovery may truncate. Every metadata record is synced before it counts as
 committed, so only the last appends can be incomplete. If a valid batch follows a corrupt batch, the corrupt batch was
-once written completely, unless a power failure left whole sectors of a preallocated file as zeros. Corruption must not
-be truncated: that would delete topics from the metadata and mark their partitions stray.
+once written completely, unless a power failure left whole sectors of a preallocated file as zeros. The log must not be
+truncated at such a corrupt batch, because this would delete topics from the metadata, and their partitions would become
+stray.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def end_of_valid_batches(log: bytes, base_offset: int) -> tuple[int, int]:
     return position, offset
 
 
-def find_damage(log: bytes) -> tuple[int, int] | None:
+def find_corruption(log: bytes) -> tuple[int, int] | None:
     """Return the byte positions of a segment's first corrupt batch and of the next valid batch.
 
     None when no valid batch follows, or when the corruption is a sector that was never written.
@@ -42,7 +43,7 @@ def find_damage(log: bytes) -> tuple[int, int] | None:
 
 
 def _has_unwritten_sector(log: bytes, start: int, end: int) -> bool:
-    """Whether the part of any sector between `start` and `end` is all zeros, as in a preallocated file."""
+    """Return whether the part of any sector between `start` and `end` is all zeros, as in a preallocated file."""
     position = start
     while (stop := (position // _SECTOR_BYTES + 1) * _SECTOR_BYTES) < end + _ZEROS_MIN:
         if stop - position >= _ZEROS_MIN and not any(log[position:stop]):

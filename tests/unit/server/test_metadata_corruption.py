@@ -6,7 +6,7 @@ import pytest
 
 from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
-from headrace_broker.server.kraft.metadata_damage import find_damage
+from headrace_broker.server.kraft.metadata_corruption import find_corruption
 
 
 def _log(batches: int) -> tuple[bytes, list[int]]:
@@ -21,8 +21,8 @@ def _log(batches: int) -> tuple[bytes, list[int]]:
 def test_log_truncated_anywhere_in_its_last_batch_is_not_corrupt() -> None:
     log, ends = _log(4)
     for size in range(ends[-2], ends[-1] + 1):
-        assert find_damage(log[:size]) is None
-    assert find_damage(b"") is None
+        assert find_corruption(log[:size]) is None
+    assert find_corruption(b"") is None
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
@@ -34,7 +34,7 @@ def test_flipped_bit_before_the_last_batch_is_corruption(batch: int) -> None:
             continue  # the checksum does not cover the leader epoch
         flipped = bytearray(log)
         flipped[position] ^= 0x10
-        found = find_damage(bytes(flipped))
+        found = find_corruption(bytes(flipped))
         assert found is not None
         assert found[0] == starts[batch]
         assert found[1] in starts
@@ -42,7 +42,7 @@ def test_flipped_bit_before_the_last_batch_is_corruption(batch: int) -> None:
 
 def test_zeros_after_the_end_are_not_corruption() -> None:
     log, _ = _log(2)
-    assert find_damage(log + bytes(200)) is None
+    assert find_corruption(log + bytes(200)) is None
 
 
 def test_unwritten_sector_is_not_corruption() -> None:
@@ -51,10 +51,10 @@ def test_unwritten_sector_is_not_corruption() -> None:
     for first in range(0, len(log) - 512, 512):
         lost = bytearray(log + bytes(4096))
         lost[first : first + 512] = bytes(512)
-        assert find_damage(bytes(lost)) is None
+        assert find_corruption(bytes(lost)) is None
     lost = bytearray(log + bytes(4096))
     lost[ends[2] : 1024] = bytes(1024 - ends[2])  # the sector was synced up to ends[2]
-    assert find_damage(bytes(lost)) is None
+    assert find_corruption(bytes(lost)) is None
 
 
 def test_zeros_smaller_than_a_sector_are_corruption() -> None:
@@ -63,4 +63,4 @@ def test_zeros_smaller_than_a_sector_are_corruption() -> None:
     for zeros in (slice(start + 20, start + 40), slice(start, start + 60)):
         broken = bytearray(log)
         broken[zeros] = bytes(zeros.stop - zeros.start)
-        assert find_damage(bytes(broken)) is not None
+        assert find_corruption(bytes(broken)) is not None

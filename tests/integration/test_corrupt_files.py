@@ -1,8 +1,8 @@
-"""Tests of nodes with damaged files: a node logs file and position, keeps undamaged records, and refetches the others.
+"""Tests of nodes with corrupt files: a node logs file and position, keeps valid records, and refetches the others.
 
 After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash,
 a node checks all records.
-The metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a damaged
+The metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a corrupt
 metadata log therefore refuses to start, and the error explains how to fetch the metadata again.
 """
 
@@ -20,12 +20,12 @@ from support.cluster_load import Load, await_in_sync, create_topic, elect_prefer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-TOPIC = "damaged"
+TOPIC = "corrupt"
 TRUNCATING = r"Truncating {path} at byte [1-9]\d* \(offset [1-9]\d*\), the \d+ bytes after it are lost"
 
 
 class Victim:
-    """The node whose files the tests damage: the preferred leader of the load's partition."""
+    """The node whose files the tests corrupt: the preferred leader of the load's partition."""
 
     def __init__(self, cluster: ClusterProcess, load: Load, node: int) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    directory = tmp_path_factory.mktemp("damage") / "c"
+    directory = tmp_path_factory.mktemp("corrupt") / "c"
     with running_cluster(directory, metadata_log_max_record_bytes_between_snapshots="50000") as cluster:
         servers = cluster.bootstrap_servers
         with running_load(servers, TOPIC, partitions=1) as load:
@@ -103,7 +103,7 @@ def overwrite(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "name", "damage", "message"),
+    ("how", "name", "corrupt", "message"),
     [
         ("killed", "*0.log", flip_in_middle, TRUNCATING),
         ("killed", "*0.log", flip_near_end, TRUNCATING),
@@ -119,12 +119,12 @@ def overwrite(path: Path) -> None:
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: version -1 is not supported"),
     ],
 )
-def test_replica_refetches_records_lost_to_damage(
-    victim: Victim, how: str, name: str, damage: Callable[[Path], None], message: str
+def test_replica_refetches_records_lost_to_corruption(
+    victim: Victim, how: str, name: str, corrupt: Callable[[Path], None], message: str
 ) -> None:
     victim.shut_down(how)
     path = victim.file(f"{TOPIC}-0/{name}")
-    damage(path)
+    corrupt(path)
     victim.cluster.start_node(victim.node)
     expected = message.format(path=re.escape(str(path)), log=re.escape(str(path.with_suffix(".log"))))
     assert re.search(expected, victim.output()), victim.output()
@@ -164,7 +164,7 @@ def test_incomplete_end_of_metadata_log_is_refetched(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize("name", ["*.log", "quorum-state"])
-def test_voter_with_damaged_metadata_refuses_to_start_with_instructions(victim: Victim, name: str) -> None:
+def test_voter_with_corrupt_metadata_refuses_to_start_with_instructions(victim: Victim, name: str) -> None:
     victim.shut_down("killed")
     path = victim.file(f"__cluster_metadata-0/{name}")
     (flip_in_middle if name == "*.log" else overwrite)(path)
@@ -188,7 +188,7 @@ def kill_with_snapshot(victim: Victim) -> None:
     victim.shut_down("killed")
 
 
-def test_damaged_metadata_snapshot_is_ignored(victim: Victim) -> None:
+def test_corrupt_metadata_snapshot_is_ignored(victim: Victim) -> None:
     kill_with_snapshot(victim)
     path = victim.file("*.checkpoint")
     flip_in_middle(path)
