@@ -369,10 +369,11 @@ class HerderCore:
         instance = self._current(id_)
         if instance is None or instance.phase is _Phase.STOPPING or instance.state is State.FAILED:
             return []
+        if instance.phase is _Phase.STARTING:  # `started` follows and stores the status, with the version
+            instance.state = State.UNASSIGNED if state == "STOPPED" else State(state)
+            instance.trace = trace
+            return [ShowStarting(id_)]
         if state == "FAILED":
-            if instance.phase is _Phase.STARTING:  # `started` follows
-                instance.state, instance.trace = State.FAILED, trace
-                return [_status_of(instance)]
             return [*self._fail(instance, trace or "", restarts=True), *self._reconcile(id_.connector)]
         instance.state = State.UNASSIGNED if state == "STOPPED" else State(state)
         return [_status_of(instance)]

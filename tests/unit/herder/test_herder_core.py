@@ -171,6 +171,19 @@ def test_statuses_are_stored_as_in_kafka_connect() -> None:
     assert sorted(world.stored, key=str) == [(number, State.UNASSIGNED, None) for number in (0, 1, None)]
 
 
+@pytest.mark.parametrize("state", [State.RUNNING, State.FAILED])
+def test_state_that_a_task_reports_before_its_start_returns_is_stored_once_and_with_the_version(state: State) -> None:
+    world = running_world()
+    world.carry_out(world.core.restart("c", RestartPlan(False, [1])))
+    world.complete(0, None, succeeds=True)  # the stop
+    world.stored.clear()
+    [start] = world.pending
+    world.carry_out(world.core.state_changed(start.instance, state.value, None))
+    assert world.stored == []
+    world.complete(0, None, succeeds=True)
+    assert world.stored == [(1, state, "1.0")]
+
+
 def test_failed_task_stays_failed_until_its_restart() -> None:
     world = running_world()
     world.crash(world.alive["c", 0].instance)
