@@ -17,7 +17,7 @@ from headrace.cli.exit_codes import WORKER_FAILED
 from headrace.cli.files import FileError, read_properties
 from headrace.metrics import logs
 from headrace.runtime.group_signals import GROUP_SIGNALS
-from headrace.runtime.rest_config import Listener
+from headrace.runtime.rest_config import advertised_listener
 from headrace.runtime.worker_checks import check_worker
 from headrace.runtime.worker_config import WorkerConfig
 
@@ -116,10 +116,11 @@ def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
 def advertised_address(config: WorkerConfig, port: int) -> str:
     """Return `host:port` of the REST server as other workers reach it; it is also the worker's id.
 
-    `port` is the port of the first listener. A listener for all addresses advertises the address from which the worker
-    reaches the brokers.
+    `port` is the port of the advertised listener. A listener for all addresses advertises the address from which the
+    worker reaches the brokers.
     """
-    host = config["rest.advertised.host.name"] or Listener.parse(config["listeners"][0]).host
+    _, listener = advertised_listener(config["listeners"], config["rest.advertised.listener"])
+    host = config["rest.advertised.host.name"] or listener.host
     if host in ("", "0.0.0.0", "::"):
         host = _own_address(config)
     shown = f"[{host}]" if ":" in host else host

@@ -18,6 +18,7 @@ from headrace.runtime.rest_config import Tls
 from headrace.runtime.worker_config import WorkerConfig
 
 TIMEOUT_S = 95.0  # longer than the request timeout of the other worker
+CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,14 @@ def join(base: str, *parts: str) -> str:
     return base.rstrip("/") + "".join("/" + quote(part, safe="") for part in parts)
 
 
+class NotSentError(OSError):
+    """No connection could be established, so the other worker has certainly not received the request."""
+
+
 async def send(
     config: WorkerConfig, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
 ) -> RestResponse:
-    """Send a request and return the response, whatever its status. Raises OSError."""
+    """Send a request and return the response, whatever its status. Raises NotSentError or another OSError."""
     return await asyncio.to_thread(_send, config, method, url, body, headers)
 
 
@@ -54,12 +59,13 @@ def _send(config: WorkerConfig, method: str, url: str, body: bytes | None, heade
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=_tls_context(config)
+            parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S, context=_tls_context(config)
         )
     else:
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S)
     target = parts.path + ("?" + parts.query if parts.query else "")
     try:
+        _connect(connection)
         connection.request(method, target, body, {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
@@ -72,8 +78,22 @@ def _send(config: WorkerConfig, method: str, url: str, body: bytes | None, heade
         connection.close()
 
 
+def _connect(connection: http.client.HTTPConnection) -> None:
+    """Connect within `CONNECT_TIMEOUT_S`. Raises OSError; NotSentError unless it is an error of TLS."""
+    try:
+        connection.connect()
+    except ssl.SSLError:
+        raise
+    except OSError as error:
+        raise NotSentError(*error.args) from error
+    connection.sock.settimeout(TIMEOUT_S)
+
+
 def _tls_context(config: WorkerConfig) -> ssl.SSLContext:
+    """Return the TLS context of requests to other workers. Raises OSError."""
     from headrace.runtime.tls import client_context
 
-    algorithm = config.properties.get("ssl.endpoint.identification.algorithm", "https")
-    return client_context(Tls.of(config.properties, admin=False), checks_host_name=bool(algorithm.strip()))
+    try:
+        return client_context(Tls.of(config.properties, admin=False, is_client=True))
+    except ValueError as error:
+        raise OSError(f"invalid ssl settings: {error}") from error

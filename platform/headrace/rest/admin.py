@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from headrace.herder.errors import BadRequestError, NotFoundError
 from headrace.herder.herder import Herder
 from headrace.herder.leader_check import INTERNAL_TOPICS_HEADER, internal_topics_header
 from headrace.metrics import logs
-from headrace.rest.responses import config_body, json_object_body, path_param, with_error_handling
+from headrace.rest.responses import Endpoint, config_body, json_object_body, path_param
 from headrace_broker.protocol import KAFKA_VERSION
 
 
@@ -22,26 +19,20 @@ class AdminEndpoints:
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
 
-    def routes(self) -> list[Route]:
-        """Return the routes of every listener."""
-        table: list[tuple[str, str, Any]] = [
-            ("GET", "/", self.root),
-            ("GET", "/health", self.health),
-            ("GET", "/connector-plugins", self.plugins),
-            ("GET", "/connector-plugins/{plugin}/config", self.plugin_config),
-            ("PUT", "/connector-plugins/{plugin}/config/validate", self.validate),
-            ("GET", "/metrics", self.metrics),
-        ]
-        return self._routes(table)
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Return the endpoints of every listener, by operation id."""
+        return {
+            "serverInfo": self.root,
+            "healthCheck": self.health,
+            "metrics": self.metrics,
+            "listConnectorPlugins": self.plugins,
+            "getConnectorConfigDef": self.plugin_config,
+            "validateConfigs": self.validate,
+        }
 
-    def admin_routes(self) -> list[Route]:
-        """Return the routes that `admin.listeners` moves to separate listeners, or disables (KIP-495)."""
-        table: list[tuple[str, str, Any]] = [
-            ("GET", "/admin/loggers", self.loggers),
-            ("GET", "/admin/loggers/{logger}", self.logger),
-            ("PUT", "/admin/loggers/{logger}", self.set_logger),
-        ]
-        return self._routes(table)
+    def admin_endpoints(self) -> dict[str, Endpoint]:
+        """Return the endpoints that `admin.listeners` moves to separate listeners, or disables (KIP-495)."""
+        return {"listLoggers": self.loggers, "getLogger": self.logger, "setLevel": self.set_logger}
 
     async def root(self, request: Request) -> Response:
         """Return the version and the cluster id.
@@ -73,11 +64,11 @@ class AdminEndpoints:
 
     async def plugin_config(self, request: Request) -> Response:
         """Return the configuration keys of one plug-in."""
-        return JSONResponse(await self._herder.plugin_config(path_param(request, "plugin")))
+        return JSONResponse(await self._herder.plugin_config(path_param(request, "pluginName")))
 
     async def validate(self, request: Request) -> Response:
         """Validate a configuration; the response contains the errors."""
-        plugin = path_param(request, "plugin")
+        plugin = path_param(request, "pluginName")
         return JSONResponse(await self._herder.validate(plugin, await config_body(request)))
 
     async def loggers(self, request: Request) -> Response:
@@ -111,9 +102,3 @@ class AdminEndpoints:
         from headrace.metrics import prometheus  # a late import, because prometheus_client would delay startup
 
         return Response(prometheus.render(self._herder.metrics()), media_type=prometheus.CONTENT_TYPE)
-
-    def _routes(self, table: list[tuple[str, str, Any]]) -> list[Route]:
-        config = self._herder.config
-        return [
-            Route(path, with_error_handling(endpoint, config), methods=[method]) for method, path, endpoint in table
-        ]

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from headrace.herder.errors import BadRequestError, ForbiddenError, NotFoundError
 from headrace.herder.herder import ConnectorInfo, Herder
 from headrace.rest import shapes
 from headrace.rest.responses import (
+    Endpoint,
     boolean_param,
     config_body,
     json_body,
@@ -21,7 +21,6 @@ from headrace.rest.responses import (
     path_param,
     raw_body,
     to_config,
-    with_error_handling,
 )
 from headrace.stores.config_store import TargetState
 
@@ -39,37 +38,33 @@ class ConnectorEndpoints:
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
 
-    def routes(self) -> list[Route]:
-        """Return all routes."""
-        table: list[tuple[str, str, Any]] = [
-            ("GET", "/connectors", self.list),
-            ("POST", "/connectors", self.create),
-            ("GET", "/connectors/{name}", self.info),
-            ("DELETE", "/connectors/{name}", self.delete),
-            ("GET", "/connectors/{name}/config", self.config),
-            ("PUT", "/connectors/{name}/config", self.put_config),
-            ("PATCH", "/connectors/{name}/config", self.patch_config),
-            ("GET", "/connectors/{name}/status", self.status),
-            ("GET", "/connectors/{name}/tasks", self.tasks),
-            ("GET", "/connectors/{name}/tasks-config", self.tasks_config),
-            ("GET", "/connectors/{name}/tasks/{task:int}/status", self.task_status),
-            ("POST", "/connectors/{name}/tasks/{task:int}/restart", self.restart_task),
-            ("POST", "/connectors/{name}/restart", self.restart),
-            ("PUT", "/connectors/{name}/pause", self.pause),
-            ("PUT", "/connectors/{name}/resume", self.resume),
-            ("PUT", "/connectors/{name}/stop", self.stop),
-            ("GET", "/connectors/{name}/topics", self.topics),
-            ("PUT", "/connectors/{name}/topics/reset", self.reset_topics),
-            ("GET", "/connectors/{name}/offsets", self.offsets),
-            ("PATCH", "/connectors/{name}/offsets", self.alter_offsets),
-            ("DELETE", "/connectors/{name}/offsets", self.reset_offsets),
-            ("POST", "/connectors/{name}/tasks", self.put_tasks),
-            ("PUT", "/connectors/{name}/fence", self.fence),
-        ]
-        config = self._herder.config
-        return [
-            Route(path, with_error_handling(endpoint, config), methods=[method]) for method, path, endpoint in table
-        ]
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Return all endpoints by operation id."""
+        return {
+            "listConnectors": self.list,
+            "createConnector": self.create,
+            "getConnector": self.info,
+            "destroyConnector": self.delete,
+            "getConnectorConfig": self.config,
+            "putConnectorConfig": self.put_config,
+            "patchConnectorConfig": self.patch_config,
+            "getConnectorStatus": self.status,
+            "getTaskConfigs": self.tasks,
+            "putTaskConfigs": self.put_tasks,
+            "getTasksConfig": self.tasks_config,
+            "getTaskStatus": self.task_status,
+            "restartTask": self.restart_task,
+            "restartConnector": self.restart,
+            "pauseConnector": self.pause,
+            "resumeConnector": self.resume,
+            "stopConnector": self.stop,
+            "fenceZombies": self.fence,
+            "getConnectorActiveTopics": self.topics,
+            "resetConnectorActiveTopics": self.reset_topics,
+            "getOffsets": self.offsets,
+            "alterConnectorOffsets": self.alter_offsets,
+            "resetConnectorOffsets": self.reset_offsets,
+        }
 
     async def list(self, request: Request) -> Response:
         """List the names of all connectors; with `expand`, also their status and info."""
@@ -235,7 +230,7 @@ def _info_response(info: ConnectorInfo) -> Response:
 
 
 def _connector_name(request: Request) -> str:
-    return path_param(request, "name")
+    return path_param(request, "connector")
 
 
 def _with_checked_name(name: str, config: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
         text = f"IO Error trying to forward REST request to {error.url}: {reason}"
         # PUT requests are idempotent, so they are repeated even if the worker stopped while it executed the request.
         is_repeatable = request.method == "PUT" and isinstance(reason, ConnectionError)
-        if is_repeatable or isinstance(reason, ConnectionRefusedError):
+        if is_repeatable or isinstance(reason, rest_client.NotSentError):
             raise WorkerGoneError(text) from reason
         raise HerderError(text) from reason
     if response.status == 500 and _STOPPING in response.body:

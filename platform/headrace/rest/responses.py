@@ -176,7 +176,10 @@ def _as_text(value: Any) -> str | None:
 
 
 class RawPathMiddleware:
-    """Matches routes against the undecoded path, so that a connector name can contain an encoded slash."""
+    """Matches routes against the undecoded path, so that a connector name can contain an encoded slash.
+
+    As in Kafka Connect, a path may end with a slash.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -184,7 +187,8 @@ class RawPathMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request to the application with its undecoded path; `path_param` decodes path parameters."""
         if scope["type"] == "http":
-            scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
+            path = scope["raw_path"].decode("ascii", "replace")
+            scope = {**scope, "path": path.removesuffix("/") or "/"}
         await self._app(scope, receive, send)
 
 

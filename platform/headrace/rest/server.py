@@ -7,28 +7,32 @@ application has one uvicorn server per scheme, because uvicorn configures TLS pe
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from headrace.herder.herder import Herder
 from headrace.rest.admin import AdminEndpoints
+from headrace.rest.basic_auth import Authenticator, create_authenticator
 from headrace.rest.connectors import ConnectorEndpoints
-from headrace.rest.responses import RawPathMiddleware, http_error_response
-from headrace.runtime.rest_config import Listener, Tls, header_rules
+from headrace.rest.operations import OPERATIONS
+from headrace.rest.responses import Endpoint, RawPathMiddleware
+from headrace.rest.routing import method_error_handler, routes
+from headrace.runtime.rest_config import Listener, OriginPatterns, Tls, advertised_listener, header_rules, split_list
 from headrace.runtime.worker_config import WorkerConfig
 
 
 class ListenerError(Exception):
-    """A listener cannot be bound or its TLS configuration is invalid; the message is one line with the reason."""
+    """A listener cannot be bound, or its TLS keys or its users are invalid; the message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +49,27 @@ class RestServer:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
+        self._authenticator: Authenticator | None = None
         self._bound: list[_BoundListeners] = []
         self._servers: list[tuple[uvicorn.Server, _BoundListeners]] = []
 
     def bind(self) -> tuple[str, str, int]:
-        """Bind all listeners; return scheme, host and port of the first one. Raises ListenerError."""
+        """Bind all listeners; return scheme, host and port of the advertised one. Raises ListenerError."""
+        self._authenticator = self._create_authenticator()
+        scheme, advertised = advertised_listener(self._config["listeners"], self._config["rest.advertised.listener"])
+        bound_advertised: socket.socket | None = None
         for key in ("listeners", "admin.listeners"):
+            admin = key == "admin.listeners"
             listeners = [Listener.parse(text) for text in self._config[key] or ()]
-            for scheme in dict.fromkeys(listener.scheme for listener in listeners):
-                admin = key == "admin.listeners"
-                tls = self._tls(key, admin=admin) if scheme == "https" else None
-                sockets = [_bind(key, listener) for listener in listeners if listener.scheme == scheme]
-                self._bound.append(_BoundListeners(admin, sockets, tls))
-        first = self._bound[0]
-        host, port = first.sockets[0].getsockname()[:2]
-        return "http" if first.tls is None else "https", str(host), int(port)
+            for served in dict.fromkeys(listener.scheme for listener in listeners):
+                tls = self._tls(key, admin=admin) if served == "https" else None
+                sockets = {each: _bind(key, each) for each in listeners if each.scheme == served}
+                self._bound.append(_BoundListeners(admin, list(sockets.values()), tls))
+                if not admin:
+                    bound_advertised = sockets.get(advertised, bound_advertised)
+        assert bound_advertised is not None
+        host, port = bound_advertised.getsockname()[:2]
+        return scheme, str(host), int(port)
 
     async def start(self, herder: Herder) -> None:
         """Start to serve requests."""
@@ -79,30 +89,52 @@ class RestServer:
     def application(self, herder: Herder) -> Starlette:
         """Return the application of `listeners`."""
         admin = AdminEndpoints(herder)
-        routes = [*admin.routes(), *ConnectorEndpoints(herder).routes()]
+        endpoints = admin.endpoints() | ConnectorEndpoints(herder).endpoints()
         if self._config["admin.listeners"] is None:
-            routes += admin.admin_routes()
-        return self._with_middleware(routes)
+            endpoints |= admin.admin_endpoints()
+        application = self._create(endpoints | {"openapiJson": self._openapi_endpoint(endpoints)})
+        if origins := self._config["access.control.allow.origin"].strip():
+            from headrace.rest.cors import CrossOrigin
 
-    def _admin_application(self, herder: Herder) -> Starlette:
-        return self._with_middleware(AdminEndpoints(herder).admin_routes())
-
-    def _with_middleware(self, routes: Sequence[Route]) -> Starlette:
-        application = Starlette(routes=routes, exception_handlers={HTTPException: http_error_response})
-        application.add_middleware(RawPathMiddleware)
-        if origins := self._config["access.control.allow.origin"]:
-            methods = self._config["access.control.allow.methods"] or "GET,POST,HEAD"
-            application.add_middleware(
-                CORSMiddleware,
-                allow_origins=_split_list(origins),
-                allow_methods=_split_list(methods),
-                allow_headers=["*"],
-            )
+            methods = split_list(self._config["access.control.allow.methods"])
+            application.add_middleware(CrossOrigin, origins=OriginPatterns.parse(origins), methods=methods)
         if rules := header_rules(self._config["response.http.headers.config"]):
             from headrace.rest.response_headers import ResponseHeaders
 
             application.add_middleware(ResponseHeaders, rules=rules)
         return application
+
+    def _admin_application(self, herder: Herder) -> Starlette:
+        """Return the application of `admin.listeners`; as in Kafka Connect, it adds no CORS or other headers."""
+        return self._create(AdminEndpoints(herder).admin_endpoints())
+
+    def _create(self, endpoints: Mapping[str, Endpoint]) -> Starlette:
+        created = routes(endpoints, self._config, self._authenticator)
+        handlers = {HTTPException: method_error_handler(created, self._authenticator)}
+        application = Starlette(routes=created, exception_handlers=handlers)
+        application.router.redirect_slashes = False
+        application.add_middleware(RawPathMiddleware)
+        return application
+
+    def _openapi_endpoint(self, endpoints: Mapping[str, Endpoint]) -> Endpoint:
+        operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson")]
+
+        async def get(_request: Request) -> Response:
+            from headrace.rest import openapi  # a late import, because most workers never serve the document
+
+            return JSONResponse(openapi.document(operations, has_basic_auth=self._authenticator is not None))
+
+        return get
+
+    def _create_authenticator(self) -> Authenticator | None:
+        try:
+            return create_authenticator(self._config, os.environ)
+        except OSError as error:
+            raise ListenerError(
+                f"rest.extension.classes: cannot read the users of {error.filename}: {error.strerror}"
+            ) from None
+        except ValueError as error:
+            raise ListenerError(f"rest.extension.classes: {error}") from None
 
     def _tls(self, key: str, *, admin: bool) -> ssl.SSLContext:
         from headrace.runtime.tls import server_context
@@ -113,7 +145,7 @@ class RestServer:
             named = isinstance(error, OSError) and error.filename is not None
             reason = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
             raise ListenerError(
-                f"{key}: cannot load the key or certificates of ssl.keystore and ssl.truststore: {reason}"
+                f"{key}: cannot load the key or certificates of ssl.keystore or ssl.truststore: {reason}"
             ) from None
 
 
@@ -124,10 +156,6 @@ def _create_server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Serv
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     return server
-
-
-def _split_list(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _bind(key: str, listener: Listener) -> socket.socket:

@@ -3,19 +3,23 @@
 The keys are the same as in Kafka Connect's `RestServerConfig`: `listeners`; `admin.listeners` (KIP-495: if unset, all
 listeners serve the admin endpoints; if empty, no listener does); `response.http.headers.config` (KIP-577); and `ssl.*`.
 If any key with the prefix `listeners.https.` or `admin.listeners.https.` is set, those keys replace all unprefixed
-`ssl.*` keys. Keys and certificates are in PEM format (KIP-651).
+`ssl.*` keys. Keys and certificates are in key stores of Java or in PEM format.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 _CLIENT_AUTH = ("none", "requested", "required")
+_STORE_TYPES = ("JKS", "PKCS12", "PEM")
+_PROTOCOLS = ("TLSv1.2", "TLSv1.3")
 _DATE_MS_MAX = 1000 * 365 * 24 * 3600 * 1000  # the year of an HTTP date has four digits
 _FRAMING_HEADERS = frozenset(("content-length", "transfer-encoding"))
+_BASIC_AUTH_CLASS = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 _LISTENER_PREFIXES = {False: "listeners.https.", True: "admin.listeners.https."}
 
 
@@ -36,6 +40,62 @@ class Listener:
         if not separator or scheme.lower() not in ("http", "https") or not colon or not port.isdigit():
             raise ValueError(f"{text!r} is not a listener; use http://HOST:PORT, or http://:PORT for all addresses")
         return cls(text.strip(), scheme.lower(), host.strip("[]"), int(port))
+
+
+def advertised_listener(listeners: Sequence[str], choice: str | None) -> tuple[str, Listener]:
+    """Return the scheme and the listener that other workers use.
+
+    The scheme is `choice` (`rest.advertised.listener`), or http if a listener has it. The listener is the first one
+    with the scheme. If none has it, for example because a proxy terminates TLS, it is the first of all.
+    """
+    parsed = [Listener.parse(text) for text in listeners]
+    schemes = [listener.scheme for listener in parsed]
+    scheme = (choice or "").lower() or ("http" if "http" in schemes else "https")
+    return scheme, parsed[schemes.index(scheme) if scheme in schemes else 0]
+
+
+def is_basic_auth_enabled(extensions: Sequence[str]) -> bool:
+    """Whether `rest.extension.classes` enables basic authentication. Raises ValueError for any other extension."""
+    for name in extensions:
+        if name not in (_BASIC_AUTH_CLASS, _BASIC_AUTH_CLASS.rpartition(".")[2]):
+            raise ValueError(
+                f"{name} is unknown: the only REST extension is {_BASIC_AUTH_CLASS}. Other extensions are Java "
+                "classes, which a worker in Python cannot load. They are not ignored, because without an "
+                "authentication extension the REST API would be open. Remove the class, and protect the REST API "
+                "otherwise"
+            )
+    return bool(extensions)
+
+
+@dataclass(frozen=True, slots=True)
+class OriginPatterns:
+    """The origins in `access.control.allow.origin`; None permits every origin."""
+
+    patterns: tuple[re.Pattern[str], ...] | None
+
+    @classmethod
+    def parse(cls, text: str) -> OriginPatterns:
+        """Parse a list of regular expressions. Raises ValueError."""
+        items = split_list(text)
+        if "*" in items:
+            return cls(None)
+        try:
+            return cls(tuple(re.compile(item) for item in items))
+        except re.error as error:
+            raise ValueError(
+                f"{text!r}: {error}; set * for every origin, or regular expressions such as "
+                r"https://.*\.example\.org (in a properties file, write each backslash twice)"
+            ) from None
+
+    def match(self, origins: str) -> bool:
+        """Whether one of the origins in an Origin header, which are separated by spaces, is permitted."""
+        patterns = self.patterns
+        return patterns is None or any(each.fullmatch(origin) for origin in origins.split() for each in patterns)
+
+
+def split_list(text: str) -> list[str]:
+    """Return the items of a comma-separated list, without spaces around them."""
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 class HeaderAction(Enum):
@@ -86,19 +146,31 @@ def header_rules(text: str) -> tuple[HeaderRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The PEM files or PEM strings of the https listeners."""
+    """The `ssl.*` settings of https listeners, and of requests to other workers.
+
+    Paths lead to key stores of Java (JKS or PKCS#12) or to PEM files; `certificate`, `key` and `trusted` are PEM
+    strings.
+    """
 
     certificate_path: str | None
     certificate: str | None
     key: str | None
+    store_password: str | None
     key_password: str | None
     trusted_path: str | None
     trusted: str | None
+    trusted_password: str | None
     client_auth: str
+    protocols: tuple[str, ...]
+    cipher_suites: tuple[str, ...]
+    checks_host_name: bool
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], *, admin: bool) -> Tls:
-        """Return the `ssl.*` settings of the listeners or admin listeners. Raises ValueError that names the key."""
+    def of(cls, properties: Mapping[str, str], *, admin: bool, is_client: bool = False) -> Tls:
+        """Return the `ssl.*` settings of the listeners or admin listeners. Raises ValueError that names the key.
+
+        Only a client (`is_client`) needs no key and certificate.
+        """
         prefix = _LISTENER_PREFIXES[admin]
         if not any(name.startswith(prefix) for name in properties):
             prefix = ""
@@ -107,22 +179,38 @@ class Tls:
             return properties.get(prefix + name, "").strip() or None
 
         for store in ("ssl.keystore", "ssl.truststore"):
-            kind = given(f"{store}.type") or "JKS"
-            if kind.upper() != "PEM" and (given(f"{store}.location") or store == "ssl.keystore"):
-                raise ValueError(f"{prefix}{store}.type={kind}: https listeners support only PEM; set PEM (KIP-651)")
+            kind = given(f"{store}.type") or _STORE_TYPES[0]
+            if kind.upper() not in _STORE_TYPES:
+                raise ValueError(f"{prefix}{store}.type={kind}: must be one of {', '.join(_STORE_TYPES)}")
         path, certificate, key = (
             given(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key")
         )  # fmt: skip
-        if path is None and (certificate is None or key is None):
+        if path is None and (certificate is None or key is None) and not is_client:
             raise ValueError(
-                f"{prefix}ssl.keystore.location is missing: set it to a PEM file with the certificate and its key (or "
-                f"set {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key)"
+                f"{prefix}ssl.keystore.location is missing: set it to a key store, or to a PEM file with the "
+                f"certificate and its key (or set {prefix}ssl.keystore.certificate.chain and {prefix}ssl.keystore.key)"
             )
         client_auth = given("ssl.client.auth") or "none"
         if client_auth not in _CLIENT_AUTH:
             raise ValueError(f"{prefix}ssl.client.auth={client_auth}: must be one of {', '.join(_CLIENT_AUTH)}")
-        trusted_path, trusted = given("ssl.truststore.location"), given("ssl.truststore.certificates")
-        if client_auth != "none" and trusted_path is None and trusted is None:
-            raise ValueError(f"{prefix}ssl.client.auth={client_auth} requires {prefix}ssl.truststore.location")
-        password = given("ssl.key.password") or given("ssl.keystore.password")
-        return cls(path, certificate, key, password, trusted_path, trusted, client_auth)
+        protocols = tuple(split_list(given("ssl.enabled.protocols") or "TLSv1.2,TLSv1.3"))
+        for protocol in protocols:
+            if protocol not in _PROTOCOLS:
+                raise ValueError(
+                    f"{prefix}ssl.enabled.protocols: {protocol} is not supported; set {', '.join(_PROTOCOLS)}"
+                )
+        store_password = given("ssl.keystore.password")
+        return cls(
+            certificate_path=path,
+            certificate=certificate,
+            key=key,
+            store_password=store_password,
+            key_password=given("ssl.key.password") or store_password,
+            trusted_path=given("ssl.truststore.location"),
+            trusted=given("ssl.truststore.certificates"),
+            trusted_password=given("ssl.truststore.password"),
+            client_auth=client_auth,
+            protocols=protocols,
+            cipher_suites=tuple(split_list(given("ssl.cipher.suites") or "")),
+            checks_host_name=properties.get(f"{prefix}ssl.endpoint.identification.algorithm", "https").strip() != "",
+        )

@@ -86,7 +86,7 @@ class WorkerConfig:
             and not properties.get("offset.storage.file.filename", "").strip()
         ):
             errors.append(ConfigError("offset.storage.file.filename", None, "the file for source offsets must be set"))
-        errors += _tls_errors(values, properties) + _server_errors(properties)
+        errors += _tls_errors(values, properties) + _credentials_errors(values) + _server_errors(properties)
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, STANDALONE))
         return cls(dict(properties), values, tuple(_warnings(properties, STANDALONE)))
@@ -100,7 +100,12 @@ class WorkerConfig:
         except ConfigErrors as found:
             errors += found.errors
             values = {name: value.value for name, value in DISTRIBUTED.validate(properties).items()}
-        errors += _tls_errors(values, properties) + _signature_errors(values) + _topic_errors(values)
+        errors += (
+            _tls_errors(values, properties)
+            + _credentials_errors(values)
+            + _signature_errors(values)
+            + _topic_errors(values)
+        )
         errors += _server_errors(properties) + _group_errors(values)
         if errors:
             raise WorkerConfigErrors(errors, _warnings(properties, DISTRIBUTED))
@@ -139,6 +144,15 @@ def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> lis
                 except ValueError as error:
                     errors.append(ConfigError(key, listener, str(error)))
     return errors
+
+
+def _credentials_errors(values: Mapping[str, Any]) -> list[ConfigError]:
+    """Check that the credentials file has an effect."""
+    key = "rest.basic.auth.credentials.file"
+    if values.get(key) is None or values.get("rest.extension.classes"):
+        return []
+    text = "has no effect without rest.extension.classes=BasicAuthSecurityRestExtension; set both, or remove the key"
+    return [ConfigError(key, values[key], text)]
 
 
 def _signature_errors(values: Mapping[str, Any]) -> list[ConfigError]:

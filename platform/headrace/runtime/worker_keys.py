@@ -7,7 +7,7 @@ from typing import Any
 from headrace.api.config_def import REQUIRED, ConfigDef, ConfigKey, ConfigType, Importance
 from headrace.plugins.creation import DEFAULT_CONVERTERS
 from headrace.runtime.override_policy import POLICIES, known_policy
-from headrace.runtime.rest_config import Listener, header_rules
+from headrace.runtime.rest_config import Listener, OriginPatterns, header_rules, is_basic_auth_enabled
 
 ISOLATIONS = ("process", "connector", "thread")
 _BOOL, _STRING, _INT, _LONG, _LIST, _CLASS = (
@@ -66,12 +66,17 @@ def _headers(value: Any) -> None:
     header_rules(value or "")
 
 
-def _no_extensions(values: Any) -> None:
-    if values:
-        raise ValueError(
-            "REST extensions are Java classes, which are not supported. They are not ignored, because without an "
-            "authentication extension the REST API would be open. Remove the key, and protect the REST API otherwise"
-        )
+def _extensions(values: Any) -> None:
+    is_basic_auth_enabled(values or ())
+
+
+def _origins(value: Any) -> None:
+    OriginPatterns.parse(value or "")
+
+
+def _scheme(value: Any) -> None:
+    if value is not None and value.lower() not in ("http", "https"):
+        raise ValueError("String must be one of: http, https")
 
 
 def _key(name: str, type_: ConfigType, default: Any, doc: str, *validators: Any) -> ConfigKey:
@@ -103,12 +108,50 @@ _COMMON = [
     _key("listeners", _LIST, ["http://:8083"], "REST listeners.", _one_listener_at_least, _listeners),
     _key("rest.advertised.host.name", _STRING, None, "Host in the worker's id."),
     _key("rest.advertised.port", _INT, None, "Port in the worker's id.", _port),
-    _key("rest.advertised.listener", _STRING, None, "http or https."),
-    _key("access.control.allow.origin", _STRING, "", "CORS origins."),
-    _key("access.control.allow.methods", _STRING, "", "CORS methods."),
+    _key(
+        "rest.advertised.listener",
+        _STRING,
+        None,
+        "Scheme of the URL at which other workers reach this one: http or https. By default it is http if a listener "
+        "has it.",
+        _scheme,
+    ),
+    _key(
+        "access.control.allow.origin",
+        _STRING,
+        "",
+        "Origins of web pages that may use the REST API: regular expressions, or * for every origin.",
+        _origins,
+    ),
+    _key(
+        "access.control.allow.methods",
+        _STRING,
+        "",
+        "Methods that web pages of other origins may use. By default they are GET, POST and HEAD.",
+    ),
     _key("response.http.headers.config", _STRING, "", "Extra response headers.", _headers),
-    _key("admin.listeners", _LIST, None, "Listeners of the admin endpoints.", _listeners),
-    _key("rest.extension.classes", _LIST, [], "REST extensions; not supported, must be empty.", _no_extensions),
+    _key(
+        "admin.listeners",
+        _LIST,
+        None,
+        "Listeners of the admin endpoints. By default these are the listeners; an empty list disables the endpoints.",
+        _listeners,
+    ),
+    _key(
+        "rest.extension.classes",
+        _LIST,
+        [],
+        "REST extensions. The only one is BasicAuthSecurityRestExtension, which authenticates users with a password.",
+        _extensions,
+    ),
+    _key(
+        "rest.basic.auth.credentials.file",
+        _STRING,
+        None,
+        "Properties file with the password of each user (user=password), for BasicAuthSecurityRestExtension. By "
+        "default it is the file that the section KafkaConnect of the JAAS file in KAFKA_OPTS names.",
+        _not_blank,
+    ),
     _key(
         "task.isolation",
         _STRING,

@@ -67,3 +67,24 @@ async def test_put_of_the_root_log_level_changes_only_the_root_logger(client: ht
     assert (await client.put("/admin/loggers/root", json={"level": level})).json() == ["root"]
     assert (await client.put("/admin/loggers/root", json={"level": "LOUD"})).status_code == 404
     assert (await client.put("/admin/loggers/root", json={})).status_code == 400
+
+
+async def test_path_may_end_with_a_slash(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/connectors/")).json() == ["c"]
+    assert (await client.get("/connectors/c/")).json()["name"] == "c"
+    assert (await client.post("/connectors/c/tasks/", json=[])).status_code != 307
+    assert (await client.get("/connectors/c//")).status_code == 404
+
+
+async def test_options_request_lists_the_methods_of_the_path(client: httpx.AsyncClient) -> None:
+    """The responses are those of Kafka Connect 4.3.1, except for the order of the methods."""
+    for path, methods in {
+        "/connectors": {"HEAD", "POST", "GET", "OPTIONS"},
+        "/connectors/c/config": {"HEAD", "GET", "OPTIONS", "PUT", "PATCH"},
+    }.items():
+        response = await client.options(path)
+        assert response.status_code == 200
+        assert response.headers["Content-Type"] == "text/plain"
+        assert set(response.headers["Allow"].split(",")) == methods
+        assert set(response.text.split(", ")) == methods
+    assert (await client.options("/nothing")).json() == {"error_code": 404, "message": "HTTP 404 Not Found"}

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headrace.api.errors import ConfigErrors
-from headrace.runtime.rest_config import HeaderAction, HeaderRule, Listener, Tls, header_rules
+from headrace.runtime.rest_config import (
+    HeaderAction,
+    HeaderRule,
+    Listener,
+    OriginPatterns,
+    Tls,
+    advertised_listener,
+    header_rules,
+)
 from headrace.runtime.worker_config import WorkerConfig
 
 MINIMUM = {"key.converter": "K", "value.converter": "V"}
@@ -67,11 +75,18 @@ def test_header_rule_that_would_break_responses_is_rejected(text: str, reason: s
     ("key", "value", "reason"),
     [
         ("listeners", "", "At least one listener is required"),
-        ("listeners", "https://:8443", "ssl.keystore.type=JKS: https listeners support only PEM"),
-        ("admin.listeners", "https://:8443", "ssl.keystore.type=JKS"),
+        ("listeners", "https://:8443", "ssl.keystore.location is missing"),
+        ("admin.listeners", "https://:8443", "ssl.keystore.location is missing"),
         ("admin.listeners", "8083", "is not a listener"),
         ("response.http.headers.config", "put A: b", "Expected one of set, add, setDate, addDate"),
-        ("rest.extension.classes", "org.example.BasicAuth", "the REST API would be open"),
+        (
+            "rest.extension.classes",
+            "org.example.BasicAuth",
+            "org.example.BasicAuth is unknown: the only REST extension",
+        ),
+        ("rest.basic.auth.credentials.file", "/users", "has no effect without rest.extension.classes"),
+        ("rest.advertised.listener", "ftp", "must be one of: http, https"),
+        ("access.control.allow.origin", "*.example.org", "regular expressions such as"),
     ],
 )
 def test_configuration_error_contains_the_invalid_key(key: str, value: str, reason: str) -> None:
@@ -92,11 +107,23 @@ def test_http_https_and_disabled_admin_listeners_are_accepted() -> None:
 
 
 def test_prefixed_tls_keys_replace_all_unprefixed_tls_keys() -> None:
-    own = {"listeners.https.ssl.keystore.type": "PEM", "listeners.https.ssl.keystore.location": "/own.pem"}
-    given = {**PEM, **own, "ssl.client.auth": "required"}
-    assert Tls.of(given, admin=False) == Tls("/own.pem", None, None, None, None, None, "none")
-    with pytest.raises(ValueError, match=r"ssl\.client\.auth=required requires ssl\.truststore\.location"):
-        Tls.of(given, admin=True)
+    own = {"listeners.https.ssl.keystore.type": "PKCS12", "listeners.https.ssl.keystore.location": "/own.p12"}
+    given = {**PEM, **own, "ssl.client.auth": "required", "ssl.endpoint.identification.algorithm": ""}
+    tls = Tls.of(given, admin=False)
+    assert (tls.certificate_path, tls.client_auth, tls.checks_host_name) == ("/own.p12", "none", True)
+    tls = Tls.of(given, admin=True)
+    assert (tls.certificate_path, tls.client_auth, tls.checks_host_name) == ("/k.pem", "required", False)
+
+
+def test_key_password_is_by_default_that_of_the_key_store() -> None:
+    given = {**PEM, "ssl.keystore.password": "store", "ssl.truststore.password": "trust"}
+    tls = Tls.of(given, admin=False)
+    assert (tls.store_password, tls.key_password, tls.trusted_password) == ("store", "store", "trust")
+    assert Tls.of({**given, "ssl.key.password": "key"}, admin=False).key_password == "key"
+
+
+def test_client_needs_no_key() -> None:
+    assert Tls.of({}, admin=False, is_client=True).certificate_path is None
 
 
 @pytest.mark.parametrize(
@@ -104,9 +131,42 @@ def test_prefixed_tls_keys_replace_all_unprefixed_tls_keys() -> None:
     [
         ({"ssl.keystore.type": "PEM"}, "ssl.keystore.location is missing"),
         ({**PEM, "ssl.client.auth": "maybe"}, "ssl.client.auth=maybe: must be one of none, requested, required"),
-        ({**PEM, "ssl.truststore.location": "/t.jks"}, "ssl.truststore.type=JKS: https listeners support only PEM"),
+        ({**PEM, "ssl.truststore.type": "BKS"}, "ssl.truststore.type=BKS: must be one of JKS, PKCS12, PEM"),
+        ({**PEM, "ssl.enabled.protocols": "TLSv1.3,SSLv3"}, "ssl.enabled.protocols: SSLv3 is not supported"),
     ],
 )
 def test_missing_or_invalid_tls_keys_are_reported(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Tls.of(given, admin=False)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "choice", "scheme", "text"),
+    [
+        (["https://:1", "http://:2", "http://:3"], None, "http", "http://:2"),
+        (["https://:1", "http://:2"], "HTTPS", "https", "https://:1"),
+        (["https://:1"], None, "https", "https://:1"),
+        (["http://:1", "http://:2"], "https", "https", "http://:1"),
+    ],
+)
+def test_advertised_listener_is_the_first_one_with_the_chosen_scheme(
+    listeners: list[str], choice: str | None, scheme: str, text: str
+) -> None:
+    found, listener = advertised_listener(listeners, choice)
+    assert (found, listener.text) == (scheme, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "is_permitted"),
+    [
+        ("*", "http://any", True),
+        ("http://a, *", "null", True),
+        ("http://a.example.org", "http://a.example.org", True),
+        ("http://a.example.org", "http://a.example.org.evil", False),
+        (r"http://a,https://.*\.example\.org", "https://b.example.org", True),
+        (r"http://a,https://.*\.example\.org", "http://b http://a", True),
+        (r"http://a,https://.*\.example\.org", "https://example.org", False),
+    ],
+)
+def test_allowed_origins_are_regular_expressions_for_whole_origins(text: str, origin: str, is_permitted: bool) -> None:
+    assert OriginPatterns.parse(text).match(origin) is is_permitted

@@ -1,0 +1,129 @@
+"""Basic authentication of REST requests, as Kafka Connect's `BasicAuthSecurityRestExtension` does it.
+
+A request without valid credentials gets status 401. As in Kafka Connect, the response has no WWW-Authenticate header,
+and its body is a plain text. Users and passwords come from a properties file with lines `user=password`: the one in
+`rest.basic.auth.credentials.file`, or those that the section KafkaConnect of a JAAS file names. The files are read
+once, at startup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import logging
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.rest import jaas
+from headrace.rest.responses import Endpoint
+from headrace.runtime.rest_config import is_basic_auth_enabled
+from headrace.runtime.worker_config import WorkerConfig
+
+log = logging.getLogger(__name__)
+
+CREDENTIALS_FILE = "rest.basic.auth.credentials.file"
+JAAS_SECTION = "KafkaConnect"
+JAAS_DEFAULT_SECTION = "other"
+"""The section that Java uses if the named one is missing."""
+LOGIN_MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
+
+
+class Authenticator:
+    """Checks the Authorization header of requests against users with passwords.
+
+    `files` contains the passwords by user, for each credentials file. A request is accepted if one file accepts it.
+    As in Kafka Connect, an empty file accepts every request.
+    """
+
+    def __init__(self, files: Sequence[Mapping[str, str]]) -> None:
+        self._files = files
+
+    def accepts(self, header: str | None) -> bool:
+        """Whether the value of the Authorization header has the name and password of a user."""
+        user, password = parse_header(header)
+        return any(not users or _has_password(users, user, password) for users in self._files)
+
+    def protect(self, endpoint: Endpoint) -> Endpoint:
+        """Return an endpoint that responds with status 401 if the request is not accepted."""
+
+        async def protected(request: Request) -> Response:
+            if not self.accepts(request.headers.get("authorization")):
+                log.debug("Request %s %s failed authentication", request.method, request.url.path)
+                return unauthorized_response("application/json")
+            return await endpoint(request)
+
+        return protected
+
+
+def _has_password(users: Mapping[str, str], user: str | None, password: str) -> bool:
+    expected = None if user is None else users.get(user)
+    # The comparison takes the same time wherever the passwords differ.
+    return expected is not None and hmac.compare_digest(expected.encode(), password.encode())
+
+
+def unauthorized_response(media_type: str) -> Response:
+    """Return the response to a request without valid credentials."""
+    return Response("User cannot access the resource.", 401, {"Content-Type": media_type})
+
+
+def parse_header(header: str | None) -> tuple[str | None, str]:
+    """Return the user and password of an Authorization header; the user is None if it has no basic credentials."""
+    scheme, space, encoded = (header or "").partition(" ")
+    if not space or scheme.lower() != "basic":
+        return None, ""
+    try:
+        decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:  # binascii.Error is a ValueError; b64decode also raises it for characters that are not ASCII
+        return None, ""
+    user, _, password = decoded.decode("utf-8", "replace").partition(":")
+    return user or None, password
+
+
+def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -> Authenticator | None:
+    """Return the authenticator of the worker; None if its REST API needs no credentials.
+
+    `environment` contains the environment variables, with Java's options. Raises OSError, ValueError.
+    """
+    if not is_basic_auth_enabled(config["rest.extension.classes"]):
+        return None
+    return Authenticator([_read_users(path) for path in _credentials_files(config, environment)])
+
+
+def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> list[str]:
+    """Return the credentials files of the worker's configuration, or of its JAAS file. Raises OSError, ValueError."""
+    if configured := config[CREDENTIALS_FILE]:
+        return [str(configured)]
+    properties = jaas.system_properties(environment)
+    path = jaas.configuration_file(properties)
+    if path is None:
+        raise ValueError(
+            f"no users are configured: set {CREDENTIALS_FILE} to a file with lines user=password, or set "
+            f"KAFKA_OPTS=-D{jaas.CONFIGURATION_PROPERTY}=FILE to a JAAS file with the section {JAAS_SECTION}"
+        )
+    with open(path, encoding="utf-8") as file:
+        sections = jaas.parse(file.read(), properties, path)
+    modules = sections.get(JAAS_SECTION) or sections.get(JAAS_DEFAULT_SECTION)
+    if modules is None:
+        raise ValueError(f"{path}: the section {JAAS_SECTION} is missing; add it, with {LOGIN_MODULE}")
+    for module in modules:
+        if module.class_name != LOGIN_MODULE:
+            raise ValueError(f"{path}: the login module {module.class_name} is not supported; use {LOGIN_MODULE}")
+        if not module.options.get("file", "").strip():
+            raise ValueError(f'{path}: the login module {LOGIN_MODULE} has no option file; add file="FILE"')
+    return [module.options["file"] for module in modules]
+
+
+def _read_users(path: str) -> Mapping[str, str]:
+    """Read a Java properties file, whose encoding is ISO 8859-1. Raises OSError, ValueError."""
+    import javaproperties
+
+    with open(path, "rb") as file:
+        try:
+            users = javaproperties.load(file)
+        except ValueError as error:  # InvalidUEscapeError is a ValueError
+            raise ValueError(f"{path}: {error}") from None
+    if not users:
+        log.warning("Credentials file %s is empty: the REST server accepts all requests without a password", path)
+    return users
