@@ -9,6 +9,7 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -246,9 +247,10 @@ def test_follower_rejects_an_unknown_leader_epoch(cluster: ClusterProcess) -> No
 
 def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata(cluster: ClusterProcess) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic("away", 1, replica_assignment=[[LEADER, OTHER]])])["away"].result(30)
-    await_in_sync(cluster.bootstrap_servers, "away", 2)
-    assert fetch_partition(cluster.address(NEAR), "away", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    topic = f"away-{uuid4().hex}"  # a new topic if CI repeats the test
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER]])])[topic].result(30)
+    await_in_sync(cluster.bootstrap_servers, topic, 2)
+    assert fetch_partition(cluster.address(NEAR), topic, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert fetch_partition(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -118,7 +118,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_invalid_configuration_is_reported_with_the_workers_message(connect_worker: ConnectWorker) -> None:
-    with pytest.raises(ConnectWorkerError, match=r"400 .*Failed to find any class .* Missing"):
+    with pytest.raises(ConnectWorkerError, match=r"(?s)400 .*Failed to find any class .* Missing"):
         connect_worker.create("c", {"connector.class": "Missing"})
     with pytest.raises(ConnectWorkerError, match="404"):
         connect_worker.delete("c")
