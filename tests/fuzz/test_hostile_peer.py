@@ -1,4 +1,4 @@
-"""Tests of forged inter-node requests: no node fails, no broker is replaced, no forged record or leader is accepted."""
+"""Tests of forged requests between nodes. No node fails, no broker is replaced, no forged record is accepted."""
 
 from __future__ import annotations
 

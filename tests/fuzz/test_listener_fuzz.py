@@ -31,8 +31,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-class Neighbour:
-    """A well-behaved client with its own connection; malformed requests of other clients must not affect it."""
+class ValidClient:
+    """A client with its own connection that sends valid requests.
+
+    Malformed requests of other clients must not affect it.
+    """
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self.client = RawClient(broker.address)
@@ -50,15 +53,15 @@ class Neighbour:
 
 
 @pytest.fixture
-def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Neighbour]:
+def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[ValidClient]:
     topic = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    neighbour = Neighbour(broker, topic)
+    neighbour = ValidClient(broker, topic)
     neighbour.check()
     yield neighbour
     neighbour.client.socket.close()
 
 
-def fire(broker: BrokerProcess, data: bytes) -> None:
+def send_bytes(broker: BrokerProcess, data: bytes) -> None:
     """Send bytes on a new connection, read the start of a response, and disconnect."""
     host, port = broker.host, broker.port
     with socket.create_connection((host, port), timeout=5) as connection:
@@ -97,13 +100,13 @@ def random_frame(rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("make", [mutated, random_frame])
 def test_malformed_frames_do_not_affect_other_clients(
-    broker: BrokerProcess, neighbour: Neighbour, make: object
+    broker: BrokerProcess, neighbour: ValidClient, make: object
 ) -> None:
     before = broker.resident_bytes
     rng = random.Random(2026)
     deadline = time.monotonic() + 15
     for number in range(1200):
-        fire(broker, make(rng))  # type: ignore[operator]
+        send_bytes(broker, make(rng))  # type: ignore[operator]
         if number % 20 == 0:
             neighbour.check()
         if time.monotonic() > deadline:
@@ -115,7 +118,7 @@ def test_malformed_frames_do_not_affect_other_clients(
 
 
 def test_frame_size_without_the_announced_bytes_allocates_no_memory(
-    broker: BrokerProcess, neighbour: Neighbour
+    broker: BrokerProcess, neighbour: ValidClient
 ) -> None:
     before = broker.resident_bytes
     connections = [socket.create_connection((broker.host, broker.port)) for _ in range(100)]
@@ -127,7 +130,7 @@ def test_frame_size_without_the_announced_bytes_allocates_no_memory(
         connection.close()
 
 
-def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, neighbour: Neighbour) -> None:
+def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, neighbour: ValidClient) -> None:
     with RawClient(broker.address) as filler:
         create_topic(filler, "large")
         for _ in range(20):
@@ -154,7 +157,9 @@ def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, nei
     neighbour.check()
 
 
-def test_clients_that_fetch_much_and_never_read_share_memory_limit(broker: BrokerProcess, neighbour: Neighbour) -> None:
+def test_clients_that_fetch_much_and_never_read_share_memory_limit(
+    broker: BrokerProcess, neighbour: ValidClient
+) -> None:
     with RawClient(broker.address) as filler:
         create_topic(filler, "much")
         for _ in range(20):

@@ -23,7 +23,7 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Return the valid topic or partition, or an edge value of an integer field's type; None for any other field."""
+    """Return the valid topic or partition, or an edge value of an integer field's type, or None for any other field."""
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"
     if field.name in ("topic", "topic_name", "name"):

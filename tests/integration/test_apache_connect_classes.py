@@ -75,7 +75,7 @@ def text(data: bytes | None) -> str:
 
 
 def _comparable(schema: Schema | None, value: Any) -> bool:
-    """Whether both implementations must write the same bytes for this value."""
+    """Return whether both implementations must write the same bytes for this value."""
     if schema is None or value is None:
         return True
     if schema.type in (Type.FLOAT32, Type.FLOAT64):
@@ -90,7 +90,10 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Whether toString must return the same text, too: Java does not print bytes, and prints old dates as Julian."""
+    """Return whether toString must return the same text.
+
+    Java does not print bytes, and prints old dates as Julian.
+    """
     if schema is None:
         return True
     if schema.type is Type.BYTES or schema.name in (DATE_SCHEMA.name, TIMESTAMP_SCHEMA.name):

@@ -1,4 +1,4 @@
-"""Config providers in a distributed worker: secrets stay out of logs, statuses and topics."""
+"""Tests of config providers in a distributed worker: secrets do not appear in logs, statuses and topics."""
 
 from __future__ import annotations
 

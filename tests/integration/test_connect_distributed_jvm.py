@@ -351,7 +351,7 @@ def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[
 
 
 def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
-    """Whether all connectors and tasks run, and on exactly these workers."""
+    """Return whether all connectors and tasks run, and on exactly these workers."""
     found = everything(worker)
     states, workers = {state for state, _ in found.values()}, {owner for _, owner in found.values()}
     return len(found) == 11 and states == {"RUNNING"} and workers == {each.worker_id for each in owned}

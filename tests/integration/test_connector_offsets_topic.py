@@ -1,4 +1,4 @@
-"""Source connectors with their own offsets topic (KIP-618), in a distributed worker with a real broker."""
+"""Tests of source connectors with their own offsets topic (KIP-618), in a distributed worker with a real broker."""
 
 from __future__ import annotations
 

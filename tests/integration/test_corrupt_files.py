@@ -1,8 +1,8 @@
-"""Tests of nodes with corrupt files: a node logs file and position, keeps valid records, and refetches the others.
+"""Tests of nodes with corrupt files.
 
-After a clean shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash,
-a node checks all records.
-The metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a corrupt
+A node logs the file and position, keeps valid records, and fetches the others again. After a clean shutdown, a node
+trusts files that are consistent and were not modified after the shutdown. After a crash, a node checks all records. The
+metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a corrupt
 metadata log therefore refuses to start, and the error explains how to fetch the metadata again.
 """
 
@@ -24,35 +24,35 @@ TOPIC = "corrupt"
 TRUNCATING = r"Truncating {path} at byte [1-9]\d* \(offset [1-9]\d*\), the \d+ bytes after it are lost"
 
 
-class Victim:
+class NodeWithCorruptFiles:
     """The node whose files the tests corrupt: the preferred leader of the load's partition."""
 
-    def __init__(self, cluster: ClusterProcess, load: Load, node: int) -> None:
+    def __init__(self, cluster: ClusterProcess, load: Load, node_id: int) -> None:
         self.cluster = cluster
         self.load = load
-        self.node = node
+        self.node_id = node_id
         self._log_size = 0
 
     def shut_down(self, how: str) -> None:
         """Stop or kill the node."""
         if how == "killed":
-            self.cluster.kill(self.node)
-            died = f"node {self.node} died: killed by SIGKILL\n"
+            self.cluster.kill(self.node_id)
+            died = f"node {self.node_id} died: killed by SIGKILL\n"
             self.cluster.await_output(lambda text: text.endswith(died))
         else:
-            stopped = self.cluster.run_cli("stop-node", self.node)
+            stopped = self.cluster.run_cli("stop-node", self.node_id)
             # The node may already have exited because files are missing.
-            has_exited = "headrace broker: cannot write" in self.cluster.log(self.node)[self._log_size :]
+            has_exited = "headrace broker: cannot write" in self.cluster.log(self.node_id)[self._log_size :]
             assert stopped.returncode == 0 or has_exited, stopped.stderr + self.cluster.logs()
-        self._log_size = len(self.cluster.log(self.node))
+        self._log_size = len(self.cluster.log(self.node_id))
 
     def file(self, pattern: str) -> Path:
         """Return the last file of the node that matches the pattern."""
-        return max((self.cluster.directory / f"node-{self.node}").rglob(pattern))
+        return max((self.cluster.directory / f"node-{self.node_id}").rglob(pattern))
 
     def output(self) -> str:
         """Return the node's output since the shutdown or kill."""
-        return self.cluster.log(self.node)[self._log_size :]
+        return self.cluster.log(self.node_id)[self._log_size :]
 
     def verify_all_records(self) -> None:
         """Make the node the leader, and check that it has every record of the load."""
@@ -62,13 +62,13 @@ class Victim:
 
 
 @pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithCorruptFiles]:
     directory = tmp_path_factory.mktemp("corrupt") / "c"
     with running_cluster(directory, metadata_log_max_record_bytes_between_snapshots="50000") as cluster:
         servers = cluster.bootstrap_servers
         with running_load(servers, TOPIC, partitions=1) as load:
             load.await_acknowledged(500)
-        yield Victim(cluster, load, leader_of(servers, TOPIC))
+        yield NodeWithCorruptFiles(cluster, load, leader_of(servers, TOPIC))
 
 
 def flip(path: Path, position: int) -> None:
@@ -119,79 +119,79 @@ def overwrite(path: Path) -> None:
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: version -1 is not supported"),
     ],
 )
-def test_replica_refetches_records_lost_to_corruption(
-    victim: Victim, how: str, name: str, corrupt: Callable[[Path], None], message: str
+def test_replica_fetches_records_of_corrupt_files_again(
+    node: NodeWithCorruptFiles, how: str, name: str, corrupt: Callable[[Path], None], message: str
 ) -> None:
-    victim.shut_down(how)
-    path = victim.file(f"{TOPIC}-0/{name}")
+    node.shut_down(how)
+    path = node.file(f"{TOPIC}-0/{name}")
     corrupt(path)
-    victim.cluster.start_node(victim.node)
+    node.cluster.start_node(node.node_id)
     expected = message.format(path=re.escape(str(path)), log=re.escape(str(path.with_suffix(".log"))))
-    assert re.search(expected, victim.output()), victim.output()
-    victim.verify_all_records()
+    assert re.search(expected, node.output()), node.output()
+    node.verify_all_records()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("what", ["{topic}-0", "{topic}-0/*.log"])
-def test_replica_refetches_records_of_files_that_were_deleted_while_the_broker_ran(
-    victim: Victim, how: str, what: str
+def test_replica_fetches_records_again_after_its_files_were_deleted_while_the_broker_ran(
+    node: NodeWithCorruptFiles, how: str, what: str
 ) -> None:
     """A running node can still write to its deleted files; after a restart, its replica must leave the ISR."""
-    path = victim.file(what.format(topic=TOPIC))
+    path = node.file(what.format(topic=TOPIC))
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    victim.shut_down(how)
-    victim.cluster.start_node(victim.node)
-    victim.verify_all_records()
-    assert "Traceback" not in victim.output()
+    node.shut_down(how)
+    node.cluster.start_node(node.node_id)
+    node.verify_all_records()
+    assert "Traceback" not in node.output()
 
 
-def start_error(victim: Victim) -> str:
+def start_error(node: NodeWithCorruptFiles) -> str:
     """Start the node, which must fail, and return its error line."""
-    started = victim.cluster.run_cli("start-node", victim.node)
+    started = node.cluster.run_cli("start-node", node.node_id)
     assert started.returncode == 1, started.stdout
-    (line,) = [line for line in victim.output().splitlines() if line.startswith("headrace broker: ")]
+    (line,) = [line for line in node.output().splitlines() if line.startswith("headrace broker: ")]
     return line
 
 
-def test_incomplete_end_of_metadata_log_is_refetched(victim: Victim) -> None:
-    victim.shut_down("killed")
-    path = victim.file("__cluster_metadata-0/*.log")
+def test_voter_fetches_the_incomplete_end_of_its_metadata_log_again(node: NodeWithCorruptFiles) -> None:
+    node.shut_down("killed")
+    path = node.file("__cluster_metadata-0/*.log")
     flip_near_end(path)
-    victim.cluster.start_node(victim.node)
-    assert re.search(TRUNCATING.format(path=re.escape(str(path))), victim.output()), victim.output()
-    victim.verify_all_records()
+    node.cluster.start_node(node.node_id)
+    assert re.search(TRUNCATING.format(path=re.escape(str(path))), node.output()), node.output()
+    node.verify_all_records()
 
 
 @pytest.mark.parametrize("name", ["*.log", "quorum-state"])
-def test_voter_with_corrupt_metadata_refuses_to_start_with_instructions(victim: Victim, name: str) -> None:
-    victim.shut_down("killed")
-    path = victim.file(f"__cluster_metadata-0/{name}")
+def test_voter_with_corrupt_metadata_refuses_to_start_with_instructions(node: NodeWithCorruptFiles, name: str) -> None:
+    node.shut_down("killed")
+    path = node.file(f"__cluster_metadata-0/{name}")
     (flip_in_middle if name == "*.log" else overwrite)(path)
-    line = start_error(victim)
+    line = start_error(node)
     assert str(path) in line
     assert "restore it from a copy; or, while the other voters have a leader, delete " in line
     for file in path.parent.iterdir() if name == "*.log" else [path]:
         if file.name != "quorum-state" or file == path:
             file.unlink()
-    victim.cluster.start_node(victim.node)
-    victim.verify_all_records()
+    node.cluster.start_node(node.node_id)
+    node.verify_all_records()
 
 
-def kill_with_snapshot(victim: Victim) -> None:
+def kill_with_snapshot(node: NodeWithCorruptFiles) -> None:
     """Create topics until the node has a metadata snapshot, then kill it."""
-    directory = victim.cluster.directory / f"node-{victim.node}"
+    directory = node.cluster.directory / f"node-{node.node_id}"
     for index in range(20):
         if any(directory.rglob("*.checkpoint")):
             break
-        create_topic(victim.cluster.bootstrap_servers, f"filler-{index}", 100, replication=1)
-    victim.shut_down("killed")
+        create_topic(node.cluster.bootstrap_servers, f"filler-{index}", 100, replication=1)
+    node.shut_down("killed")
 
 
-def test_corrupt_metadata_snapshot_is_ignored(victim: Victim) -> None:
-    kill_with_snapshot(victim)
-    path = victim.file("*.checkpoint")
+def test_corrupt_metadata_snapshot_is_ignored(node: NodeWithCorruptFiles) -> None:
+    kill_with_snapshot(node)
+    path = node.file("*.checkpoint")
     flip_in_middle(path)
-    victim.cluster.start_node(victim.node)
-    assert f"Snapshot {path} is corrupt and is ignored" in victim.output()
-    victim.verify_all_records()
+    node.cluster.start_node(node.node_id)
+    assert f"Snapshot {path} is corrupt and is ignored" in node.output()
+    node.verify_all_records()

@@ -1,4 +1,4 @@
-"""Connector configurations in real distributed workers: validation, changes, initial states, policies and limits.
+"""Tests of connector configurations in real distributed workers: validation, changes, initial states and limits.
 
 The broker and a group of two workers are shared by the tests of the file; each test deletes its connectors.
 """
@@ -55,7 +55,10 @@ def group(
 
 @pytest.fixture
 def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[DistributedWorker]]:
-    """The workers of the group; the first one is the leader. The connectors use `tmp_path`: they are deleted before."""
+    """The workers of the group; the first worker is the leader.
+
+    The connectors are deleted before `tmp_path`, which they use.
+    """
     yield group
     for name in group[0].request("GET", "/connectors"):
         group[0].request("DELETE", f"/connectors/{name}")
@@ -109,7 +112,7 @@ NEGATE = (
     "negated."
 )
 INVALID: dict[str, tuple[str, dict[str, str | None], dict[str, list[str | None]]]] = {
-    # A key's error None stands for any text: it names the classes that are available.
+    # None stands for any error text, because the text names the available classes.
     "no topics": ("RestSink", {"topics": ""}, {"topics": [NO_TOPICS], "topics.regex": [NO_TOPICS]}),
     "topics and topics.regex": (
         "RestSink",
@@ -363,7 +366,10 @@ OVERRIDES = {
 def test_client_overrides_are_restricted_by_the_workers_policy(
     broker: BrokerProcess, plugins: Path, tmp_path: Path, policy: str, refused: list[str]
 ) -> None:
-    """The workers have topic tracking or its reset disabled, too: the endpoints say so."""
+    """One worker also has topic tracking disabled, and one has its reset disabled.
+
+    The endpoints return these errors.
+    """
     settings = {
         "connector_client_config_override_policy": policy,
         "connector_client_config_override_allowlist": "client.id",
@@ -497,7 +503,7 @@ def test_connector_with_more_tasks_than_tasks_max_fails_unless_the_limit_is_not_
 def test_request_that_arrives_during_a_rebalance_waits_until_it_has_completed(
     broker: BrokerProcess, plugins: Path, tmp_path: Path
 ) -> None:
-    """The second worker is stopped by a signal: the rebalance completes after its session has expired."""
+    """A signal stops the second worker, so the rebalance completes only after this worker's session has expired."""
     topics = {f"{kind}.storage.topic": f"waiting-{kind}" for kind in ("config", "offset", "status")}
     settings = {"group.id": "waiting", **topics, "plugin.path": str(plugins)}
     with worker_group(tmp_path, broker.address, 2, settings) as [leader, other]:
@@ -583,7 +589,7 @@ def test_requests_of_all_workers_succeed_while_connectors_are_created_and_delete
 # Standalone workers
 
 
-def test_standalone_worker_has_the_same_requests(plugins: Path, tmp_path: Path) -> None:
+def test_standalone_worker_supports_the_same_requests(plugins: Path, tmp_path: Path) -> None:
     file = tmp_path / "stopped.json"
     config = source(tmp_path)
     file.write_text(json.dumps({"name": "file", "config": config, "initial_state": "STOPPED"}))

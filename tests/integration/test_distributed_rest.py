@@ -1,7 +1,7 @@
-"""The REST API of a group of two real workers: offsets, restarts, topics, errors, forwarding and internal requests.
+"""Tests of the REST API of two real workers: offsets, restarts, topics, errors, forwarding and internal requests.
 
 The broker and the workers are shared by all tests of the file; each test has its own connectors, which are deleted
-after it. Most tests send each request to both workers: the leader executes it, the other worker forwards it.
+after it. Most tests send each request to both workers. The leader executes the request, the other worker forwards it.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_sink_offsets_are_altered_and_reset(workers: list[DistributedWorker], tm
 
 
 def _retry_while_tasks_leave(request: Any, message: str) -> None:
-    """Retry, as the message of the error asks for, while a stopped task has not left its group yet."""
+    """Retry while a stopped task has not left its group yet, as the error message recommends."""
 
     def succeeds() -> bool:
         try:
@@ -329,7 +329,7 @@ def test_invalid_source_offsets_are_rejected(
 def test_sink_offsets_cannot_be_changed_while_a_task_is_a_member_of_the_group(
     workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Another consumer in the group has the part of a zombie task, which has not stopped with its connector."""
+    """Another consumer joins the group, like a task that has not stopped together with its connector."""
     write_topic(broker.address, tmp_path.name, [(None, b"0")])
     workers[0].create("c", sink(tmp_path), initial_state="STOPPED")
     zombie = Consumer({"bootstrap.servers": broker.address, "group.id": "connect-c", "auto.offset.reset": "earliest"})
@@ -849,7 +849,7 @@ def test_requests_forwarded_to_a_leader_that_stops_or_is_killed_wait_for_the_nex
 
 
 def _leads(worker: DistributedWorker) -> bool:
-    """Whether the worker is the leader, according to the last assignment in its log."""
+    """Return whether the worker is the leader, according to the last assignment in its log."""
     return f"leader {worker.url}/;" in worker.log().rpartition("joined generation")[2]
 
 

@@ -117,7 +117,7 @@ def test_missing_columns_are_added(url: str, database: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["a`; DROP TABLE keep; --", "select", "naïve 表", "x'y", 'q"q', "100%s"])
-def test_hostile_names_are_quoted(url: str, database: Any, name: str) -> None:
+def test_table_and_column_names_with_special_characters_are_quoted(url: str, database: Any, name: str) -> None:
     query(database, "CREATE TABLE keep (id INT)")
     schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
     put(url, [record(n, {name: 5, "id": 1}, schema) for n in range(2)],
@@ -126,7 +126,7 @@ def test_hostile_names_are_quoted(url: str, database: Any, name: str) -> None:
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_killed_connection_is_replaced(url: str, database: Any) -> None:
+def test_sink_reconnects_after_its_connection_was_killed(url: str, database: Any) -> None:
     put(url, [item(1)])
     with database.cursor() as cursor:
         cursor.execute("CREATE TABLE attempts (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE=Aria")
@@ -139,11 +139,11 @@ def test_killed_connection_is_replaced(url: str, database: Any) -> None:
     assert query(database, "SELECT id FROM items ORDER BY id") == [(1,), (2,)]
 
 
-def test_unreachable_server_names_its_address() -> None:
+def test_error_for_an_unreachable_server_names_its_address() -> None:
     with pytest.raises(ConnectError, match=r"Cannot connect to mysql://127\.0\.0\.1:1/shop"):
         put("jdbc:mysql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
 
 
-def test_denied_access_names_the_database(server: mariadb.MariaDb) -> None:
+def test_error_for_denied_access_names_the_database(server: mariadb.MariaDb) -> None:
     with pytest.raises((ConnectError, DataError), match="Access denied"):
         put(f"{server.jdbc_url}?user=nobody", [item(1)])

@@ -136,7 +136,7 @@ def test_every_type_is_stored_exactly(url: str, database: Database) -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_special_numbers_are_stored(url: str, database: Database, value: float) -> None:
+def test_nan_and_infinities_are_stored(url: str, database: Database, value: float) -> None:
     put(url, [item(1, price=value)])
     assert repr(query(database, "SELECT price FROM items")) == repr([(value,)])
 
@@ -165,7 +165,9 @@ def test_strings_are_converted_to_the_type_of_the_column(url: str, database: Dat
 
 @pytest.mark.parametrize("count", [2, MANY])
 @pytest.mark.parametrize("name", ['a"; DROP TABLE keep; --', "select", "naïve 表", "x'y", "100%s", "a\\b"])
-def test_hostile_names_are_quoted(url: str, database: Database, name: str, count: int) -> None:
+def test_table_and_column_names_with_special_characters_are_quoted(
+    url: str, database: Database, name: str, count: int
+) -> None:
     database.execute("CREATE TABLE keep (id int)")
     schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
     quoted = '"' + name.replace('"', '""') + '"'
@@ -221,7 +223,7 @@ def test_conflicting_transactions_are_retried(url: str, database: Database) -> N
     assert query(database, "SELECT last_value FROM attempts") == [(3,)]
 
 
-def test_lost_connection_is_replaced(url: str, database: Database) -> None:
+def test_sink_reconnects_after_its_connection_was_lost(url: str, database: Database) -> None:
     put(url, [item(1)])
     database.execute("CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
                      "IF nextval('attempts') < 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
@@ -238,7 +240,7 @@ def test_table_that_is_dropped_while_the_task_runs_is_created_again(url: str, da
     assert query(database, "SELECT id FROM items") == [(2,)]
 
 
-def test_denied_access_names_the_database(url: str, database: Database) -> None:
+def test_error_for_denied_access_names_the_database(url: str, database: Database) -> None:
     database.execute("CREATE ROLE reader LOGIN; CREATE TABLE items (id int, name text, price float8)")
     as_reader = url.replace("user=postgres", "user=reader")
     try:
@@ -251,12 +253,12 @@ def test_denied_access_names_the_database(url: str, database: Database) -> None:
         database.execute("REVOKE USAGE ON SCHEMA public FROM reader; DROP ROLE reader")
 
 
-def test_unreachable_server_names_its_address() -> None:
+def test_error_for_an_unreachable_server_names_its_address() -> None:
     with pytest.raises(ConnectError, match=r"Cannot connect to postgresql://127\.0\.0\.1:1/shop"):
         put("jdbc:postgresql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
 
 
-def test_strings_with_zero_characters_are_rejected_alone(url: str, database: Database) -> None:
+def test_only_records_whose_strings_contain_a_null_character_are_rejected(url: str, database: Database) -> None:
     records = [item(number) for number in range(MANY)]
     records[7] = item(7, "a\x00b")
     run = put(url, records, errors__tolerance="all")

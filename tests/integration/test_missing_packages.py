@@ -1,4 +1,4 @@
-"""A connector whose optional dependency is missing says what to install: in REST responses, statuses and the log."""
+"""Tests that REST responses, statuses and the log say which package to install for a connector."""
 
 from __future__ import annotations
 

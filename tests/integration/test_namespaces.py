@@ -1,4 +1,7 @@
-"""Tests of the nemeses' sandbox: cut links drop packets silently, and no process outlives the sandbox."""
+"""Tests of the sandbox for cluster faults.
+
+Blocked links drop packets silently, and no process outlives the sandbox.
+"""
 
 from __future__ import annotations
 

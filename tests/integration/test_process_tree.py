@@ -114,7 +114,7 @@ def test_death_of_the_worker_kills_all_descendants(worker: Worker, number: int) 
 
 
 def _in_group(pid: int) -> bool:
-    """Whether the process is in the worker's process group (all but the grandchild that called setsid)."""
+    """Return whether the process is in the worker's process group (all but the grandchild that called setsid)."""
     try:
         return os.getsid(pid) != pid
     except ProcessLookupError:

@@ -265,7 +265,7 @@ def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(
     worker.wait_for_task_state("sink", 0, "PAUSED")
     paused_at = len(put())
     assert paused_at < 50
-    time.sleep(3)  # the condition is the passage of time: longer than max.poll.interval.ms
+    time.sleep(3)  # wait for longer than max.poll.interval.ms, because only the time matters here
     assert len(put()) == paused_at
     worker.request("PUT", "/connectors/sink/resume")
     wait_for(lambda: len(put()) >= 100, "all records")

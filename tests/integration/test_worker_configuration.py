@@ -1,4 +1,4 @@
-"""The configuration of distributed workers: errors at start-up, validation of files, and plug-ins that are broken."""
+"""Tests of the configuration of distributed workers: errors at start-up, validation of files, and broken plug-ins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ERRORS = (
 WARNING = "Unknown configuration key offset.flush.intervall.ms is ignored; did you mean offset.flush.interval.ms?"
 
 
-def test_worker_reports_all_errors_of_its_file_at_once(tmp_path: Path) -> None:
+def test_worker_reports_all_errors_of_its_file_together(tmp_path: Path) -> None:
     file = write(tmp_path, INVALID)
     code, log = run("headrace.cli.connect_distributed", str(file))
     assert code == 2

@@ -135,7 +135,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-class Feed:
+class BackgroundProducer:
     """Produces numbered records to all partitions in the background."""
 
     def __init__(self, address: str, first: dict[str, int] | None = None) -> None:
@@ -186,7 +186,7 @@ def assert_loaded_once(path: Path, ends: dict[str, int]) -> None:
 @pytest.mark.slow
 def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: BrokerProcess, tmp_path: Path) -> None:
     path = tmp_path / "lakehouse"
-    feed = Feed(broker.address)
+    feed = BackgroundProducer(broker.address)
     for commits, kill in ((1, TaskProcess.kill_jvm), (3, TaskProcess.kill)):
         task = TaskProcess(broker, path)
         task.until(lambda task=task, commits=commits: task.commits() >= commits)  # type: ignore[misc]
@@ -201,7 +201,7 @@ def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: Broke
     # The last task can be paused, resumed and stopped, and survives a restart of the broker.
     task.send_command("pause")
     time.sleep(0.5)  # if the query still ran, it would load records within these five trigger intervals
-    feed = Feed(broker.address, first=ends)
+    feed = BackgroundProducer(broker.address, first=ends)
     time.sleep(1)
     ends = feed.stop()
     assert task.offsets() != ends

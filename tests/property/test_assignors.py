@@ -1,8 +1,8 @@
 """Simulates a group of workers under random events, which are generated from a seed.
 
-Each worker runs GroupCore with the real messages of the group protocol. The simulation is the group coordinator, the
-config topic, and the worker's connectors and tasks, which take time to stop. Replay one seed with
-`HERDER_SEED=n pytest tests/property/test_assignors.py`; a seed from 10,000 on is one of the long run's.
+Each worker runs GroupCore with the real messages of the group protocol. The test simulates the group coordinator, the
+config topic, and the worker's connectors and tasks, which take time to stop. Replay one seed with `HERDER_SEED=n pytest
+tests/property/test_assignors.py`; a seed from 10,000 on is one of the long run's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def instances_of(assignment: Assignment) -> set[Instance]:
 
 @dataclass(eq=False)
 class Worker:
-    """One process: what it runs, and what it has to do later."""
+    """One worker process, with its running connectors and tasks and its pending operations."""
 
     name: str
     core: GroupCore
@@ -101,7 +101,10 @@ class Simulation:
         self.check_running()
 
     def wanted(self, worker: Worker) -> set[Instance]:
-        """Return what the worker is to run. Deleted connectors stop before the leader revokes them."""
+        """Return the connectors and tasks that the worker must run.
+
+        Deleted connectors stop before the leader revokes them.
+        """
         return instances_of(worker.to_run & worker.core._configured)
 
     def stop_now(self, worker: Worker, stopped: set[Instance]) -> None:
@@ -144,7 +147,7 @@ class Simulation:
             return
         self.generation += 1
         version = min(worker.core.highest for worker in members)
-        if version is Version.EAGER:  # a downgrade: workers stop and start others' work at the same time
+        if version is Version.EAGER:  # with the downgraded protocol, workers stop and start instances at the same time
             cooperative = [worker for worker in members if worker.core.version is not Version.EAGER]
             self.may_run_twice |= {each for worker in cooperative for each in worker.running}
         protocol = version.protocol
@@ -209,19 +212,19 @@ class Simulation:
             self.check_running()
 
     def lose_membership(self) -> None:
-        """The coordinator removes a member that is still running."""
+        """Let the coordinator remove a member that is still running."""
         if members := self.members():
             self.random.choice(members).member_id = None
             self.needs_rebalance = True
 
     def notice_loss(self) -> None:
-        """A worker without a membership stops everything and joins again."""
+        """Let a worker without a membership stop all its instances and join again."""
         for worker in [each for each in self.workers if each.member_id is None]:
             self.carry_out(worker, worker.core.on_membership_lost())
             self.join(worker)
 
     def return_with_work(self) -> None:
-        """A worker without a membership joins again and still runs its work."""
+        """Let a worker without a membership join again while its instances still run."""
         for worker in [each for each in self.workers if each.member_id is None]:
             self.join(worker)
 
@@ -284,7 +287,7 @@ class Simulation:
     # The end
 
     def run_until_stable(self) -> int:
-        """Let all events complete; return the number of rebalances until the group does nothing any more."""
+        """Let all events complete. Return the number of rebalances until the group is idle."""
         self.notice_loss()
         for number in range(REBALANCES_MAX):
             for worker in self.workers:

@@ -40,7 +40,7 @@ KEYS = [b"a", b"b", b"c", b"", b"d" * 33, b"d" * 40]
 
 @dataclass
 class Written:
-    """A written record. `is_aborted` is None while the record's transaction is open."""
+    """A record that was written. `is_aborted` is None while the record's transaction is open."""
 
     offset: int
     key: bytes

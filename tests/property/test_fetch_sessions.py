@@ -133,28 +133,28 @@ class _SimulatedFetches:
 @settings(deadline=None)
 @given(steps)
 def test_incremental_session_delivers_all_records_and_high_watermarks(moves: list[tuple[str, int]]) -> None:
-    world = _SimulatedFetches()
+    fetches = _SimulatedFetches()
     for move, index in moves:
         if move == "append":
-            world.ends[index] += 1
-            world.mark(index)
+            fetches.ends[index] += 1
+            fetches.mark(index)
         elif move == "commit":
-            world.high_watermarks[index] = world.ends[index]
-            world.mark(index)
+            fetches.high_watermarks[index] = fetches.ends[index]
+            fetches.mark(index)
         elif move == "add":
-            world.add(index)
+            fetches.add(index)
         elif move == "forget":
-            world.forget(index)
+            fetches.forget(index)
         elif move == "evict":
-            for session_id in list(world.sessions._sessions):
-                world.sessions._close(session_id)
+            for session_id in list(fetches.sessions._sessions):
+                fetches.sessions._close(session_id)
         else:
-            world.fetch(is_lost=move == "lose the response", with_wake_up=move == "wake_up")
+            fetches.fetch(is_lost=move == "lose the response", with_wake_up=move == "wake_up")
     for _ in range(80):
-        world.fetch(is_lost=False)
-    for index, offset in world.offsets.items():
-        assert offset == world.ends[index]
-        assert world.known[index] == world.high_watermarks[index]
+        fetches.fetch(is_lost=False)
+    for index, offset in fetches.offsets.items():
+        assert offset == fetches.ends[index]
+        assert fetches.known[index] == fetches.high_watermarks[index]
 
 
 def test_replica_session_evicts_consumer_session() -> None:

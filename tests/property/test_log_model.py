@@ -196,7 +196,7 @@ TestLog = LogMachine.TestCase
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -> None:
-    """Recovery keeps all batches before the first invalid batch (invariant R15 of docs/broker.md)."""
+    """Rule R15 in docs/broker.md: recovery keeps all batches before the first invalid batch."""
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)
     values = [b"value %d" % number for number in range(20)]

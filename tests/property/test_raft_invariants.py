@@ -24,5 +24,5 @@ def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leader_does_not_commit_record_of_earlier_epoch_by_counting_replicas(seed: int) -> None:
-    """A leader commits a record of an earlier epoch only together with a record of its epoch (invariant R9)."""
+    """Rule R9: a leader commits a record of an earlier epoch only together with a record of its own epoch."""
     run_figure_8(seed)

@@ -35,7 +35,7 @@ class Kind(Enum):
     STATELESS_WITHOUT_NAMES = "stateless, by batch, raises the first error"
 
 
-class Fate(Enum):
+class RecordResult(Enum):
     PASS = "passes; for a predicate: True"
     DROP = "is dropped; for a predicate: False"
     FAIL = "fails"
@@ -44,25 +44,30 @@ class Fate(Enum):
     RETRY_NEVER_SUCCEEDS = "fails with a retriable error each time"
 
 
-FAILURES = {Fate.FAIL: 0, Fate.RETRY_ONCE: 1, Fate.RETRY_THRICE: 3, Fate.RETRY_NEVER_SUCCEEDS: ALWAYS}
+FAILURES = {
+    RecordResult.FAIL: 0,
+    RecordResult.RETRY_ONCE: 1,
+    RecordResult.RETRY_THRICE: 3,
+    RecordResult.RETRY_NEVER_SUCCEEDS: ALWAYS,
+}
 
 
 @dataclass
 class Behaviour:
-    """Simulates a plug-in. `fates` determines the result for each record.
+    """Simulates a plug-in. `results` determines the result for each record.
 
     `processed` has the numbers of the processed records.
     """
 
     kind: Kind
-    fates: dict[int, Fate]
+    results: dict[int, RecordResult]
     processed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._failures = {number: FAILURES.get(fate, 0) for number, fate in self.fates.items()}
+        self._failures = {number: FAILURES.get(fate, 0) for number, fate in self.results.items()}
 
     def error(self, number: int) -> Exception | None:
-        if self.fates[number] is Fate.FAIL:
+        if self.results[number] is RecordResult.FAIL:
             return DataError("failed")
         if self._failures[number] > 0:
             self._failures[number] -= 1
@@ -74,7 +79,7 @@ class Behaviour:
         if error is not None:
             raise error
         self.processed.append(number)
-        return self.fates[number] is not Fate.DROP
+        return self.results[number] is not RecordResult.DROP
 
     def process_batch(self, batch: Any, results_of: Any) -> Any:
         errors: dict[int, Exception] = {}
@@ -94,11 +99,11 @@ class Behaviour:
 
     def expected(self, number: int) -> tuple[bool, bool]:
         """Return whether record `number` is processed without an error, and whether it is kept."""
-        fate = self.fates[number]
-        is_good = fate in (Fate.PASS, Fate.DROP) or (
-            fate in (Fate.RETRY_ONCE, Fate.RETRY_THRICE) and self.kind is not Kind.BATCH
+        fate = self.results[number]
+        is_good = fate in (RecordResult.PASS, RecordResult.DROP) or (
+            fate in (RecordResult.RETRY_ONCE, RecordResult.RETRY_THRICE) and self.kind is not Kind.BATCH
         )
-        return is_good, fate is not Fate.DROP
+        return is_good, fate is not RecordResult.DROP
 
 
 class RecordTransform(Transformation):
@@ -151,8 +156,8 @@ def with_behaviour(behaviour: Behaviour, classes: tuple[type[Any], type[Any], ty
 
 @st.composite
 def behaviours(draw: st.DrawFn, count: int) -> Behaviour:
-    fates = draw(st.lists(st.sampled_from(Fate), min_size=count, max_size=count))
-    return Behaviour(draw(st.sampled_from(Kind)), dict(enumerate(fates)))
+    results = draw(st.lists(st.sampled_from(RecordResult), min_size=count, max_size=count))
+    return Behaviour(draw(st.sampled_from(Kind)), dict(enumerate(results)))
 
 
 @settings(deadline=None, max_examples=300)

@@ -32,30 +32,32 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 from headrace_broker.simulation.invariants import Invariants
 from headrace_broker.simulation.loop import SimulatedNode
-from headrace_broker.simulation.world import Machine, World
+from headrace_broker.simulation.simulated_cluster import Machine, SimulatedCluster
 
 CONTROLLERS = {"n1", "n2", "n3"}
 TOPIC = "t"
 _FIRST_VERSION_WITH_NAMES_ONLY = 12
 
 
-def run_scenario(scenario: Callable[[World], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
     """Run `scenario` in a started cluster and raise the exceptions of `scenario`."""
-    world = World(1, nodes=3, observers=2)
-    Invariants(world)
+    cluster = SimulatedCluster(1, nodes=3, observers=2)
+    Invariants(cluster)
 
     async def run() -> None:
-        for machine in world.machines.values():
-            world.boot(machine)
-        machines = world.machines.values()
-        await world.wait_until(lambda: all(machine.is_serving for machine in machines), 10.0, lambda: "all nodes serve")
-        client = world.loop.run_in_node(
-            SimulatedNode("client"), lambda: world.loop.create_task(_await(scenario(world)))
+        for machine in cluster.machines.values():
+            cluster.boot(machine)
+        machines = cluster.machines.values()
+        await cluster.wait_until(
+            lambda: all(machine.is_serving for machine in machines), 10.0, lambda: "all nodes serve"
         )
-        await world.wait_until(client.done, 60.0, lambda: "the scenario ends")
+        client = cluster.loop.run_in_node(
+            SimulatedNode("client"), lambda: cluster.loop.create_task(_await(scenario(cluster)))
+        )
+        await cluster.wait_until(client.done, 60.0, lambda: "the scenario ends")
         client.result()
 
-    world.run(run())
+    cluster.run(run())
 
 
 async def _await(scenario: Awaitable[None]) -> None:
@@ -113,30 +115,30 @@ def log_of(machine: Machine) -> PartitionLog:
     return machine.node.broker.logs.logs[TOPIC, 0]
 
 
-async def wait_for_leader(world: World, leader: int, *, in_sync: int) -> None:
+async def wait_for_leader(cluster: SimulatedCluster, leader: int, *, in_sync: int) -> None:
     def is_led() -> bool:
-        topic = world.image.topics.get(TOPIC)
+        topic = cluster.image.topics.get(TOPIC)
         return topic is not None and (topic.partitions[0].leader, len(topic.partitions[0].isr)) == (leader, in_sync)
 
-    await world.wait_until(is_led, 20.0, lambda: f"broker {leader} leads with {in_sync} replicas in sync")
+    await cluster.wait_until(is_led, 20.0, lambda: f"broker {leader} leads with {in_sync} replicas in sync")
 
 
 def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
-    """R4: the follower fetches from the new leader, and the old leader cannot shrink the ISR without the controller."""
+    """Rule R4: the follower fetches from the new leader, and the old leader cannot shrink the ISR by itself."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         old = await connect(4)
         assert await produce(old, b"first") == ErrorCode.NONE
-        world.network.isolate({"n4"}, CONTROLLERS)
-        await wait_for_leader(world, 5, in_sync=1)
+        cluster.network.isolate({"n4"}, CONTROLLERS)
+        await wait_for_leader(cluster, 5, in_sync=1)
         for _ in range(2):  # before the second request, the leader proposes an ISR that contains only itself
             assert await produce(old, b"unacknowledged") == ErrorCode.REQUEST_TIMED_OUT
         new = await connect(5)
         assert await produce(new, b"second") == ErrorCode.NONE
         assert (await fetch(old)).high_watermark == 1
-        world.network.heal()
-        await wait_for_leader(world, 5, in_sync=2)
+        cluster.network.heal()
+        await wait_for_leader(cluster, 5, in_sync=2)
         records = records_in(await fetch(new, 1))
         assert b"second" in records
         assert b"unacknowledged" not in records
@@ -145,23 +147,23 @@ def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
 
 
 def test_record_below_min_insync_replicas_is_not_readable() -> None:
-    """R7: the leader acknowledges a record with acks=1 while fewer replicas than min.insync.replicas are in sync.
+    """Rule R7: the leader acknowledges a record with acks=1 while the ISR is smaller than min.insync.replicas.
 
     Consumers can read the record only after a follower has replicated it.
     """
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=2)
         leader = await connect(4)
         assert await produce(leader, b"replicated") == ErrorCode.NONE
-        world.kill(world.machines[5])
-        await wait_for_leader(world, 4, in_sync=1)
+        cluster.kill(cluster.machines[5])
+        await wait_for_leader(cluster, 4, in_sync=1)
         assert await produce(leader, b"unreplicated", acks=1) == ErrorCode.NONE
         assert await produce(leader, b"rejected") == ErrorCode.NOT_ENOUGH_REPLICAS
         response = await fetch(leader, 1)
         assert (response.error_code, response.high_watermark, records_in(response)) == (ErrorCode.NONE, 1, b"")
-        world.boot(world.machines[5])
-        await wait_for_leader(world, 4, in_sync=2)
+        cluster.boot(cluster.machines[5])
+        await wait_for_leader(cluster, 4, in_sync=2)
         await asyncio.sleep(0.5)
         response = await fetch(leader, 1)
         assert response.high_watermark == 2
@@ -172,33 +174,33 @@ def test_record_below_min_insync_replicas_is_not_readable() -> None:
 
 @pytest.mark.parametrize("lacks_only_its_registration", [False, True])
 def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks_only_its_registration: bool) -> None:
-    """R11: the broker lacks all metadata records after its crash, or only its new registration.
+    """Rule R11: after its crash, the broker lacks all metadata records, or only the record of its new registration.
 
     According to the metadata records that the broker has, the broker is still the leader.
     """
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         assert await produce(await connect(4), b"first") == ErrorCode.NONE
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         assert machine.node is not None
         known = machine.node.image.offset + 1
-        world.kill(machine)
-        await wait_for_leader(world, 5, in_sync=1)
-        release = _hide_metadata(world, machine, world.image.offset + 1 if lacks_only_its_registration else known)
-        world.boot(machine)
+        cluster.kill(machine)
+        await wait_for_leader(cluster, 5, in_sync=1)
+        release = _hide_metadata(cluster, machine, cluster.image.offset + 1 if lacks_only_its_registration else known)
+        cluster.boot(machine)
         await asyncio.sleep(2.0)
         assert machine.is_up
         with pytest.raises(ClientError):
             await connect(4)
         release()
-        await wait_for_leader(world, 5, in_sync=2)
+        await wait_for_leader(cluster, 5, in_sync=2)
         assert await produce(await connect(4), b"to the old leader") == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run_scenario(scenario)
 
 
-def _hide_metadata(world: World, machine: Machine, offset: int) -> Callable[[], None]:
+def _hide_metadata(cluster: SimulatedCluster, machine: Machine, offset: int) -> Callable[[], None]:
     """Hide the metadata records at and above `offset` from the machine's next process.
 
     Return a function that makes the records visible.
@@ -219,17 +221,17 @@ def _hide_metadata(world: World, machine: Machine, offset: int) -> Callable[[], 
 
         node._join_quorum = join_and_hide  # type: ignore[method-assign]
 
-    world.on_start.append(on_start)
+    cluster.on_start.append(on_start)
     return lambda: hiding.__setitem__(0, False)
 
 
 def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() -> None:
     """A Fetch request before version 15 has no replica epoch, so the leader cannot verify the sender."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         leader = await connect(4)
-        world.network.isolate({"n5"}, {"n4"})
+        cluster.network.isolate({"n5"}, {"n4"})
         assert await produce(leader, b"unreplicated", acks=1) == ErrorCode.NONE
         partition = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20)
         request = FetchRequest(replica_id=5, max_wait_ms=0, topics=[FetchTopic(topic=TOPIC, partitions=[partition])])
@@ -242,18 +244,18 @@ def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() ->
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None:
-    """R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
+    """Rule R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
 
     If the leader were alone in the ISR and acknowledged records because it still used the old
     min.insync.replicas, the elected replica would lack those records. If `is_known`, the leader receives
     the new config before the ISR change; otherwise, the leader receives both changes at the same time.
     """
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         leader = await connect(4)
         assert await produce(leader, b"first") == ErrorCode.NONE
-        node = world.machines[4].node
+        node = cluster.machines[4].node
         assert node is not None
         advance, known = node.quorum.raft.advance_high_watermark, node.image.offset + 1
         if not is_known:
@@ -262,80 +264,80 @@ def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None
         resource = (TOPIC_RESOURCE, TOPIC)
         await admin.incremental_alter_configs({resource: [("min.insync.replicas", SET, "2")]})
         await admin.close()
-        world.network.isolate({"n5"}, {"n4"})
+        cluster.network.isolate({"n5"}, {"n4"})
         # Without a new record, the follower would count as caught up and stay in the ISR.
         assert await produce(leader, b"more", acks=1) == ErrorCode.NONE
-        await wait_for_leader(world, 4, in_sync=1)
+        await wait_for_leader(cluster, 4, in_sync=1)
         assert await produce(leader, b"second") != ErrorCode.NONE
         node.quorum.raft.advance_high_watermark = advance  # type: ignore[method-assign]
-        await world.wait_until(lambda: node.image.offset >= world.image.offset, 5.0, lambda: "broker 4 catches up")
+        await cluster.wait_until(lambda: node.image.offset >= cluster.image.offset, 5.0, lambda: "broker 4 catches up")
         assert await produce(leader, b"third") == ErrorCode.NOT_ENOUGH_REPLICAS
-        world.kill(world.machines[4])
-        world.network.heal()
-        await wait_for_leader(world, 5, in_sync=1)
+        cluster.kill(cluster.machines[4])
+        cluster.network.heal()
+        await wait_for_leader(cluster, 5, in_sync=1)
 
     run_scenario(scenario)
 
 
 def test_topic_config_set_during_broker_startup_applies() -> None:
-    """R7: the topic config changes after the broker has opened its logs and before it applies metadata."""
+    """Rule R7: the topic config changes after the broker has opened its logs and before it applies metadata."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
-        machine = world.machines[4]
-        world.kill(machine)
-        await wait_for_leader(world, 5, in_sync=1)
-        release = _hide_metadata(world, machine, world.image.offset + 1)
-        world.boot(machine)
+        machine = cluster.machines[4]
+        cluster.kill(machine)
+        await wait_for_leader(cluster, 5, in_sync=1)
+        release = _hide_metadata(cluster, machine, cluster.image.offset + 1)
+        cluster.boot(machine)
         await asyncio.sleep(2.0)
         admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n1:9092"}, "admin"))
         await admin.incremental_alter_configs({(TOPIC_RESOURCE, TOPIC): [("min.insync.replicas", SET, "2")]})
         await admin.close()
         release()
-        await wait_for_leader(world, 5, in_sync=2)
+        await wait_for_leader(cluster, 5, in_sync=2)
         assert log_of(machine).config.min_insync_replicas == 2
 
     run_scenario(scenario)
 
 
 def test_topic_recreated_during_broker_startup_does_not_keep_old_records() -> None:
-    """R12: the broker opens the log of the deleted topic before it reads the deletion in the metadata log."""
+    """Rule R12: the broker opens the log of the deleted topic before it reads the deletion in the metadata log."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         for value in (b"old", b"older"):
             assert await produce(await connect(4), value) == ErrorCode.NONE
-        machine = world.machines[4]
-        world.kill(machine)
-        await wait_for_leader(world, 5, in_sync=1)
-        release = _hide_metadata(world, machine, world.image.offset + 1)
-        world.boot(machine)
+        machine = cluster.machines[4]
+        cluster.kill(machine)
+        await wait_for_leader(cluster, 5, in_sync=1)
+        release = _hide_metadata(cluster, machine, cluster.image.offset + 1)
+        cluster.boot(machine)
         await asyncio.sleep(2.0)
         await recreate_topic()
         release()
-        await wait_for_leader(world, 5, in_sync=2)
+        await wait_for_leader(cluster, 5, in_sync=2)
         log = log_of(machine)
-        assert log.topic_id == world.image.topics[TOPIC].topic_id
+        assert log.topic_id == cluster.image.topics[TOPIC].topic_id
         assert log.log_end_offset == 1
 
     run_scenario(scenario)
 
 
 def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> None:
-    """R12: a power failure may remove a log's partition.metadata file."""
+    """Rule R12: the log has no topic id, because a power failure removed its partition.metadata file."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         for value in (b"old", b"older"):
             assert await produce(await connect(4), value) == ErrorCode.NONE
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         path = f"{log_of(machine).directory}/partition.metadata"
-        world.kill(machine)
+        cluster.kill(machine)
         machine.disk.files.remove(path)
-        await wait_for_leader(world, 5, in_sync=1)
+        await wait_for_leader(cluster, 5, in_sync=1)
         await recreate_topic()
-        world.boot(machine)
-        await wait_for_leader(world, 5, in_sync=2)
+        cluster.boot(machine)
+        await wait_for_leader(cluster, 5, in_sync=2)
         assert log_of(machine).log_end_offset == 1
         assert machine.disk.files.exists(path)
 
@@ -343,11 +345,11 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
 
 
 def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
-    """R14: a fetch of the missing records fails; then another replica becomes leader and returns the records."""
+    """Rule R14: a fetch of the missing records fails. Another replica then becomes leader and returns the records."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         for value in (b"first", b"second"):
             assert await produce(await connect(4), value) == ErrorCode.NONE
             log_of(machine).roll(0)
@@ -357,12 +359,12 @@ def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
         machine.disk.files.remove(segment.path(".log"))
         response = await fetch(await connect(4))
         assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        await world.wait_until(
-            lambda: world.image.topics[TOPIC].partitions[0].leader == 5, 20.0, lambda: "broker 5 leads"
+        await cluster.wait_until(
+            lambda: cluster.image.topics[TOPIC].partitions[0].leader == 5, 20.0, lambda: "broker 5 leads"
         )
         records = records_in(await fetch(await connect(5)))
         assert b"first" in records
-        await wait_for_leader(world, 5, in_sync=2)
+        await wait_for_leader(cluster, 5, in_sync=2)
         assert log_of(machine).log_start_offset == 0
         assert log_of(machine).log_end_offset == 2
 
@@ -371,28 +373,28 @@ def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
 def test_replica_that_lost_records_while_stopped_is_not_elected(loses: str) -> None:
-    """R6: after a clean shutdown, the replica's log loses acknowledged records."""
+    """Rule R6: the replica's log loses acknowledged records after a clean shutdown of the broker."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=2)
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         path = log_of(machine).segments[-1].path(".log")
         for value in (b"first", b"second"):
             assert await produce(await connect(4), value) == ErrorCode.NONE
-        await world.stop(world.machines[5])
-        await world.stop(machine)
+        await cluster.stop(cluster.machines[5])
+        await cluster.stop(machine)
         if loses == "end of segment":
             del machine.disk.files._files[path][-5:]
         elif loses == "segment":
             machine.disk.files.remove(path)
         else:
             machine.disk.files.remove_tree(path.rpartition("/")[0])
-        world.boot(machine)
+        cluster.boot(machine)
         await asyncio.sleep(5.0)
         assert machine.is_serving
-        assert world.image.topics[TOPIC].partitions[0].leader == -1
-        world.boot(world.machines[5])
-        await wait_for_leader(world, 5, in_sync=2)
+        assert cluster.image.topics[TOPIC].partitions[0].leader == -1
+        cluster.boot(cluster.machines[5])
+        await wait_for_leader(cluster, 5, in_sync=2)
         assert log_of(machine).log_end_offset == 2
 
     run_scenario(scenario)
@@ -401,20 +403,20 @@ def test_replica_that_lost_records_while_stopped_is_not_elected(loses: str) -> N
 def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> None:
     """The replica with the lost segment is elected, because no other replica has the records after the segment."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         for value in (b"first", b"second"):
             assert await produce(await connect(4), value) == ErrorCode.NONE
             log_of(machine).roll(0)
         lost = log_of(machine).segments[1].path(".log")
-        await world.stop(world.machines[5])
+        await cluster.stop(cluster.machines[5])
         assert await produce(await connect(4), b"third") == ErrorCode.NONE
-        await world.stop(machine)
+        await cluster.stop(machine)
         machine.disk.files.remove(lost)
-        world.boot(world.machines[5])
-        world.boot(machine)
-        await wait_for_leader(world, 4, in_sync=2)
+        cluster.boot(cluster.machines[5])
+        cluster.boot(machine)
+        await wait_for_leader(cluster, 4, in_sync=2)
         assert log_of(machine).log_end_offset == 3
         assert b"third" in records_in(await fetch(await connect(4), offset=2))
 
@@ -424,20 +426,20 @@ def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> Non
 def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marker() -> None:
     """The broker has lost no record, so at its next start it must not recover its logs and must stay in the ELR."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=2)
-        machine = world.machines[4]
+        machine = cluster.machines[4]
         assert await produce(await connect(4), b"first") == ErrorCode.NONE
-        others = [world.machines[node_id] for node_id in (5, 1, 2, 3)]
+        others = [cluster.machines[node_id] for node_id in (5, 1, 2, 3)]
         for other in (machine, *others):
-            await world.stop(other)
-        world.properties["initial.broker.registration.timeout.ms"] = "2000"
-        world.boot(machine)
+            await cluster.stop(other)
+        cluster.properties["initial.broker.registration.timeout.ms"] = "2000"
+        cluster.boot(machine)
         process = machine.process
-        await world.wait_until(lambda: machine.process is not process, 20.0, lambda: "the process exits")
+        await cluster.wait_until(lambda: machine.process is not process, 20.0, lambda: "the process exits")
         for other in others[1:]:
-            world.boot(other)
-        await world.wait_until(lambda: machine.is_serving, 20.0, lambda: "the node serves")
+            cluster.boot(other)
+        await cluster.wait_until(lambda: machine.is_serving, 20.0, lambda: "the node serves")
         assert machine.node is not None
         assert machine.node.broker is not None
         assert machine.node.broker.logs.was_closed_cleanly
@@ -448,12 +450,12 @@ def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marke
 def test_controller_with_failed_disk_exits_and_another_controller_is_elected() -> None:
     """A controller whose disk fails cannot commit records, so another node must become the active controller."""
 
-    async def scenario(world: World) -> None:
-        active = next(machine for machine, node in world.nodes() if node.quorum.is_active_leader)
+    async def scenario(cluster: SimulatedCluster) -> None:
+        active = next(machine for machine, node in cluster.nodes() if node.quorum.is_active_leader)
         starts = active.starts
         active.disk.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
         await create_topic(min_insync=1)
-        await wait_for_leader(world, 4, in_sync=2)
+        await wait_for_leader(cluster, 4, in_sync=2)
         assert active.starts > starts
 
     run_scenario(scenario)
@@ -465,7 +467,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
     The log must not contain duplicates.
     """
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
         properties = {"bootstrap.servers": "n5:9092", "acks": "all", "linger.ms": "0", "request.timeout.ms": "30000"}
         producer = await Producer.open(ClientConfig.from_properties(properties, "producer"))
@@ -482,23 +484,23 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
 
         await send(b"0")
         assert await read() == [b"0"]
-        world.pause(world.machines[4])
+        cluster.pause(cluster.machines[4])
         hung = [send(b"1"), send(b"2")]
-        await wait_for_leader(world, 5, in_sync=1)
+        await wait_for_leader(cluster, 5, in_sync=1)
         assert not any(sent.done() for sent in hung)
-        elected_s = world.now_s
+        elected_s = cluster.now_s
         hung.append(send(b"3"))
         assert [(await sent).base_offset for sent in hung] == [1, 2, 3]
         values = await read()
         # Two of the client's checks for hung brokers take up to 6 s.
-        assert world.now_s - elected_s < 7.0
+        assert cluster.now_s - elected_s < 7.0
         while len(values) < 3:
             values += await read()
         assert values == [b"1", b"2", b"3"]
-        world.resume(world.machines[4])
-        await wait_for_leader(world, 5, in_sync=2)
+        cluster.resume(cluster.machines[4])
+        await wait_for_leader(cluster, 5, in_sync=2)
         await asyncio.sleep(1.0)
-        assert [log_of(world.machines[replica]).log_end_offset for replica in (4, 5)] == [4, 4]
+        assert [log_of(cluster.machines[replica]).log_end_offset for replica in (4, 5)] == [4, 4]
         await producer.close()
         await consumer.close()
 
@@ -508,15 +510,15 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
 def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> None:
     """The client is connected only to the broker that hangs, and has no pending request at that time."""
 
-    async def scenario(world: World) -> None:
-        cluster = await open_client_with_long_timeout("n4:9092", "producer")
-        world.pause(world.machines[4])
-        hung_s = world.now_s
-        known, _ = await asyncio.gather(cluster.topic(TOPIC), find_coordinator(cluster, 30_000))
+    async def scenario(cluster: SimulatedCluster) -> None:
+        client = await open_client_with_long_timeout("n4:9092", "producer")
+        cluster.pause(cluster.machines[4])
+        hung_s = cluster.now_s
+        known, _ = await asyncio.gather(client.topic(TOPIC), find_coordinator(client, 30_000))
         assert known.partitions[0].replicas == (4, 5)
         # Two of the client's checks for hung brokers take up to 6 s.
-        assert world.now_s - hung_s < 8.0
-        await cluster.close()
+        assert cluster.now_s - hung_s < 8.0
+        await client.close()
 
     run_scenario(scenario)
 
@@ -524,18 +526,18 @@ def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> N
 def test_group_member_switches_to_new_coordinator_while_old_coordinator_hangs() -> None:
     """The client resends the member's pending requests to the new coordinator."""
 
-    async def scenario(world: World) -> None:
-        cluster = await open_client_with_long_timeout("n5:9092", "consumer")
-        coordinator = await find_coordinator(cluster, 10_000)
-        await commit_offset(cluster, 1)
-        world.pause(world.machines[coordinator])
-        hung_s = world.now_s
-        await asyncio.gather(commit_offset(cluster, 2), committed_offset(cluster))
-        assert await committed_offset(cluster) == 2
+    async def scenario(cluster: SimulatedCluster) -> None:
+        client = await open_client_with_long_timeout("n5:9092", "consumer")
+        coordinator = await find_coordinator(client, 10_000)
+        await commit_offset(client, 1)
+        cluster.pause(cluster.machines[coordinator])
+        hung_s = cluster.now_s
+        await asyncio.gather(commit_offset(client, 2), committed_offset(client))
+        assert await committed_offset(client) == 2
         # Two of the client's checks for hung brokers take up to 6 s. At the first check, the new coordinator may
         # not be elected yet.
-        assert world.now_s - hung_s < 8.0
-        await cluster.close()
+        assert cluster.now_s - hung_s < 8.0
+        await client.close()
 
     run_scenario(scenario)
 
@@ -547,52 +549,52 @@ async def open_client_with_long_timeout(bootstrap: str, role: str) -> Cluster:
     return await Cluster.open(ClientConfig.from_properties(properties, role))
 
 
-async def find_coordinator(cluster: Cluster, timeout_ms: int) -> int:
-    return await cluster.retry(lambda: cluster.coordinator("g"), timeout_ms, "coordinator")
+async def find_coordinator(client: Cluster, timeout_ms: int) -> int:
+    return await client.retry(lambda: client.coordinator("g"), timeout_ms, "coordinator")
 
 
-async def commit_offset(cluster: Cluster, offset: int) -> None:
+async def commit_offset(client: Cluster, offset: int) -> None:
     async def attempt() -> None:
-        code = (await commit_offsets(cluster, "g", {(TOPIC, 0): OffsetAndMetadata(offset)}))[TOPIC, 0]
+        code = (await commit_offsets(client, "g", {(TOPIC, 0): OffsetAndMetadata(offset)}))[TOPIC, 0]
         if code != ErrorCode.NONE:
-            cluster.forget_coordinator("g")
+            client.forget_coordinator("g")
             raise BrokerError(code, "g")
 
-    await cluster.retry(attempt, 60_000, "commit")
+    await client.retry(attempt, 60_000, "commit")
 
 
-async def committed_offset(cluster: Cluster) -> int:
-    found = (await fetch_offsets(cluster, "g", [(TOPIC, 0)]))[TOPIC, 0]
+async def committed_offset(client: Cluster) -> int:
+    found = (await fetch_offsets(client, "g", [(TOPIC, 0)]))[TOPIC, 0]
     return -1 if found is None else found.offset
 
 
 def test_simulation_counts_uncommitted_isr_members_before_it_injects_a_fault() -> None:
-    """`World.may_kill` also counts the members of an uncommitted ISR, which may be committed after the fault."""
+    """`may_kill` also counts the members of an uncommitted ISR, because this ISR may be committed after the fault."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SimulatedCluster) -> None:
         await create_topic(min_insync=1)
-        world.network.isolate({"n5"}, {"n4"})
+        cluster.network.isolate({"n5"}, {"n4"})
         assert await produce(await connect(4), b"unreplicated", acks=1) == ErrorCode.NONE
-        await wait_for_leader(world, 4, in_sync=1)
-        node = next(node for _, node in world.nodes() if node.quorum.is_active_leader)
+        await wait_for_leader(cluster, 4, in_sync=1)
+        node = next(node for _, node in cluster.nodes() if node.quorum.is_active_leader)
         advance, known = node.quorum.raft.advance_high_watermark, node.quorum.raft.high_watermark
         node.quorum.raft.advance_high_watermark = lambda to: advance(min(to, known))  # type: ignore[method-assign]
-        world.network.heal()
+        cluster.network.heal()
 
         def is_in_uncommitted_isr() -> bool:
             assert node.controller is not None
             decided = node.controller.latest_image
             return decided is not None and decided.topics[TOPIC].partitions[0].isr == (4, 5)
 
-        await world.wait_until(is_in_uncommitted_isr, 20.0, lambda: "broker 5 is in an uncommitted ISR")
-        assert world.image.topics[TOPIC].partitions[0].isr == (4,)
-        assert world.may_kill(world.machines[4])
-        world.cut_power(world.machines[5])
-        assert not world.may_kill(world.machines[4])
+        await cluster.wait_until(is_in_uncommitted_isr, 20.0, lambda: "broker 5 is in an uncommitted ISR")
+        assert cluster.image.topics[TOPIC].partitions[0].isr == (4,)
+        assert cluster.may_kill(cluster.machines[4])
+        cluster.cut_power(cluster.machines[5])
+        assert not cluster.may_kill(cluster.machines[4])
         node.quorum.raft.advance_high_watermark = advance  # type: ignore[method-assign]
-        await world.wait_until(
-            lambda: 5 in world.image.topics[TOPIC].partitions[0].isr, 20.0, lambda: "the ISR is committed"
+        await cluster.wait_until(
+            lambda: 5 in cluster.image.topics[TOPIC].partitions[0].isr, 20.0, lambda: "the ISR is committed"
         )
-        assert not world.may_kill(world.machines[4])
+        assert not cluster.may_kill(cluster.machines[4])
 
     run_scenario(scenario)

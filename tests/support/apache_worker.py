@@ -34,7 +34,7 @@ class ApacheWorker(DistributedWorker):
         return self
 
     def is_healthy(self) -> bool:
-        """Whether GET /health reports a healthy worker."""
+        """Return whether GET /health reports a healthy worker."""
         try:
             return bool(self.request("GET", "/health")["status"] == "healthy")
         except (RestError, urllib.error.URLError, ConnectionError, json.JSONDecodeError):

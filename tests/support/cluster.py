@@ -114,11 +114,11 @@ class ClusterProcess:
         return ",".join(f"127.0.0.1:{self.base_port + index}" for index in range(self.nodes))
 
     def address(self, node_id: int) -> str:
-        """The node's address as HOST:PORT."""
+        """Return the node's address as HOST:PORT."""
         return f"127.0.0.1:{self.base_port + node_id - 1}"
 
     def pid(self, node_id: int) -> int:
-        """The node's pid, from the supervisor's last line of output about the node."""
+        """Return the node's pid, from the supervisor's last line of output about the node."""
         return next(int(pid) for found, _, pid in reversed(_NODE_LINE.findall(self.output)) if int(found) == node_id)
 
     def kill(self, node_id: int) -> None:
@@ -140,7 +140,7 @@ class ClusterProcess:
             return  # the process has exited
 
     def is_serving(self, node_id: int) -> bool:
-        """Whether `headrace cluster status` reports that the node serves."""
+        """Return whether `headrace cluster status` reports that the node serves."""
         prefix = f"node {node_id} "
         lines = self.run_cli("status").stdout.splitlines()
         return any(line.startswith(prefix) and line.endswith(" serving") for line in lines)
@@ -174,11 +174,11 @@ class ClusterProcess:
         return path.read_text() if path.exists() else ""
 
     def logs(self) -> str:
-        """The last lines of all nodes' logs, for assertion messages."""
+        """Return the last lines of all nodes' logs, for assertion messages."""
         return "".join(f"\n-- node {node} --\n{self.log(node)[-2000:]}" for node in range(1, self.nodes + 1))
 
     def active_controller(self) -> int:
-        """The node that became the active controller in the highest epoch."""
+        """Return the node that became the active controller in the highest epoch."""
         found = {node: _ACTIVE.findall(self.log(node)) for node in range(1, self.nodes + 1)}
         return max((int(epoch), node) for node, lines in found.items() for _, epoch in lines)[1]
 

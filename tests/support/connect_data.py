@@ -101,7 +101,7 @@ def schemaless() -> st.SearchStrategy[Any]:
 
 
 def is_identical(left: Any, right: Any) -> bool:
-    """Whether two values are equal and have the same type, and Decimals the same scale."""
+    """Return whether two values are equal and have the same type, and Decimals the same scale."""
     if isinstance(left, Decimal) and isinstance(right, Decimal):
         return str(left) == str(right)
     return type(left) is type(right) and bool(left == right)

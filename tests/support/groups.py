@@ -1,4 +1,7 @@
-"""GroupDriver runs a group shard with a fake clock and an in-memory log; MemoryTopic replaces `__consumer_offsets`."""
+"""`GroupDriver` runs a group shard with a fake clock and a log in memory.
+
+`MemoryTopic` replaces `__consumer_offsets`.
+"""
 
 from __future__ import annotations
 

@@ -142,11 +142,11 @@ class IsolatedCluster:
         return "" if all(item == known[1] for item in known.values()) else f"the nodes have different leaders: {known}"
 
     def active_controller(self) -> int:
-        """The node that became the active controller in the highest epoch."""
+        """Return the node that became the active controller in the highest epoch."""
         return max(self._activations())[1]
 
     def elections(self) -> int:
-        """The number of quorum epochs with an active controller."""
+        """Return the number of quorum epochs with an active controller."""
         return len({epoch for epoch, _ in self._activations()})
 
     def _activations(self) -> list[tuple[int, int]]:
@@ -190,6 +190,6 @@ def _leaders(client: RawClient, topic: str) -> dict[str, tuple[tuple[int, int], 
 
 
 def environment() -> dict[str, str]:
-    """The environment variables with which a program in a sandbox finds the test sources."""
+    """Return the environment variables with which a program in a sandbox finds the test sources."""
     tests = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -27,7 +27,7 @@ class Offsets:
 
 
 class Context:
-    """A fake context for a connector and its tasks; waits return at once and advance its clock."""
+    """A fake context for a connector and its tasks. Waits return immediately and advance the context's clock."""
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets

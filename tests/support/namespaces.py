@@ -93,11 +93,11 @@ class Network:
         _ip(_within(self._router), *commands)
 
     def address(self, machine: int) -> str:
-        """The machine's IPv4 address."""
+        """Return the machine's IPv4 address."""
         return f"10.77.{machine}.1"
 
     def within(self, machine: int) -> list[str]:
-        """The command prefix that runs a command on `machine`."""
+        """Return the command prefix that runs a command on `machine`."""
         return _within(self._holders[machine])
 
     # -- failures ----------------------------------------------------------------------------------------------------

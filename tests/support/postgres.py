@@ -18,7 +18,7 @@ from support.ports import free_port
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A running server."""
+    """A running PostgreSQL server."""
 
     port: int
     user: str = "postgres"

@@ -56,7 +56,7 @@ class TcpProxy:
                 both.create_task(self._forward(client_reader, broker_writer, is_response=False))
                 both.create_task(self._forward(broker_reader, client_writer, is_response=True))
         except (OSError, ExceptionGroup):
-            pass  # if one connection fails, close the connection to the other side, too
+            pass  # if one connection fails, also close the connection to the other side
         finally:
             for writer in (client_writer, broker_writer):
                 if writer is not None:

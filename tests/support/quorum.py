@@ -101,7 +101,7 @@ class Voter:
             await self._changed.wait()
 
     def is_flushed(self) -> bool:
-        """Whether the whole log is synced."""
+        """Return whether the whole log is synced."""
         return self.quorum.log.flushed_offset == self.quorum.log.log_end_offset
 
     @property

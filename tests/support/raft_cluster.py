@@ -244,7 +244,7 @@ class RaftCluster:
         heapq.heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
 
     def run(self, duration_ms: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Run the events of the next `duration_ms`; return True as soon as `until` holds."""
+        """Run the events of the next `duration_ms`. Returns True as soon as `until` holds."""
         end_ms = self.now_ms + duration_ms
         while self._events and self._events[0][0] <= end_ms:
             self.now_ms, _, action = heapq.heappop(self._events)

@@ -1,7 +1,8 @@
-"""Connectors for the tests of the REST API of real workers, and a file in which they note what happens to them.
+"""Connectors for tests of the REST API of real workers. They write each start and stop to a file.
 
-`write_plugins` writes them to a directory for plugin.path. A test controls them with files: an instance named in the
-file `failing` (for example "c" or "c-1") raises an error when it starts, and a task also while it runs.
+`write_plugins` writes the connectors to a directory for plugin.path. A test controls the connectors with files: an
+instance that the file `failing` names (for example "c" or "c-1") raises an error when it starts. A task also raises the
+error while it runs.
 """
 
 from __future__ import annotations

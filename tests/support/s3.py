@@ -21,12 +21,12 @@ _START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A running server."""
+    """A running S3-compatible server."""
 
     url: str
 
     def client(self) -> Any:
-        """Return a client."""
+        """Return a boto3 client of the server."""
         return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="key",
                             aws_secret_access_key="secret")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A small disk that a test can fill. It is a tmpfs; tests are skipped if the tmpfs cannot be mounted."""
+"""A small disk that a test can fill. The disk is a tmpfs. Tests are skipped if the tmpfs cannot be mounted."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Worker:
         return self
 
     def is_healthy(self) -> bool:
-        """Whether GET /health reports a healthy worker. Raises AssertionError if the process has exited."""
+        """Return whether GET /health reports a healthy worker. Raises AssertionError if the process has exited."""
         assert self._process is not None
         assert self._process.poll() is None, f"the worker exited with {self._process.poll()}:\n{self.log()}"
         try:

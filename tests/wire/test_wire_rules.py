@@ -437,7 +437,7 @@ def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
 
 
 def test_recreated_topic_has_a_new_id_and_no_old_records(client: RawClient) -> None:
-    """Invariant R12 of docs/broker.md; a fetch with the old topic id fails with UNKNOWN_TOPIC_ID."""
+    """Rule R12 in docs/broker.md: a fetch with the old topic id fails with UNKNOWN_TOPIC_ID."""
     old_id = create_topic(client, "phoenix")
     produce(client, "phoenix", batch(b"old"))
     removed = client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)], timeout_ms=1), 6)

@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 faults=faults,
                 topics=topics,
                 verbose=arguments.verbose,
-                prepare=lambda world: world.properties.update(properties),
+                prepare=lambda cluster: cluster.properties.update(properties),
             )
         except Exception as error:  # noqa: BLE001 - the failure is printed, and the next seed runs
             failed += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from headrace_broker.log.log import PartitionLog
 from headrace_broker.records.batch import BatchHeader, iter_batches
 from headrace_broker.records.reader import read_batch
-from headrace_broker.simulation.world import Violation
+from headrace_broker.simulation.simulated_cluster import Violation
 
 _READ_BYTES = 1 << 24
 

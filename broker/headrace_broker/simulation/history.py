@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace_broker.protocol.topic_names import TopicPartition
+from headrace_broker.simulation.simulated_cluster import Violation
 from headrace_broker.simulation.topics import COMPACTED
-from headrace_broker.simulation.world import Violation
 
 
 @dataclass(slots=True)

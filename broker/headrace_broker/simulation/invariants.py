@@ -41,8 +41,8 @@ from headrace_broker.server.node import Node
 from headrace_broker.server.replicas.partitions import Partition
 from headrace_broker.simulation.compaction import CompactedLog
 from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.simulated_cluster import Machine, SimulatedCluster, Violation
 from headrace_broker.simulation.topics import UNCLEAN
-from headrace_broker.simulation.world import Machine, Violation, World
 
 _READ_BYTES = 1 << 20
 
@@ -143,10 +143,10 @@ class _WatchedProcess:
 class Invariants:
     """Checks the invariants of a node each time one of its callbacks has run."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
         self._quorum = CommittedBatches()
-        self._image: MetadataImage = world.image
+        self._image: MetadataImage = cluster.image
         self._topics: dict[bytes, TopicImage] = {}
         """Maps a topic id to the topic's last image; includes deleted topics."""
         self._partitions: dict[tuple[bytes, int], CommittedBatches] = {}
@@ -154,8 +154,8 @@ class Invariants:
         """Maps a topic-partition to the committed batches of every topic id that ever had this topic name."""
         self._watched: dict[SimulatedNode, _WatchedProcess] = {}
         self._votes: dict[int, QuorumState] = {}  # each node's quorum state on disk at the last check
-        world.loop.on_callback = self._check_process
-        world.on_start.append(self._watch)
+        cluster.loop.on_callback = self._check_process
+        cluster.on_start.append(self._watch)
 
     def _committed_of(self, partition: Partition) -> CommittedBatches:
         key = partition.topic_id, partition.index
@@ -185,7 +185,7 @@ class Invariants:
     def check_replicas_agree(self, topic: str) -> None:
         """Check that all replicas of an idle topic have the same batches."""
         committed: dict[int, CommittedBatches] = {}
-        for machine, node in self._world.nodes():
+        for machine, node in self._cluster.nodes():
             assert node.broker is not None
             for index, partition in node.broker.partitions.by_name.get(topic, {}).items():
                 log = partition.log
@@ -214,14 +214,14 @@ class Invariants:
             or (raft.state is not self._votes.get(watched.machine.node_id) and not quorum.is_persisting)
         ):
             self._check_quorum(watched)
-            self._world.record_committed_image(watched.node.committed.image)
-            if self._world.image is not self._image:
+            self._cluster.record_committed_image(watched.node.committed.image)
+            if self._cluster.image is not self._image:
                 self._check_image()
         controller = watched.node.controller
         if controller is not None and (latest := controller.latest_image) is not watched.uncommitted_image:
             watched.uncommitted_image = latest
             if latest is not None:
-                self._world.record_uncommitted_image(latest)
+                self._cluster.record_uncommitted_image(latest)
         broker = watched.node.broker
         if broker is not None:
             seen = watched.partitions
@@ -239,7 +239,7 @@ class Invariants:
 
     def _check_image(self) -> None:
         """Check the newest committed image: leader epochs never decrease and have one leader each."""
-        before, self._image = self._image, self._world.image
+        before, self._image = self._image, self._cluster.image
         if self._image.topics is before.topics:
             return
         for topic in before.topics.values():
@@ -267,7 +267,7 @@ class Invariants:
     def _check_isr(self, topic: TopicImage, index: int, image: PartitionImage, committed: CommittedBatches) -> None:
         """Check that each ISR member without an unclean shutdown has all committed records."""
         for replica in image.isr if topic.name != UNCLEAN else ():
-            machine = self._world.machines[replica]
+            machine = self._cluster.machines[replica]
             broker = machine.node.broker if machine.node is not None and machine.is_serving else None
             partition = None if broker is None else broker.partitions.get(topic.name, index)
             if machine.unclean_shutdown_epoch is not None or partition is None or partition.topic_id != topic.topic_id:
@@ -351,7 +351,7 @@ class Invariants:
         try:
             seen.checked_to = committed.check_log(log, max(seen.checked_to, log_start), high_watermark, log_name)
             if committed.compaction is not None and log._segments != seen.segments:
-                now_ms = self._world.loop.run_in_node(watched.process, self._world.loop.wall_ms)
+                now_ms = self._cluster.loop.run_in_node(watched.process, self._cluster.loop.wall_ms)
                 seen.tombstones = committed.compaction.check(log, seen.tombstones, now_ms, log_name)
                 seen.segments = list(log._segments)
         except ApiError as error:
@@ -379,7 +379,7 @@ class Invariants:
         committed.record_leader(partition.leader_epoch, watched.machine.node_id, f"{partition.topic}-{partition.index}")
         seen.led_epoch = partition.leader_epoch
         log = partition.log
-        topic = self._world.image.topics.get(partition.topic)
+        topic = self._cluster.image.topics.get(partition.topic)
         if topic is None or topic.topic_id != partition.topic_id:
             return  # the topic was deleted before the broker learned of its leadership
         if topic.partitions[partition.index].leader_epoch > partition.leader_epoch:

@@ -81,8 +81,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self, seed: int, epoch_ms: int = 1_700_000_000_000) -> None:
         self.rng = Random(seed)
         self.now_us = 0
-        self.world = SimulatedNode("world")
-        self._running = self.world
+        self.harness = SimulatedNode("harness")
+        self._running = self.harness
         self.network: SimulatedNetwork | None = None
         self.failures: list[dict[str, Any]] = []
         self.callbacks = 0
@@ -168,7 +168,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def current_node(self) -> SimulatedNode:
         """Return the node whose callback is running."""
-        return _current.get(self.world)
+        return _current.get(self.harness)
 
     def crash(self, node: SimulatedNode) -> None:
         """Kill a node between two callbacks, without any cleanup."""
@@ -208,7 +208,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         context = context if context is not None else copy_context()
         handle = asyncio.Handle(callback, args, self, context)
-        self._enqueue(context.get(_current, self.world), handle)
+        self._enqueue(context.get(_current, self.harness), handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -222,7 +222,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         context = context if context is not None else copy_context()
-        node = context.get(_current, self.world)
+        node = context.get(_current, self.harness)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._schedule(max(self.now_us, int(when * 1e6 / node.clock.rate) + 1), node, handle)
         return handle
@@ -252,7 +252,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         task = _Task(coro, loop=self, name=name or "task", context=context)
         self._tasks_created += 1
         task.number = self._tasks_created
-        node = (context or copy_context()).get(_current, self.world)
+        node = (context or copy_context()).get(_current, self.harness)
         node.tasks.add(task)
         task.add_done_callback(node.tasks.discard)
         return task
@@ -302,7 +302,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_closed = True
         with catch_warnings():
             simplefilter("ignore", RuntimeWarning)  # coroutines that were never awaited cause warnings
-            for node in [self.world, *self._crashed_nodes]:
+            for node in [self.harness, *self._crashed_nodes]:
                 for task in node.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     coroutine: Any = task.get_coro()

@@ -279,7 +279,7 @@ class _SimulatedTransport(asyncio.Transport):
         """Send no data for `for_us` microseconds."""
         loop = self.network.loop
         self._stalled_until_us = loop.now_us + for_us
-        loop.call_after_us(for_us, loop.world, self.send_pending)
+        loop.call_after_us(for_us, loop.harness, self.send_pending)
 
     @property
     def has_unsent_data(self) -> bool:

@@ -1,6 +1,6 @@
 """Makes administrative changes during a run: partition reassignments and config changes.
 
-`Nemesis` chooses and runs these changes in the same way as faults. The admin client of `workload` sends the other
+`FaultInjector` chooses and runs these changes in the same way as faults. The admin client of `workload` sends the other
 administrative requests.
 """
 
@@ -17,43 +17,45 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from headrace_broker.server.controller import ControllerService
-from headrace_broker.simulation.world import World
+from headrace_broker.simulation.simulated_cluster import SimulatedCluster
 
 if TYPE_CHECKING:
-    from headrace_broker.simulation.nemesis import Fault, Nemesis
+    from headrace_broker.simulation.fault_injector import Fault, FaultInjector
 
 _TOPIC = "t"
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
-async def reassign(nemesis: Nemesis) -> None:
+async def reassign(injector: FaultInjector) -> None:
     """Reassign a random partition to random brokers, or cancel the partition's reassignment."""
-    world, rng = nemesis.world, nemesis.rng
-    if not world.image.topics:
+    cluster, rng = injector.cluster, injector.rng
+    if not cluster.image.topics:
         return
-    topic = world.image.topics[rng.choice(sorted(world.image.topics))]
+    topic = cluster.image.topics[rng.choice(sorted(cluster.image.topics))]
     index = rng.randrange(len(topic.partitions))
-    brokers = sorted(world.image.brokers)
+    brokers = sorted(cluster.image.brokers)
     target = None if rng.random() < 0.2 else rng.sample(brokers, rng.randint(2, min(3, len(brokers))))
     partition = ReassignablePartition(partition_index=index, replicas=target)
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic.name, partitions=[partition])])
     _request_change(
-        world, f"{topic.name}-{index}: reassign to {target}", lambda active: active.alter_reassignments(request)
+        cluster, f"{topic.name}-{index}: reassign to {target}", lambda active: active.alter_reassignments(request)
     )
 
 
-async def change_min_insync(nemesis: Nemesis) -> None:
+async def change_min_insync(injector: FaultInjector) -> None:
     """Set the config min.insync.replicas to 1 or 2 for the topic that keeps all records."""
-    value = nemesis.rng.choice(("1", "2"))
+    value = injector.rng.choice(("1", "2"))
     resources = [(TOPIC_RESOURCE, _TOPIC, {_MIN_INSYNC_REPLICAS: value})]
     _request_change(
-        nemesis.world,
+        injector.cluster,
         f"{_TOPIC}: set {_MIN_INSYNC_REPLICAS}={value}",
         lambda active: active.alter_configs(resources, validate_only=False),
     )
 
 
-def _request_change(world: World, description: str, change: Callable[[ControllerService], Awaitable[object]]) -> None:
+def _request_change(
+    cluster: SimulatedCluster, description: str, change: Callable[[ControllerService], Awaitable[object]]
+) -> None:
     """Request the change from the active controller, if the cluster has an active controller."""
 
     async def attempt(active: ControllerService) -> None:
@@ -62,10 +64,10 @@ def _request_change(world: World, description: str, change: Callable[[Controller
         except ApiError:
             pass  # the node is no longer the active controller
 
-    for machine, node in list(world.nodes()):
+    for machine, node in list(cluster.nodes()):
         if machine.process is not None and node.controller is not None and node.controller.is_active:
-            world.log_event(description)
-            world.run_on_machine(machine, attempt(node.controller))
+            cluster.log_event(description)
+            cluster.run_on_machine(machine, attempt(node.controller))
 
 
 ADMIN_CHANGES: dict[str, Fault] = {change.__name__: change for change in (reassign, change_min_insync)}

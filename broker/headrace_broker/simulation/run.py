@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from headrace_broker.simulation.fault_injector import FaultInjector
 from headrace_broker.simulation.invariants import Invariants
-from headrace_broker.simulation.nemesis import Nemesis
+from headrace_broker.simulation.simulated_cluster import SimulatedCluster, Violation
 from headrace_broker.simulation.topics import UNCLEAN
 from headrace_broker.simulation.workload import Workload
-from headrace_broker.simulation.world import Violation, World
 
 FAULTS_S = 4.5
 RECOVERY_S = 20.0
@@ -34,59 +34,59 @@ def run_seed(
     topics: tuple[str, ...] = (),
     torment_s: float = FAULTS_S,
     verbose: bool = False,
-    prepare: Callable[[World], None] = lambda world: None,
+    prepare: Callable[[SimulatedCluster], None] = lambda cluster: None,
 ) -> Summary:
     """Run the simulation of one seed.
 
     If not empty, `faults` restricts the kinds of fault and `topics` restricts the additional topics.
     Raises Violation if a guarantee is violated; the notes of the exception are the events of the run.
     """
-    world = World(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
-    world.verbose = verbose
-    prepare(world)
-    invariants = Invariants(world)
-    workload = Workload(world, invariants, only_topics=topics)
+    cluster = SimulatedCluster(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
+    cluster.verbose = verbose
+    prepare(cluster)
+    invariants = Invariants(cluster)
+    workload = Workload(cluster, invariants, only_topics=topics)
 
     async def scenario() -> None:
-        for machine in world.machines.values():
-            world.boot(machine)
-        await world.wait_until(
-            lambda: all(machine.is_serving for machine in world.machines.values()), 10.0, lambda: "all nodes serve"
+        for machine in cluster.machines.values():
+            cluster.boot(machine)
+        await cluster.wait_until(
+            lambda: all(machine.is_serving for machine in cluster.machines.values()), 10.0, lambda: "all nodes serve"
         )
         await workload.start_clients()
-        await Nemesis(world, only=faults).inject_faults(torment_s)
-        await world.wait_until(
-            lambda: _is_fully_replicated(world),
+        await FaultInjector(cluster, only=faults).inject_faults(torment_s)
+        await cluster.wait_until(
+            lambda: _is_fully_replicated(cluster),
             RECOVERY_S,
-            lambda: f"all partitions are fully replicated: {_describe_state(world)}",
+            lambda: f"all partitions are fully replicated: {_describe_state(cluster)}",
         )
         await workload.stop_and_check(RECOVERY_S)
         invariants.check_replicas_agree(UNCLEAN)
 
     try:
-        world.run(scenario())
+        cluster.run(scenario())
     except Violation as violation:
-        for line in world.events:
+        for line in cluster.events:
             violation.add_note(line)
         if not verbose:
             violation.__traceback__ = None  # the traceback would prevent the garbage collection of the nodes
-            world.collect_garbage()
+            cluster.collect_garbage()
         raise
     return Summary(
         seed,
         workload.history.records_sent,
-        world.loop.now_us // 1000,
-        world.loop.callbacks,
-        world.network.digest ^ (world.loop.callbacks << 32),
+        cluster.loop.now_us // 1000,
+        cluster.loop.callbacks,
+        cluster.network.digest ^ (cluster.loop.callbacks << 32),
     )
 
 
-def _is_fully_replicated(world: World) -> bool:
+def _is_fully_replicated(cluster: SimulatedCluster) -> bool:
     """Return whether all nodes serve and have the same metadata image, in which all replicas are in sync."""
-    machines = world.machines.values()
+    machines = cluster.machines.values()
     if not all(machine.is_serving for machine in machines):
         return False
-    images = [node.image for _, node in world.nodes()]
+    images = [node.image for _, node in cluster.nodes()]
     return all(image.offset == images[0].offset for image in images) and all(
         len(partition.isr) == len(partition.replicas) and partition.leader >= 0
         for topic in images[0].topics.values()
@@ -94,18 +94,18 @@ def _is_fully_replicated(world: World) -> bool:
     )
 
 
-def _describe_state(world: World) -> str:
+def _describe_state(cluster: SimulatedCluster) -> str:
     parts = [
         f"{machine.name} {'serves' if machine.is_serving else 'is up' if machine.is_up else 'is down'}"
-        for machine in world.machines.values()
+        for machine in cluster.machines.values()
     ]
-    for machine, node in world.nodes():
+    for machine, node in cluster.nodes():
         raft = node.quorum.raft
         parts.append(
             f"{machine.name}: {type(raft.role).__name__} of {raft.epoch}, committed {raft.high_watermark} "
             f"of {raft.log.log_end_offset}"
         )
-    for topic in world.image.topics.values():
+    for topic in cluster.image.topics.values():
         for index, partition in enumerate(topic.partitions):
             if len(partition.isr) < len(partition.replicas) or partition.leader < 0:
                 parts.append(

@@ -35,8 +35,8 @@ from headrace_broker.simulation import topics
 from headrace_broker.simulation.history import FinalLog, GroupCommits, History, SentRecord, format_offset
 from headrace_broker.simulation.invariants import Invariants
 from headrace_broker.simulation.loop import SimulatedNode
+from headrace_broker.simulation.simulated_cluster import SimulatedCluster, Violation
 from headrace_broker.simulation.topics import COMPACTED, PARTITIONS, RETAINED
-from headrace_broker.simulation.world import Violation, World
 
 GROUP = "g"
 
@@ -55,12 +55,17 @@ class Workload:
     """Runs the clients of one simulation run."""
 
     def __init__(
-        self, world: World, invariants: Invariants, *, producers: int = 2, only_topics: tuple[str, ...] = ()
+        self,
+        cluster: SimulatedCluster,
+        invariants: Invariants,
+        *,
+        producers: int = 2,
+        only_topics: tuple[str, ...] = (),
     ) -> None:
-        self.world = world
+        self.cluster = cluster
         self.history = History(invariants.log_start)
         self._invariants = invariants
-        self._topics = topics.choose_topics(Random(f"{world.seed} topics"), only_topics)
+        self._topics = topics.choose_topics(Random(f"{cluster.seed} topics"), only_topics)
         self.partitions = PARTITIONS + [(name, 0) for name in (COMPACTED, RETAINED) if name in self._topics]
         """The partitions to which the producers write and from which the consumer reads."""
         self._is_stopping = False
@@ -69,14 +74,14 @@ class Workload:
         self.final: dict[TopicPartition, FinalLog] = {}
 
     def _config(self, kind: Any, name: str, **more: str) -> ClientConfig:
-        servers = ",".join(f"{machine.name}:9092" for machine in self.world.machines.values())
+        servers = ",".join(f"{machine.name}:9092" for machine in self.cluster.machines.values())
         properties = {"bootstrap.servers": servers, "client.id": name, **_CLIENT_PROPERTIES}
         return ClientConfig.from_properties({**properties, **{k.replace("_", "."): v for k, v in more.items()}}, kind)
 
     def start_client(self, name: str, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         """Start a client on a new simulated node."""
         node = SimulatedNode(name)
-        self._tasks[name] = self.world.loop.run_in_node(node, lambda: self.world.loop.create_task(work(name)))
+        self._tasks[name] = self.cluster.loop.run_in_node(node, lambda: self.cluster.loop.create_task(work(name)))
 
     async def start_clients(self) -> None:
         """Create the topics, then start all clients."""
@@ -96,7 +101,7 @@ class Workload:
         await self.wait_for_clients([*self._producers, "admin", "visitor"], timeout_s)
         self.start_client("auditor", self._audit)
         await self.wait_for_clients(["auditor"], timeout_s)
-        await self.world.wait_until(self._is_all_read, timeout_s, self._describe_progress)
+        await self.cluster.wait_until(self._is_all_read, timeout_s, self._describe_progress)
         await self.wait_for_clients(["consumer", "member-1", "member-2"], timeout_s)
         self.history.check(self.final)
 
@@ -106,7 +111,7 @@ class Workload:
         def unfinished() -> list[str]:
             return [name for name in names if not self._tasks[name].done()]
 
-        await self.world.wait_until(
+        await self.cluster.wait_until(
             lambda: self._raise_client_errors() and not unfinished(),
             timeout_s,
             lambda: f"the clients {unfinished()} finish",
@@ -130,7 +135,7 @@ class Workload:
         await admin.close()
 
     async def _write(self, name: str) -> None:
-        rng = Random(f"{self.world.seed} {name}")
+        rng = Random(f"{self.cluster.seed} {name}")
         producer = await self._open(Producer, self._config("producer", name, acks="all", linger_ms="1"))
         unacknowledged: set[asyncio.Future[Any]] = set()
         number = 0
@@ -153,7 +158,7 @@ class Workload:
         await producer.close()
 
     def _send(self, producer: Producer, partition: TopicPartition, sent: SentRecord) -> asyncio.Future[Any]:
-        columns = RecordColumns(values=[sent.value], keys=[sent.key], timestamps=self.world.loop.wall_ms())
+        columns = RecordColumns(values=[sent.value], keys=[sent.key], timestamps=self.cluster.loop.wall_ms())
         future = producer.send(*partition, columns)
 
         def acknowledged(done: asyncio.Future[Any]) -> None:
@@ -195,7 +200,7 @@ class Workload:
 
         Some consumers set client.rack and fetch from the in-sync replica in their rack.
         """
-        rack = Random(f"{self.world.seed} rack of {name}").choice(("", "rack-1", "rack-2", "rack-3"))
+        rack = Random(f"{self.cluster.seed} rack of {name}").choice(("", "rack-1", "rack-2", "rack-3"))
         settings = {
             "auto_offset_reset": "earliest",
             "enable_auto_commit": "false",
@@ -222,9 +227,9 @@ class Workload:
 
     async def _consume(self, name: str) -> None:
         """Read records and commit offsets as a group member that leaves and rejoins periodically."""
-        rng = Random(f"{self.world.seed} {name}")
+        rng = Random(f"{self.cluster.seed} {name}")
         while not self._is_all_committed():
-            end_s = self.world.now_s + rng.uniform(2.0, 8.0)
+            end_s = self.cluster.now_s + rng.uniform(2.0, 8.0)
             try:
                 await self._be_member(name, end_s)
             except ClientError as error:
@@ -244,7 +249,7 @@ class Workload:
 
         try:
             await consumer.subscribe([topics.TOPIC], on_assigned=assigned)
-            while self.world.now_s < end_s and not self._is_all_committed():
+            while self.cluster.now_s < end_s and not self._is_all_committed():
                 positions: dict[TopicPartition, int] = {}
                 for batch in await self._poll(consumer):
                     self._check_group_batch(name, batch, floors)
@@ -289,7 +294,7 @@ class Workload:
 
     async def _administer(self, name: str) -> None:
         """Create, delete and recreate topics, delete records, and request leader elections."""
-        rng = Random(f"{self.world.seed} {name}")
+        rng = Random(f"{self.cluster.seed} {name}")
         admin = await self._open(Admin, self._config("admin", name))
         topics = self.history.topics
         number = 0
@@ -325,15 +330,15 @@ class Workload:
 
     async def _write_unreliably(self, name: str) -> None:
         """Write to topics that may be deleted or lose records; a failed write is not retried."""
-        rng = Random(f"{self.world.seed} {name}")
+        rng = Random(f"{self.cluster.seed} {name}")
         producer = await self._open(Producer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
         written: set[asyncio.Future[Any]] = set()
         while not self._is_stopping:
             await asyncio.sleep(rng.uniform(0.05, 0.3))
-            names = [topic for topic in (*self.history.topics, topics.UNCLEAN) if topic in self.world.image.topics]
+            names = [topic for topic in (*self.history.topics, topics.UNCLEAN) if topic in self.cluster.image.topics]
             if names:
                 partition = rng.choice(names), 0
-                columns = RecordColumns(values=[b"visit"], timestamps=self.world.loop.wall_ms())
+                columns = RecordColumns(values=[b"visit"], timestamps=self.cluster.loop.wall_ms())
                 future = producer.send(*partition, columns)
                 future.add_done_callback(lambda done, partition=partition: self._on_unreliable_write(partition, done))
                 written.add(future)
@@ -366,10 +371,10 @@ class Workload:
         ends = await self._log_end_offsets(consumer)
         found = {partition: FinalLog(ends[partition]) for partition in self.partitions}
         positions = dict.fromkeys(self.partitions, 0)
-        idle_s = self.world.now_s + 2.0
-        while self.world.now_s < idle_s and any(positions[item] < ends[item] for item in self.partitions):
+        idle_s = self.cluster.now_s + 2.0
+        while self.cluster.now_s < idle_s and any(positions[item] < ends[item] for item in self.partitions):
             if self._collect(name, await self._poll(consumer), positions, found):
-                idle_s = self.world.now_s + 2.0
+                idle_s = self.cluster.now_s + 2.0
         # Poll once more, to find records beyond the log end offset.
         self._collect(name, await self._poll(consumer), positions, found)
         await consumer.close()

@@ -64,7 +64,7 @@ def test_only_whitespace_that_java_trims_is_trimmed_from_values() -> None:
     assert parse_value("names", "\u00a0 , b ", ConfigType.LIST) == ["\u00a0", "b"]
 
 
-def test_all_errors_are_reported_together() -> None:
+def test_all_errors_of_a_config_model_are_reported_together() -> None:
     with pytest.raises(ConfigErrors) as caught:
         Example.parse({"batch.size": "0", "big": "1.5", "is.on": "yes", "colour": "green", "mode": "c", "ratio": "x"})
     assert str(caught.value).splitlines() == [
@@ -78,7 +78,7 @@ def test_all_errors_are_reported_together() -> None:
     ]
 
 
-def test_pydantic_validators_of_the_model_run() -> None:
+def test_errors_of_pydantic_validators_are_reported() -> None:
     (error,) = Example.errors({"topic": "t", "names": "toolong"})
     assert (error.key, error.reason) == ("names", "names have three letters at most")
     (error,) = Example.errors({"topic": "t", "is.on": "true", "mode": "b"})
@@ -150,7 +150,7 @@ def test_values_that_java_rejects_are_invalid(type_: ConfigType, text: str) -> N
         parse_value("k", text, type_)
 
 
-def test_fields_must_be_declared_with_key() -> None:
+def test_config_model_with_a_field_not_declared_with_key_is_rejected() -> None:
     class Bad(Config):
         plain: Any = 1
 

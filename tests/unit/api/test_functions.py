@@ -75,7 +75,7 @@ def test_generator_is_not_advanced_while_the_connector_is_paused() -> None:
     assert EVENTS == [0, 1, 2, 3]
 
 
-def test_waits_of_a_generator_last_as_long_as_requested() -> None:
+def test_generator_that_yields_a_wait_is_advanced_after_that_time() -> None:
     @source
     def slow(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)
@@ -170,7 +170,7 @@ def test_error_for_a_function_that_is_not_a_generator_contains_its_name() -> Non
         run_source(wrong, {}, records=1)
 
 
-def test_task_in_a_wait_of_its_generator_stops_immediately() -> None:
+def test_task_whose_generator_waits_stops_immediately() -> None:
     @source
     def patient(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)

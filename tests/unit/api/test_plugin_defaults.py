@@ -92,8 +92,8 @@ def test_default_batch_converter_methods_convert_between_structs_and_rows() -> N
 
 
 def test_error_names_the_method_that_a_plugin_does_not_define() -> None:
-    class Half(SourceTask):
+    class PluginWithoutApply(SourceTask):
         pass
 
-    with pytest.raises(NotImplementedError, match="Half does not define poll"):
-        Half().poll()
+    with pytest.raises(NotImplementedError, match="PluginWithoutApply does not define poll"):
+        PluginWithoutApply().poll()

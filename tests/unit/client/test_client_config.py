@@ -45,7 +45,7 @@ def test_assignors_can_be_set_by_java_class_name() -> None:
     assert config.assignment_strategies == ("roundrobin", "sticky")
 
 
-def test_all_config_errors_are_reported_at_once_with_their_keys() -> None:
+def test_all_config_errors_are_reported_together_with_their_keys() -> None:
     with pytest.raises(ClientConfigError) as caught:
         ClientConfig.from_properties(
             {

@@ -35,7 +35,7 @@ def receive(core: FetchCore, requested: RequestedPartition, records: bytes, **op
     return action
 
 
-def test_at_most_one_response_is_prefetched() -> None:
+def test_core_prefetches_at_most_one_response_of_a_node() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     assert (requested.fetch_offset, requested.leader_epoch, requested.max_bytes) == (0, 5, 1000)
@@ -257,7 +257,7 @@ def test_partition_is_not_fetched_from_leader_with_older_leader_epoch_than_posit
     assert (requested.fetch_offset, requested.leader_epoch) == (52, 6)
 
 
-def test_wait_for_newer_leader_epoch_is_limited() -> None:
+def test_consumer_waits_only_a_limited_time_for_a_newer_leader_epoch() -> None:
     """The position's leader epoch may come from a deleted topic of the same name, so the consumer stops waiting."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)

@@ -38,7 +38,7 @@ def remaining_batches(chunk: FetchedChunk, limit: int | None = None) -> list[Fet
     return batches
 
 
-def test_chunk_is_parsed_in_spans_of_some_thousand_records() -> None:
+def test_chunk_is_parsed_a_few_thousand_records_at_a_time() -> None:
     chunk, _ = fetched_chunk(b"".join(batch_at(offset, HALF) for offset in range(0, 5 * HALF, HALF)), from_offset=3)
     batches = remaining_batches(chunk)
     assert [len(batch) for batch in batches] == [2 * HALF - 3, 2 * HALF, HALF]

@@ -142,7 +142,7 @@ def test_member_that_rejoins_without_a_response_loses_its_membership_when_its_se
     assert core.on_no_response(99_000) is NextStep.FIND_COORDINATOR
 
 
-def test_heartbeat_is_not_awaited_beyond_the_session_timeout() -> None:
+def test_member_waits_for_a_heartbeat_response_at_most_until_its_session_expires() -> None:
     core = make_core()
     make_stable(core, 1_000)
     assert core.session_remaining_ms(4_000) == 7_000

@@ -13,7 +13,9 @@ from headrace_broker.client.connection import BrokerConnection
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_close_by_broker_is_detected_at_once(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_close_by_broker_is_detected_before_the_event_loop_reads_it(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def check() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

@@ -261,7 +261,7 @@ def test_too_large_split_batch_is_split_again_and_keeps_its_position() -> None:
     assert (part.number, part.base_sequence) == ((0, 0, 0), 0)
 
 
-def test_too_large_single_record_fails() -> None:
+def test_batch_with_one_too_large_record_fails() -> None:
     core = make_core()
     core.add(make_batch(1))
     (batch,) = batches_of(drain(core))
@@ -315,8 +315,8 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
 def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
     """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
-    The new leader remembers only the last five batches. After more new batches, it could not recognize a retry of the
-    four batches as a duplicate.
+    The new leader stores only the last five batches of a producer. If more than one new batch were sent first, the
+    leader could not detect that a retry of the four batches is a duplicate.
     """
     core = known_core()
     for _ in range(4):
@@ -337,7 +337,9 @@ def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
 
 
 @pytest.mark.parametrize("message", ["1 replica in sync", "1 replica in sync."])
-def test_unknown_outcome_is_appended_to_the_error_message(message: str) -> None:
+def test_error_message_says_that_the_records_may_be_in_the_log_if_an_earlier_attempt_has_an_unknown_outcome(
+    message: str,
+) -> None:
     error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", message).with_unknown_outcome()
     assert str(error).startswith(
         "t-0: NOT_ENOUGH_REPLICAS: 1 replica in sync; an earlier attempt has an unknown outcome"
@@ -408,7 +410,7 @@ def test_partition_without_leader_adds_topic_to_leaderless_topics() -> None:
     assert core.leaderless == {TOPIC}
 
 
-def test_exhausted_epoch_requests_a_new_producer_id() -> None:
+def test_producer_requests_a_new_producer_id_after_the_largest_epoch() -> None:
     core = make_core()
     core.set_producer_id(7, PRODUCER_EPOCH_MAX)
     core.add(make_batch())

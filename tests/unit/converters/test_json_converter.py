@@ -279,7 +279,7 @@ def test_numbers_are_parsed_as_by_jackson() -> None:
         assert runs(configured, [data]) == [SchemaRun(in_struct, [(value,)])]
 
 
-def test_batch_error_contains_the_index_of_each_invalid_value() -> None:
+def test_error_for_a_batch_contains_the_index_of_each_invalid_value() -> None:
     rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
     with pytest.raises(RecordErrors) as caught:
         converter().from_connect_batch("t", LINE, rows)
@@ -289,7 +289,7 @@ def test_batch_error_contains_the_index_of_each_invalid_value() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_consecutive_values_with_equal_schema_form_a_run() -> None:
+def test_consecutive_values_with_equal_schema_are_decoded_to_one_schema_run() -> None:
     configured = converter()
     lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
     numbers = configured.from_connect_batch("t", INT32_SCHEMA, [1])
@@ -318,7 +318,7 @@ def test_invalid_envelope_with_the_prefix_of_a_valid_one_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("number", [b"1e999999999", b"-1e999999999", b"1e99999999999999999999", b"9" * 5000])
-def test_huge_numbers_are_rejected_without_expanding_them(number: bytes) -> None:
+def test_number_with_a_huge_exponent_is_rejected_without_computing_its_digits(number: bytes) -> None:
     for schema in (INT32_SCHEMA, INT64_SCHEMA, TIMESTAMP_SCHEMA):
         holder = struct([("it", schema)])
         for data in (

@@ -360,7 +360,7 @@ def test_member_with_a_pending_join_needs_no_heartbeat() -> None:
     assert driver.responses[token].generation_id == 2
 
 
-def test_every_request_of_a_member_extends_its_session() -> None:
+def test_join_sync_heartbeat_and_commit_each_extend_the_members_session() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2, session_ms=10_000)
     for request in (
@@ -444,7 +444,7 @@ def test_leave_completes_the_pending_join_of_the_member() -> None:
     assert error(driver, token) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_leave_removes_a_pending_member() -> None:
+def test_leave_with_a_pending_member_id_removes_the_pending_member() -> None:
     driver = GroupDriver()
     member = driver.responses[driver.join()].member_id
     assert driver.leave(member).members[0].error_code == 0

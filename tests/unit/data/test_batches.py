@@ -72,7 +72,7 @@ def test_rerouted_sink_batch_keeps_original_topic_and_offsets() -> None:
     assert batch.timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_take_keeps_the_source_offset_of_the_batch() -> None:
+def test_batch_of_selected_records_keeps_the_source_offset() -> None:
     batch = SourceBatch(
         "t", ["a", "b"], source_partition={}, source_offset={"o": 2}, source_offsets=[{"o": 1}, {"o": 2}], timestamps=5
     )

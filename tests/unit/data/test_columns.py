@@ -26,13 +26,13 @@ def test_columns_without_names_convert_to_empty_maps_and_rows() -> None:
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 
 
-def test_take_keeps_shared_columns() -> None:
+def test_selection_of_rows_keeps_columns_with_one_shared_value() -> None:
     taken = MAPS.take([2, 0])
     assert taken.items() == [ITEMS[2], ITEMS[0]]
     assert taken.column("source") == Shared("x")
 
 
-def test_put_replaces_existing_map_column_in_place() -> None:
+def test_put_of_an_existing_key_replaces_its_column_at_the_same_position() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}

@@ -28,7 +28,7 @@ from headrace.data.java_regex import JavaPattern
         (r"(?!__).*", "__consumer_offsets", False),
     ],
 )
-def test_matches_requires_a_match_of_the_whole_text(pattern: str, text: str, matches: bool) -> None:
+def test_regex_matches_only_the_whole_text(pattern: str, text: str, matches: bool) -> None:
     assert JavaPattern(pattern).matches(text) is matches
 
 

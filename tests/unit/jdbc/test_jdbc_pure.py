@@ -221,7 +221,7 @@ def test_tables_are_split_into_contiguous_even_groups() -> None:
     assert group_tables([], 4) == []
 
 
-def test_validation_reports_all_invalid_keys_at_once() -> None:
+def test_validation_reports_all_invalid_keys_together() -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:db2:x", "mode": "sideways", "batch.max.rows": "0"})
     assert {item.key for item in error.value.errors} == {"connection.url", "mode", "batch.max.rows"}

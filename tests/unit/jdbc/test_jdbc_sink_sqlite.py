@@ -108,13 +108,13 @@ class TestInsertModes:
 
 
 class TestPrimaryKeys:
-    def test_kafka_coordinates_are_the_key(self, url: str, database: Path) -> None:
+    def test_primary_key_mode_kafka_uses_topic_partition_and_offset(self, url: str, database: Path) -> None:
         put(url, [item(1), item(2)], pk__mode="kafka", fields__whitelist="name")
         assert query(database, "SELECT * FROM items") == [("items", 0, 1, "n1"), ("items", 0, 2, "n2")]
         names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
 
-    def test_primitive_key_needs_one_column(self, url: str, database: Path) -> None:
+    def test_primitive_record_key_needs_exactly_one_key_column(self, url: str, database: Path) -> None:
         keyed = record(1, {"id": 1}, ROW, key="k", key_schema=STRING_SCHEMA)
         put(url, [keyed], pk__mode="record_key", pk__fields="code", fields__whitelist="id")
         assert query(database, "SELECT * FROM items") == [("k", 1)]
@@ -139,7 +139,7 @@ class TestPrimaryKeys:
 
 
 class TestTypes:
-    def test_every_type_has_a_column_type(self, url: str, database: Path) -> None:
+    def test_every_connect_type_has_a_column_type(self, url: str, database: Path) -> None:
         schema = struct(
             [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT32_SCHEMA), ("b", BOOLEAN_SCHEMA),
              ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(2)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
@@ -153,7 +153,7 @@ class TestTypes:
             (1, 2**40, 0.5, 1, b"\x00\x01", 1.5, 86_400_000, 1000, 2000, None)
         ]
 
-    def test_field_without_a_column_type_is_named(self, url: str) -> None:
+    def test_error_names_the_field_without_a_column_type(self, url: str) -> None:
         schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
         with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):
             put(url, [record(0, {"tags": {}}, schema)])
@@ -169,7 +169,7 @@ class TestTypes:
         put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
         assert query(database, "SELECT * FROM items") == [(1_000_000, 2000, 3123)]
 
-    def test_null_is_replaced_with_the_default(self, url: str, database: Path) -> None:
+    def test_null_field_is_written_as_the_default_of_its_schema(self, url: str, database: Path) -> None:
         schema = struct([("id", INT32_SCHEMA), ("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
         put(url, [record(0, {"id": 1, "n": None}, schema)])
         put(url, [record(1, {"id": 2, "n": None}, schema)], replace__null__with__default="false")
@@ -193,7 +193,7 @@ class TestTables:
         with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
             put(url, [item(2)], auto__evolve="true")
 
-    def test_names_match_regardless_of_case(self, url: str, database: Path) -> None:
+    def test_existing_table_and_columns_are_found_regardless_of_case(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE ITEMS (ID INTEGER, Name TEXT, price REAL)")
         put(url, [item(1)], auto__create="false")
         assert query(database, "SELECT ID, Name FROM ITEMS") == [(1, "n1")]
@@ -205,7 +205,9 @@ class TestTables:
             put(url, [item(1)])
 
     @pytest.mark.parametrize("name", ['a"; DROP TABLE keep; --', "select", "naïve — 表", "a b", "x'y"])
-    def test_hostile_names_are_quoted(self, url: str, database: Path, name: str) -> None:
+    def test_table_and_column_names_with_special_characters_are_quoted(
+        self, url: str, database: Path, name: str
+    ) -> None:
         query(database, "CREATE TABLE keep (id INTEGER)")
         schema = struct([(name, INT32_SCHEMA), ("id", INT32_SCHEMA)])
         quoted = '"' + name.replace('"', '""') + '"'
@@ -234,7 +236,9 @@ class TestErrors:
         with pytest.raises(DataError, match="with a null value and null value schema"):
             put(url, [tombstone(1, 0)], pk__mode="record_key")
 
-    def test_rejected_record_rolls_back_and_is_named(self, url: str, database: Path) -> None:
+    def test_record_that_the_database_rejects_is_named_and_its_transaction_is_rolled_back(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 3), name TEXT, price REAL)")
         with pytest.raises(DataError) as error:
             put(url, [item(number) for number in range(5)])
@@ -250,14 +254,14 @@ class TestErrors:
         assert [found.offset for found, _ in run.reported] == [3, 5, 7, 11, 15, 19]
         assert query(database, "SELECT count(*) FROM items") == [(14,)]
 
-    def test_earlier_version_of_a_row_is_written_if_a_later_one_is_rejected(self, url: str, database: Path) -> None:
+    def test_earlier_record_of_a_row_is_written_if_a_later_record_is_rejected(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT CHECK (name <> 'bad'), price REAL)")
         records = [item(1, "good", offset=0), item(1, "bad", offset=1)]
         run = put(url, records, errors__tolerance="all", insert__mode="upsert", pk__mode="record_key")
         assert len(run.reported) == 1
         assert query(database, "SELECT name FROM items") == [("good",)]
 
-    def test_locked_database_is_retried_until_max_retries(
+    def test_write_to_a_locked_database_is_retried_up_to_max_retries(
         self, url: str, database: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("headrace_connectors.jdbc.writing.sqlite._BUSY_TIMEOUT_S", 0.01)
@@ -295,7 +299,9 @@ class TestConfiguration:
             ({"connection.url": "jdbc:oracle:thin:@x"}, {"connection.url"}),
         ],
     )
-    def test_invalid_combinations_are_reported_by_key(self, props: dict[str, str], keys: set[str]) -> None:
+    def test_invalid_combinations_of_settings_are_reported_with_their_key(
+        self, props: dict[str, str], keys: set[str]
+    ) -> None:
         with pytest.raises(ConfigErrors) as error:
             JdbcSinkConfig.parse({"connection.url": "jdbc:sqlite:/x.db", **props})
         assert {found.key for found in error.value.errors} == keys

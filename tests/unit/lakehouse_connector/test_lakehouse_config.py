@@ -53,7 +53,7 @@ def test_invalid_configuration_values_are_reported_with_their_key(key: str, valu
     assert reason in found[key.replace("__", ".")]
 
 
-def test_connector_validation_reports_all_errors_at_once() -> None:
+def test_connector_validation_reports_all_errors_together() -> None:
     connector = LakehouseSinkConnector()
     values: dict[str, object] = {}
     connector.validate({"transforms": "x", "spark.master": "yarn", "lakehouse.source": "jvm"}, values)  # type: ignore[arg-type]

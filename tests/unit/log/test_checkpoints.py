@@ -91,7 +91,7 @@ def test_clean_shutdown_marker_contains_broker_epoch() -> None:
     assert decode_clean_shutdown(b"nonsense") == -1
 
 
-def test_assigning_an_epoch_removes_contradicting_entries() -> None:
+def test_assigning_an_epoch_removes_later_epochs_and_larger_start_offsets() -> None:
     cache = LeaderEpochCache([(1, 0), (2, 10), (4, 20)])
     assert cache.assign(4, 25) is False
     assert cache.assign(3, 15) is True

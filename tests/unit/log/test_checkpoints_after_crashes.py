@@ -65,9 +65,10 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_written_late", [False, True])
 def test_records_after_truncation_are_recovered_after_power_failure(seed: int, is_written_late: bool) -> None:
-    """Recovery does not check records below the recovery point, so the old recovery point must not cover new records.
+    """Recovery does not check records below the recovery point.
 
-    With `is_written_late`, a background thread writes the old recovery point to the checkpoint after the truncation.
+    With the old recovery point, it would not check new records. With `is_written_late`, a background thread writes the
+    old recovery point to the checkpoint after the truncation.
     """
     disk, manager, log, old = with_flushed_records(seed)
     write_tasks = manager.checkpoints.write_tasks(RECOVERY_POINT_FILE)
@@ -89,7 +90,7 @@ def test_records_after_truncation_are_recovered_after_power_failure(seed: int, i
 
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset(loses_power: bool) -> None:
-    """The checkpoint has the old log start offset, which is beyond the new log end offset."""
+    """The checkpoint contains the old log start offset, which is beyond the new log end offset."""
     disk = SimulatedDisk(Random(0))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -111,8 +112,11 @@ def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_truncation_during_flush_keeps_recovery_point_from_advancing(seed: int) -> None:
-    """The flush synced records that were then truncated, so recovery must check the new records at their offsets."""
+def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(seed: int) -> None:
+    """The flush syncs records that are truncated during the flush.
+
+    Recovery must check the new records at their offsets.
+    """
     disk, manager, log, old = with_flushed_records(seed)
     for value in old:
         append(log, value, 0)
@@ -216,8 +220,8 @@ def test_checkpoints_of_offline_directory_are_rewritten_when_it_is_online_again(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_orphan_indexes_removed_by_recovery_do_not_return_after_power_failure(seed: int) -> None:
-    """With orphan indexes in the directory, recovery would drop the flushed records after them."""
+def test_indexes_without_a_log_file_that_recovery_removed_do_not_return_after_power_failure(seed: int) -> None:
+    """If the indexes without a `.log` file returned, recovery would drop the flushed records after them."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -249,7 +253,10 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
 
 
 def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
-    """Otherwise a batch with a wrong offset would remain, and a later recovery would truncate all records after it."""
+    """The log contains a batch with a wrong offset.
+
+    A later recovery would truncate this batch and all records after it.
+    """
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
     position = segment.locate(last)
@@ -293,7 +300,7 @@ def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_po
 
 @pytest.mark.parametrize("seed", range(8))
 def test_epochs_written_by_killed_process_are_synced_by_next_flush(seed: int) -> None:
-    """With outdated epochs after a power failure, the leader would make followers truncate at wrong offsets."""
+    """If the epochs were outdated after a power failure, followers would truncate their logs at wrong offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     manager = start(disk)
@@ -304,7 +311,7 @@ def test_epochs_written_by_killed_process_are_synced_by_next_flush(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_rebuilt_by_recovery_are_synced_before_recovery_point_passes_them(seed: int) -> None:
+def test_epochs_rebuilt_by_recovery_are_synced_before_the_recovery_point_advances(seed: int) -> None:
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     log.flush(NOW)
@@ -355,7 +362,7 @@ def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdow
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """When the log reached its old length again, it would seem corrupt, or its indexes would have wrong timestamps."""
+    """If they returned, the log would seem corrupt or have wrong timestamps once it reached its old length."""
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)

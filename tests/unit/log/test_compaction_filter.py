@@ -205,7 +205,7 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_aborted_data_is_removed_at_once_and_its_marker_after_the_delete_horizon() -> None:
+def test_records_of_aborted_transaction_are_removed_immediately_and_its_marker_after_the_delete_horizon() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
     assert retained(batches, transactional(10, b"a")) is None
@@ -238,7 +238,7 @@ def test_commit_marker_is_retained_while_data_remains() -> None:
     assert retained(filter_of({}), end)[0].has_delete_horizon  # type: ignore[index]
 
 
-def test_data_of_next_transaction_is_not_removed_with_aborted_transaction() -> None:
+def test_records_of_the_transaction_after_an_aborted_one_are_retained() -> None:
     batches = filter_of({b"a": 12}, aborted=[AbortedTxn(7, 10, 11, 10)])
     assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)
@@ -246,7 +246,7 @@ def test_data_of_next_transaction_is_not_removed_with_aborted_transaction() -> N
     assert offsets(retained(batches, transactional(12, b"a"))) == [12]
 
 
-def test_last_marker_of_producer_is_retained_for_its_epoch() -> None:
+def test_last_marker_of_producer_is_retained_because_it_has_the_producer_epoch() -> None:
     end = marker(ControlType.COMMIT, 11)
     marked = bytearray(filter_of({}).filter_batch(read_header(end), memoryview(end)) or b"")
     later = NOW + RETENTION_MS
@@ -332,7 +332,7 @@ def test_full_offset_map_ends_cleaning_and_next_run_continues() -> None:
 
 
 def test_cleaned_segment_ends_at_base_offset_of_next_segment() -> None:
-    """Recovery treats a gap between two segments of a replica as records lost in a power failure."""
+    """Recovery assumes that a power failure has caused a gap between two segments, and truncates the log."""
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")])
     *cleaned, _ = clean(storage, job_of(log, segment_bytes=1), lambda size: None)
@@ -346,7 +346,7 @@ def test_cleaned_segment_ends_at_base_offset_of_next_segment() -> None:
     assert (log.log_end_offset, values(log)) == (4, [(2, b"2"), (3, b"3")])
 
 
-def test_transaction_index_is_rewritten() -> None:
+def test_cleaned_segment_has_a_transaction_index_of_its_aborted_transactions() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"x", b"0")])
     log.append_as_leader(transactional(0, b"a"), leader_epoch=0, now_ms=NOW)

@@ -82,7 +82,7 @@ def test_cleaner_offset_outside_the_log_is_ignored(
 
 
 @pytest.mark.parametrize(("last_stable_offset", "end"), [(30, 30), (29, 20), (20, 20), (19, 10), (9, 0), (0, 0)])
-def test_segments_reaching_last_stable_offset_are_not_cleaned(last_stable_offset: int, end: int) -> None:
+def test_segments_beyond_last_stable_offset_are_not_cleaned(last_stable_offset: int, end: int) -> None:
     found = dirty(last_stable_offset=last_stable_offset)
     assert found.end_offset == end
     assert found.is_due(COMPACT) == (end > 0)
@@ -96,7 +96,7 @@ def test_cleaning_ends_before_segment_within_min_compaction_lag() -> None:
     assert dirty(config, segments, cleaner_offset=20).end_offset == 30  # the lag only applies to dirty segments
 
 
-def test_record_beyond_max_compaction_lag_makes_log_due() -> None:
+def test_log_with_record_older_than_max_compaction_lag_is_due_for_cleaning() -> None:
     config = replace(COMPACT, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=2000)
     assert not dirty(config).is_due(config)
     config = replace(config, max_compaction_lag_ms=1999)
@@ -174,7 +174,7 @@ def test_grouping_respects_31_bit_relative_offsets() -> None:
 # -- throttle, transaction index, jobs -------------------------------------------------------------------------------
 
 
-def test_throttle_limits_rate_and_idle_time_allows_no_burst() -> None:
+def test_throttle_limits_io_to_its_rate_also_after_idle_time() -> None:
     throttle = CleanerThrottle(100.0)
     assert throttle.delay_s(50, 10.0) == pytest.approx(0.5)
     assert throttle.delay_s(50, 10.2) == pytest.approx(0.8)

@@ -34,7 +34,9 @@ def test_every_default_value_is_valid() -> None:
         ({}, 604_800_000),
     ],
 )
-def test_broker_config_units_are_converted_and_first_name_wins(broker: dict[str, str], expected: int) -> None:
+def test_topic_default_is_first_configured_broker_key_converted_to_the_topics_unit(
+    broker: dict[str, str], expected: int
+) -> None:
     assert LogConfig.from_properties({}, broker).retention_ms == expected
 
 

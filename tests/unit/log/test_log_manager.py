@@ -73,7 +73,10 @@ def test_unclean_restart_recovers_logs(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("restarts_before_recreation", [False, True])
 def test_recreated_partition_does_not_use_checkpoints_of_deleted_partition(restarts_before_recreation: bool) -> None:
-    """After a kill -9, the deleted log's log start offset would empty the new log, which ends before that offset."""
+    """After a kill -9, a checkpoint still has the log start offset of the deleted log.
+
+    The new log ends before this offset.
+    """
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -192,7 +195,7 @@ def test_maintenance_flushes_applies_retention_and_writes_checkpoints() -> None:
 
 
 def test_failed_log_directory_is_offline_and_gets_no_clean_shutdown_marker() -> None:
-    """R14: an error of one log directory leaves the other log directories online."""
+    """Rule R14: an error of one log directory leaves the other log directories online."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
@@ -217,7 +220,7 @@ def test_failed_log_directory_is_offline_and_gets_no_clean_shutdown_marker() -> 
 
 
 def test_deleted_log_directory_is_offline(caplog: pytest.LogCaptureFixture) -> None:
-    """R14: records written to deleted files are lost when the process ends."""
+    """Rule R14: records that are written to deleted files are lost when the process ends."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")
@@ -337,7 +340,7 @@ def test_directories_that_are_not_partitions_are_ignored(caplog: pytest.LogCaptu
     assert "t-x" in caplog.text
 
 
-def test_flush_ms_flushes_active_segment_in_background() -> None:
+def test_active_segment_is_flushed_in_background_after_flush_ms() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
 
@@ -490,7 +493,7 @@ def test_epoch_checkpoints_are_written_in_portions_and_before_roll_or_flush() ->
 
 
 def test_pending_epoch_writes_of_deleted_partitions_are_dropped() -> None:
-    """Topics may be created and deleted faster than epochs are written, and each pending write references a log."""
+    """Topics may be created and deleted faster than epochs are written. A pending write keeps its log in memory."""
     manager = start(MemoryStorage())
     for partition in range(100):
         append(manager, "t", partition, b"value")
@@ -602,7 +605,7 @@ def test_directory_of_another_topic_is_marked_stray(has_topic_id: bool, caplog: 
     assert storage.size(f"/data/{stray}/{0:020d}.log") > 0
 
 
-def test_incompletely_created_directory_is_used() -> None:
+def test_partition_directory_without_metadata_file_is_used_for_the_new_log() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     storage.makedirs("/data/t-0")

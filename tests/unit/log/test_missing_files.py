@@ -84,7 +84,9 @@ def error_of(operation: str, log: PartitionLog) -> ApiError | None:
     "corrupt", [Path.unlink, truncate_file, replace_by_directory], ids=["deleted", "truncated", "directory"]
 )
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
-def test_missing_file_is_recreated_or_named_in_the_error(tmp_path: Path, suffix: str, corrupt, operation: str) -> None:
+def test_operation_recreates_a_missing_file_or_names_it_in_the_error(
+    tmp_path: Path, suffix: str, corrupt, operation: str
+) -> None:
     log = create_log(tmp_path)
     for segment in log.segments:
         segment.release()

@@ -85,7 +85,7 @@ def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> Non
 
 
 def test_read_is_bounded_by_high_watermark_by_default() -> None:
-    """R3: a fetch offset between the high watermark and the log end offset is not out of range."""
+    """Rule R3: a fetch offset between the high watermark and the log end offset is not out of range."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0
@@ -242,7 +242,10 @@ def test_producer_state_survives_restart(clean: bool) -> None:
 
 
 def test_active_producer_of_old_records_does_not_expire() -> None:
-    """A producer that copies last year's records is active. If it expired, a retried batch would be appended twice."""
+    """A producer that copies last year's records is active.
+
+    If its state expired, a retried batch would be appended twice.
+    """
     day_ms = 86_400_000
     log = open_log()
     sent = {"timestamp": NOW - 365 * day_ms, "producer_id": 7, "producer_epoch": 0}
@@ -268,7 +271,10 @@ def test_truncation_restores_producer_sequences() -> None:
 
 
 def test_epoch_ends_at_start_of_next_epoch_also_after_truncation() -> None:
-    """The end offset of an epoch is the start offset of the next; truncation also truncates the checkpoint (R10)."""
+    """Rule R10: the end offset of an epoch is the start offset of the next.
+
+    A truncation also truncates the checkpoint.
+    """
     log = open_log()
     append(log, b"a", b"b", epoch=1)
     append(log, b"c", epoch=3)
@@ -323,7 +329,7 @@ def test_truncation_removes_later_segments_and_truncates_the_last_remaining_segm
 
 
 def test_truncation_before_log_start_offset_lowers_log_start_offset() -> None:
-    """With the old log start offset, the log would still end after the leader's log, and be truncated repeatedly."""
+    """If the log start offset stayed, the log would still end after the leader's log, and be truncated repeatedly."""
     log = open_log()
     for number in range(10):
         append(log, b"value %d" % number)
@@ -476,7 +482,7 @@ class FailingStorage(MemoryStorage):
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: int) -> None:
-    """R14: on a full or failed disk, appends fail and acknowledged records remain readable."""
+    """Rule R14: on a full or failed disk, appends fail and acknowledged records remain readable."""
     storage = FailingStorage()
     log = open_log(storage)
     append(log, b"acknowledged")
@@ -496,7 +502,7 @@ def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: in
 
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
-def test_failed_segment_creation_leaves_no_files(error: int, was_closed_cleanly: bool) -> None:
+def test_failed_roll_leaves_no_files_of_the_new_segment(error: int, was_closed_cleanly: bool) -> None:
     """An empty segment at an offset inside another segment would make the next start skip or drop records."""
 
     class TimeIndexFailingStorage(MemoryStorage):
@@ -523,7 +529,7 @@ def test_failed_segment_creation_leaves_no_files(error: int, was_closed_cleanly:
 
 
 @pytest.mark.parametrize(("suffix", "is_empty"), [(".timeindex", False), (".timeindex", True), (".index", True)])
-def test_append_failing_to_load_index_writes_no_records(suffix: str, is_empty: bool) -> None:
+def test_append_writes_no_records_if_the_indexes_cannot_be_loaded(suffix: str, is_empty: bool) -> None:
     """Indexes are loaded on first use, which fails if no file descriptor is free; append loads them before writing.
 
     If the records were written first, a retry would write them again, and recovery would truncate the log there.
@@ -678,7 +684,7 @@ def test_incomplete_segment_swap_is_undone() -> None:
     assert not [name for name in storage.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned"))]
 
 
-def test_open_transaction_holds_last_stable_offset_until_its_marker() -> None:
+def test_last_stable_offset_is_first_offset_of_open_transaction_until_its_marker() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"plain")
@@ -740,7 +746,9 @@ def unchecked(payload: bytes, *, compression: Compression, count: int, timestamp
         (Compression.ZSTD, 2**31 - 1, bytes(100)),
     ],
 )
-def test_impossible_record_count_is_rejected(compression: Compression, count: int, payload: bytes) -> None:
+def test_batch_with_more_records_than_its_bytes_can_contain_is_rejected(
+    compression: Compression, count: int, payload: bytes
+) -> None:
     log = open_log()
     invalid = unchecked(payload, compression=compression, count=count)
     assert error_of(lambda: log.append_as_leader(invalid, leader_epoch=0, now_ms=NOW)) == ErrorCode.INVALID_RECORD
@@ -758,7 +766,7 @@ def test_timestamp_search_finds_records_after_batch_that_cannot_be_decompressed(
     assert log.offset_for_timestamp(NOW - 4) == (NOW, 3, 0)
 
 
-def test_decompression_bomb_is_rejected_on_append() -> None:
+def test_small_batch_that_decompresses_to_gigabytes_is_rejected_on_append() -> None:
     columns = RecordColumns(values=[bytes(100_000_000)], keys=[b"k"], timestamps=NOW)
     bomb = build_batch(columns, compression=Compression.ZSTD)
     assert len(bomb) < 10_000

@@ -85,7 +85,7 @@ def test_trailing_zeros_after_crash_are_not_reported_as_data_loss(
     assert [header.base_offset for _, header in iter_batches(data)] == [1, 2]
 
 
-def test_trim_lost_after_clean_shutdown_is_repeated(tmp_path: Path) -> None:
+def test_log_is_trimmed_again_if_a_power_failure_undid_the_trim_at_shutdown(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     log.close(clean=True, now_ms=NOW)
@@ -94,7 +94,7 @@ def test_trim_lost_after_clean_shutdown_is_repeated(tmp_path: Path) -> None:
     assert opened(tmp_path / "t-0", was_closed_cleanly=True).log_end_offset == 1
 
 
-def test_records_missing_before_next_segment_truncate_the_log(tmp_path: Path) -> None:
+def test_log_is_truncated_where_records_are_missing_before_the_next_segment(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, b"one")
     valid_bytes = log.size_bytes

@@ -19,7 +19,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 def test_truncation_to_log_end_removes_epoch_without_records() -> None:
-    """R10: otherwise the follower would report a last epoch to the leader for which it has no records."""
+    """Rule R10: the follower must not report a last epoch to the leader for which the follower has no records."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -42,7 +42,7 @@ class FewDescriptorsStorage(MemoryStorage):
         return super().open(path)
 
 
-def test_partially_truncated_log_goes_offline() -> None:
+def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> None:
     """The failed truncation has deleted segments but not lowered the log end offset, so an append would leave a gap."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
@@ -61,7 +61,7 @@ def test_partially_truncated_log_goes_offline() -> None:
 
 
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
-    """R10: with epoch 3 in the checkpoint, the refetched record would be stored as the start of epoch 2."""
+    """Rule R10: if epoch 3 stayed in the checkpoint, the record fetched again would start epoch 2."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -83,7 +83,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """R10: otherwise the leader would return 40 as the end offset of leader epoch 2, beyond the log end offset."""
+    """Rule R10: otherwise the leader would return 40 as the end offset of epoch 2, beyond its log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -158,7 +158,7 @@ def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recove
 
 
 @pytest.mark.parametrize("corrupt", [0, 4, 5])
-def test_log_goes_offline_if_corrupt_batch_prevents_truncation(corrupt: int) -> None:
+def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: int) -> None:
     """With the old producer state, the retry of a truncated batch would be acknowledged without being appended.
 
     If the corruption hides where the remaining records end, new records would overwrite some of them.
@@ -194,7 +194,7 @@ def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
 
 
 def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point() -> None:
-    """R2: otherwise this replica, as the leader, would return too large an end offset for leader epoch 1."""
+    """Rule R2: if the start offset were lost, a leader would return too large an end offset for leader epoch 1."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -209,7 +209,7 @@ def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point(
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
-    """R2: otherwise a follower would not truncate its uncommitted records of the previous epoch."""
+    """Rule R2: if they were lost, a follower would keep its uncommitted records of the previous epoch."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)
@@ -226,7 +226,7 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 
 
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
-    """R3: with an old epoch, the log would be truncated to that epoch's end offset, far below committed records."""
+    """Rule R3: with an old epoch, the log would be truncated to the epoch's end offset, below committed records."""
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")
     storage.write("/d/t-0/00000000000000000066.log", b"")

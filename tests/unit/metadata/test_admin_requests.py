@@ -56,7 +56,7 @@ class TestReassignments:
         assert replicas_of(moved) == ("3412", "34", "12")
         assert describe_partition(moved) == "1/12//"
 
-    def test_reassignment_to_current_replicas_completes_at_once(self) -> None:
+    def test_reassignment_to_current_replicas_completes_immediately(self) -> None:
         image = cluster_image(partition_image("12", "12", 1))
         assert replicas_of(apply_result(image, move(image, "21"))) == ("21", "", "")
         assert move(image, "12").records == []
@@ -68,7 +68,7 @@ class TestReassignments:
         assert replicas_of(apply_result(image, move(image, "35"))) == ("35412", "35", "412")
         assert replicas_of(apply_result(image, move(image, "12"))) == ("12", "", "")
 
-    def test_reassignment_is_cancelled(self) -> None:
+    def test_cancelled_reassignment_restores_the_original_replicas(self) -> None:
         image = cluster_image(partition_image("12", "12", 1), brokers="1234")
         assert error_of(move(image, None)) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         reassigning = apply_result(image, move(image, "34"))
@@ -77,7 +77,7 @@ class TestReassignments:
         assert describe_partition(back) == "1/12//"
         assert back.topics["t"].partitions[0].leader_epoch > reassigning.topics["t"].partitions[0].leader_epoch
 
-    def test_reassignment_is_not_cancelled_if_that_would_lose_records(self) -> None:
+    def test_reassignment_cannot_be_cancelled_if_no_original_replica_is_in_sync(self) -> None:
         image = cluster_image(
             partition_image("312", "3", 3, adding_replicas=(3,), removing_replicas=(1,)), brokers="123"
         )
@@ -230,7 +230,7 @@ class TestConfigs:
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
     def test_min_isr_of_elections_does_not_depend_on_properties_file(self) -> None:
-        """Invariant R1: leaders and controller use one value, so eligible replicas have all acknowledged records."""
+        """Rule R1: leaders and the controller use one value, so eligible replicas have all acknowledged records."""
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1
         assert ConfigRecord not in map(type, bootstrap_records(image, 1))

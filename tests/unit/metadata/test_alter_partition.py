@@ -100,7 +100,7 @@ def test_rejected_isr_change_writes_no_record(overrides: dict[str, object], code
 
 
 def test_replica_with_other_broker_epoch_cannot_join_isr() -> None:
-    """Invariant R6: the broker epoch is an earlier incarnation's; the current incarnation may have lost records."""
+    """Rule R6: the broker epoch belongs to an earlier incarnation. The current incarnation may have lost records."""
     result = alter(IMAGE, "123", epochs={3: 99})
     assert (partition_result(result).error_code, result.records) == (ErrorCode.INELIGIBLE_REPLICA, [])
 
@@ -115,7 +115,7 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
 
 
 def test_alter_partition_from_earlier_incarnation_of_leader_is_rejected() -> None:
-    """Invariant R6: a restarted broker may have lost records, so its earlier incarnation cannot change the ISR."""
+    """Rule R6: a restarted broker may have lost records, so its earlier incarnation cannot change the ISR."""
     with pytest.raises(ApiError) as caught:
         alter_partitions(IMAGE, AlterPartitionRequest(broker_id=1, broker_epoch=7), topic_configs())
     assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH

@@ -77,7 +77,7 @@ def test_broker_returning_after_clean_shutdown_stays_in_elr() -> None:
 
 
 def test_broker_returning_after_unclean_shutdown_leaves_elr() -> None:
-    """Invariant R6: after an unclean shutdown, the broker may have lost records that it had acknowledged."""
+    """Rule R6: after an unclean shutdown, the broker may have lost records that it had acknowledged."""
     image = cluster_image(partition_image("12", "12", 1), brokers="12")
     assert describe_partition(apply_result(image, register(image, 1, previous=-1))) == "2/2//"
     assert describe_partition(apply_result(image, register(image, 1, previous=99))) == "2/2//"
@@ -89,7 +89,7 @@ def test_registration_keeps_broker_in_isr_of_partition_without_other_replicas() 
 
 
 def test_broker_is_unfenced_after_reading_its_registration() -> None:
-    """Invariant R11: a broker can be elected leader only after it has caught up with the metadata log."""
+    """Rule R11: a broker can be elected leader only after it has caught up with the metadata log."""
     image = cluster_image(partition_image("12", "", -1, elr="12"), brokers="12", fenced="1")
     late = send_heartbeat(image, 1, offset=100)
     assert (late.response.is_caught_up, late.response.is_fenced, late.records) == (False, True, [])
@@ -129,7 +129,7 @@ def test_fencing_moves_leaderships_and_leaves_sole_replica_leaderless() -> None:
 
 
 def test_controlled_shutdown_moves_leaders_and_waits_for_other_brokers() -> None:
-    """Invariant R13: the broker closes its sockets only after every other broker has applied the new leaders."""
+    """Rule R13: the broker closes its sockets only after every other broker has applied the new leaders."""
     image = cluster_image(partition_image("12", "12", 1), brokers="123")
     liveness = BrokerLiveness(9000)
     for broker_id in (1, 2, 3):
@@ -144,7 +144,7 @@ def test_controlled_shutdown_moves_leaders_and_waits_for_other_brokers() -> None
     assert send_heartbeat(image, 1, liveness=liveness, want_shut_down=True).response.should_shut_down
 
 
-def test_fenced_broker_may_shut_down_at_once() -> None:
+def test_fenced_broker_may_shut_down_immediately() -> None:
     image = cluster_image(brokers="1", fenced="1")
     assert send_heartbeat(image, 1, want_shut_down=True).response.should_shut_down
 

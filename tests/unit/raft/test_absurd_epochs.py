@@ -1,6 +1,6 @@
 """Tests that a request raises a voter's epoch by at most EPOCH_INCREASE_MAX.
 
-A forged request can therefore not use up the epochs that further elections need.
+So a forged request cannot use up the epochs that later elections need.
 """
 
 from __future__ import annotations

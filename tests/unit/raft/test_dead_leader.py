@@ -1,4 +1,4 @@
-"""Tests that two voters elect a new leader at once when the leader's process dies.
+"""Tests that two voters elect a new leader immediately when the leader's process dies.
 
 A vote response may still name the dead leader, if the responding voter has not noticed the leader's death.
 """

@@ -1,4 +1,4 @@
-"""Tests of invariant R8 of docs/broker.md: a voter persists its vote before it responds, and votes once per epoch."""
+"""Tests of rule R8 in docs/broker.md: a voter persists its vote before it responds, and votes once per epoch."""
 
 from __future__ import annotations
 

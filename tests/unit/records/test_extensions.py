@@ -1,4 +1,4 @@
-"""The C extensions are loaded without importing their packages, which can still be imported later."""
+"""Tests that the C extensions are loaded without importing their packages, which can still be imported later."""
 
 from __future__ import annotations
 

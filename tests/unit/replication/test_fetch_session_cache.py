@@ -41,7 +41,8 @@ def test_new_consumer_session_does_not_close_other_sessions() -> None:
 def test_partition_removed_and_added_in_one_request_is_kept() -> None:
     """A replica that moved away and back is removed with the old key and added with a new key in the same request.
 
-    If the request forgot the partition, the leader would drop the partition, and every fetch would return at once.
+    If the request listed the partition as forgotten, the leader would drop the partition, and every fetch would return
+    immediately.
     """
     partition, topic_id = FetchPartition(partition=3, fetch_offset=5), b"t" * 16
     state, session = FetchSessionHandler(), FetchSession(7, 1)

@@ -66,10 +66,10 @@ def records(*offsets: int) -> bytes:
     ],
     ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_next_fetch_precedes_append_only_below_leaders_high_watermark(
+def test_follower_sends_next_fetch_before_the_append_only_below_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
-    """R1: a fetch tells the leader that the follower has every record before the fetch offset."""
+    """Rule R1: a fetch tells the leader that the follower has every record before the fetch offset."""
     assert follower.end_after_append(action, records_received) == expected
     request = follower.next_fetch(0, Log(), 5, 1000, expected)
     assert (request.fetch_offset, request.last_fetched_epoch) == (expected or (10, 3))
@@ -86,7 +86,7 @@ def test_next_fetch_precedes_append_only_below_leaders_high_watermark(
     ],
 )
 def test_truncation_offset_follows_leader_epochs(epoch: int, end_offset: int, expected: int) -> None:
-    """R2: a follower never truncates to its high watermark, here 4, which may be lower than the leader's."""
+    """Rule R2: a follower never truncates to its high watermark, here 4, which may be lower than the leader's."""
     assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 
@@ -94,7 +94,7 @@ def test_response_to_outdated_fetch_offset_is_retried() -> None:
     assert isinstance(follower.action_for(Log(), 8, partition_data()), follower.Retry)
 
 
-def test_fenced_epoch_stops_fetching_and_other_leader_errors_are_retried() -> None:
+def test_follower_stops_fetching_after_fenced_leader_epoch_and_retries_after_other_errors() -> None:
     assert follower.action_for(Log(), 10, partition_data(ErrorCode.FENCED_LEADER_EPOCH)) == follower.Stop(
         ErrorCode.FENCED_LEADER_EPOCH
     )
@@ -110,7 +110,9 @@ def test_fenced_epoch_stops_fetching_and_other_leader_errors_are_retried() -> No
         (5, 30, (10, False)),
     ],
 )
-def test_out_of_range_follower_continues_within_leaders_log(start: int, end: int, expected: tuple[int, bool]) -> None:
+def test_follower_with_fetch_offset_out_of_range_continues_within_leaders_log(
+    start: int, end: int, expected: tuple[int, bool]
+) -> None:
     assert isinstance(
         follower.action_for(Log(), 10, partition_data(ErrorCode.OFFSET_OUT_OF_RANGE)), follower.ResetOffset
     )

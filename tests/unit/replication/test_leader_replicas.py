@@ -39,7 +39,7 @@ def image_with_isr(isr: tuple[int, ...], partition_epoch: int) -> PartitionImage
 
 
 def test_high_watermark_is_smallest_log_end_offset_of_isr() -> None:
-    """R1: an acknowledged record is on every replica that may be elected next."""
+    """Rule R1: an acknowledged record is on every replica that may be elected next."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10)
     assert replicas.compute_high_watermark(10, 0, all_eligible) == -1  # replica 3 has not fetched yet
@@ -50,7 +50,7 @@ def test_high_watermark_is_smallest_log_end_offset_of_isr() -> None:
 
 
 def test_high_watermark_does_not_advance_below_min_isr() -> None:
-    """R7: a record is not committed before min.insync.replicas replicas have it."""
+    """Rule R7: a record is not committed before min.insync.replicas replicas have it."""
     replicas = leader(isr=(1,))
     assert replicas.is_under_min_isr
     assert replicas.compute_high_watermark(10, 0, none_eligible) is None
@@ -167,7 +167,10 @@ def test_isr_expansion_takes_effect_when_proposed_and_shrink_when_in_metadata_lo
 
 
 def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
-    """R5: a new leader's high watermark may lag, so a follower that has reached it may lack committed records."""
+    """Rule R5: a new leader's high watermark may be too low.
+
+    A follower that has reached it may lack committed records.
+    """
     replicas = leader(isr=(1, 2), end=10)
     fetch(replicas, 3, 7, end=10)
     assert (
@@ -183,7 +186,7 @@ def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
 
 
 def test_isr_proposal_contains_broker_epoch_of_fetching_incarnation() -> None:
-    """R6: the controller rejects the proposal if the follower has restarted since, perhaps with an empty disk."""
+    """Rule R6: the controller rejects the proposal if the follower has restarted, perhaps with an empty disk."""
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0, epoch=41)
     proposal = replicas.propose_isr_change(
@@ -239,7 +242,9 @@ def test_follower_that_keeps_up_with_growing_log_stays_in_isr() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
     ],
 )
-def test_proposal_is_withdrawn_only_on_definite_rejection(error: ErrorCode, again: bool, open_: bool) -> None:
+def test_isr_proposal_stays_pending_unless_its_error_proves_that_it_was_not_applied(
+    error: ErrorCode, again: bool, open_: bool
+) -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
     assert replicas.propose_isr_change(

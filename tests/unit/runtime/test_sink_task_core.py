@@ -251,7 +251,7 @@ def test_records_of_partitions_that_the_task_paused_are_held() -> None:
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_paused_task_puts_nothing_until_it_is_resumed() -> None:
+def test_paused_task_puts_no_records_until_it_is_resumed() -> None:
     core = assigned_core()
     assert core.on_pause() == [SetPaused(frozenset({A}), frozenset()), ReportState(True)]
     assert core.on_fetched([Chunk(A, 0, 1)]) == [Poll(1)]
@@ -261,7 +261,7 @@ def test_paused_task_puts_nothing_until_it_is_resumed() -> None:
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_stopped_sink_task_core_ignores_late_events() -> None:
+def test_stopped_sink_task_ignores_events_that_arrive_later() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 1)])
     core.on_stop()
@@ -329,7 +329,7 @@ def test_dropped_records_count_as_put() -> None:
     assert committed(core) == {A: 3}
 
 
-def test_taken_sink_records_keep_partitions_and_order() -> None:
+def test_selected_sink_records_keep_their_partitions_and_order() -> None:
     records = SinkRecords([SinkBatch("t", [0, 1, 2], partition=0, offsets=[0, 1, 2]),
                            SinkBatch("t", [3, 4], partition=1, offsets=[0, 1])])  # fmt: skip
     taken = records.take([0, 2, 4])

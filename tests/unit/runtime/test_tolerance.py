@@ -68,7 +68,7 @@ def test_records_named_in_batch_error_are_skipped() -> None:
     assert reported[0][0].stage is Stage.VALUE_CONVERTER
 
 
-def test_batch_error_without_record_indexes_is_narrowed_down_to_single_records() -> None:
+def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_indexes() -> None:
     built, reported = stages(TOLERANT)
 
     def no_threes(part: Numbers) -> list[int]:
@@ -119,7 +119,7 @@ def test_retries_stop_after_retry_timeout() -> None:
     assert reported[0][0].attempts == 4
 
 
-def test_retry_delay_doubles_and_is_random_above_the_maximum() -> None:
+def test_retry_delay_doubles_up_to_the_maximum_and_is_then_random() -> None:
     policy = error_policy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
     assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
     delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}

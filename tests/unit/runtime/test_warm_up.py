@@ -57,7 +57,7 @@ def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_filled_memory_pools_have_no_free_block_for_new_objects() -> None:
+def test_fork_server_leaves_no_free_blocks_in_its_memory_pools() -> None:
     program = (
         "from headrace.runtime import preload; kept = [bytes(100) for _ in range(10_000)];"
         "freed = set(map(id, kept[::7])); del kept[::7]; filled = preload.fill_memory_pools();"

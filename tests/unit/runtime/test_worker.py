@@ -239,7 +239,7 @@ async def test_connectors_of_one_class_share_a_process_until_the_last_one_stops(
         assert not processes.hosts[1].ended.done()
 
 
-async def test_connector_that_hangs_fails_and_the_others_of_its_process_start_again() -> None:
+async def test_connector_that_hangs_fails_and_other_connectors_of_its_process_start_again() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})

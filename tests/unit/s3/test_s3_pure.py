@@ -92,13 +92,13 @@ class TestPartitioners:
     @pytest.mark.parametrize(
         "value", [NOON, str(NOON), "2026-07-01T12:00:00Z", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
     )
-    def test_fields_contain_timestamps(self, value: Any) -> None:
+    def test_field_partitioner_reads_timestamps_from_fields(self, value: Any) -> None:
         batch = sink_batch([{"a": {"at": value}}])
         props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC"}
         found = self.directories(batch, timestamp__extractor="RecordField", timestamp__field="a.at", **props)
         assert found == ["year=2026/month=07/day=01/hour=12"]
 
-    def test_missing_timestamps_are_errors(self) -> None:
+    def test_record_without_a_timestamp_is_an_error(self) -> None:
         props = {"partitioner__class": "DailyPartitioner", "timezone": "UTC"}
         with pytest.raises(DataError, match="has no timestamp"):
             self.directories(sink_batch([1]), timestamp__extractor="Record", **props)
@@ -171,7 +171,7 @@ class TestFiles:
         assert contents(files) == [[("a", [0])]]
 
     @given(st.data())
-    def test_files_do_not_depend_on_how_records_are_batched(self, data: st.DataObject) -> None:
+    def test_files_are_the_same_for_any_division_of_records_into_batches(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 30))
         directories = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
         timestamps = data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
@@ -191,7 +191,7 @@ class TestFiles:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.integers(0, 30)), max_size=60))
-def test_spools_keep_all_bytes_in_order_within_the_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
+def test_spool_keeps_all_bytes_in_order_and_stays_within_its_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
     limit = MemoryLimit(50)
     spools, expected = [Spool(limit) for _ in range(3)], [b""] * 3
     for number, data, size in steps:

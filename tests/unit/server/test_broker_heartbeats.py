@@ -63,6 +63,6 @@ def test_loss_and_return_of_the_controller_are_each_logged_once(caplog: pytest.L
 
 
 def test_heartbeats_continue_after_an_unexpected_exception(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that stops sending heartbeats stays fenced permanently."""
+    """If the heartbeat task ended, the broker would stay fenced permanently."""
     run_until_unfenced(AssertionError("unexpected exception"))
     assert "unexpected exception" in caplog.text

@@ -1,4 +1,4 @@
-"""A cancelled start of a node leaves no tasks or timers running."""
+"""Tests that a cancelled start of a node leaves no tasks or timers running."""
 
 from __future__ import annotations
 

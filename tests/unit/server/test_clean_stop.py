@@ -1,4 +1,4 @@
-"""The clean shutdown marker is written only after everything is synced."""
+"""Tests that the clean shutdown marker is written only after all data is synced."""
 
 from __future__ import annotations
 

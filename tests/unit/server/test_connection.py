@@ -188,7 +188,7 @@ async def test_responses_that_complete_together_are_sent_with_one_write(client: 
 
 
 @pytest.mark.anyio
-async def test_request_that_mutes_connection_blocks_later_requests(client: SimulatedClient) -> None:
+async def test_later_requests_wait_while_a_request_mutes_its_connection(client: SimulatedClient) -> None:
     client.send(frame(body(b"H")) + frame(body(b"a")))
     assert len(client.router.frames) == 1
     client.router.slots[0].fill((b"first",))
@@ -213,7 +213,7 @@ async def test_connection_stops_reading_requests_of_client_that_does_not_read_re
 
 
 @pytest.mark.anyio
-async def test_responses_queued_after_delayed_request_are_bounded() -> None:
+async def test_connection_is_muted_when_too_many_responses_wait_for_a_delayed_response() -> None:
     client = SimulatedClient(ConnectionLimits(queued_bytes_max=10_000, time_slice_s=600))
     client.send(frame(body(b"P")) + frame(body(b"a", 1000)) * 1000)
     assert 10 <= len(client.router.frames) <= 13
@@ -224,7 +224,7 @@ async def test_responses_queued_after_delayed_request_are_bounded() -> None:
 
 
 @pytest.mark.anyio
-async def test_delayed_requests_are_bounded() -> None:
+async def test_connection_is_muted_when_too_many_of_its_requests_are_delayed() -> None:
     client = SimulatedClient(ConnectionLimits(queued_responses_max=10, time_slice_s=600))
     client.send(frame(body(b"P")) * 5000)
     assert len(client.router.slots) == 10
@@ -253,7 +253,7 @@ async def test_unsent_responses_are_counted_until_sent_or_disconnected(client: S
     assert client.router.unsent_bytes == 0
 
 
-def test_connection_is_stuck_when_client_neither_reads_nor_sends(client: SimulatedClient) -> None:
+def test_connection_counts_as_stuck_when_its_client_neither_reads_nor_sends(client: SimulatedClient) -> None:
     client.send(frame(body(b"a", 1000)))
     client.transport.unwritten_bytes = 1000
     client.connection.pause_writing()
@@ -325,7 +325,7 @@ async def test_pipelined_requests_are_processed_before_closing_after_eof() -> No
 
 
 @pytest.mark.parametrize("waiting", [b"", frame(body(b"H")) + frame(body(b"0"))], ids=["nothing", "for a response"])
-def test_eof_closes_connection_at_once_if_no_request_is_left_for_the_next_time_slice(
+def test_eof_closes_connection_immediately_if_no_request_is_left_for_the_next_time_slice(
     client: SimulatedClient, waiting: bytes
 ) -> None:
     client.send(frame(body(b"0")) + waiting)

@@ -260,7 +260,7 @@ def test_dead_broker_is_fenced_before_its_session_expires() -> None:
     run(work())
 
 
-def test_dying_process_that_still_accepts_connections_is_probed_again() -> None:
+def test_process_that_accepts_and_closes_connections_is_probed_again() -> None:
     """The kernel accepts connections for a killed process until its listening socket is closed."""
 
     async def work() -> None:
@@ -383,7 +383,9 @@ def test_preferred_leaders_are_elected_again() -> None:
     run(work())
 
 
-def test_periodic_work_continues_after_an_unexpected_exception(caplog: pytest.LogCaptureFixture) -> None:
+def test_periodic_tasks_of_the_controller_continue_after_an_unexpected_exception(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         called_again = asyncio.Event()

@@ -79,7 +79,10 @@ def test_fetch_of_partition_missing_on_this_broker_is_not_skipped() -> None:
 
 
 def test_closed_session_is_not_attached_to_partitions() -> None:
-    """The closed session's delayed request still completes; attaching it again would leak the session."""
+    """The delayed request of a closed session still completes.
+
+    If it attached the session again, the session would leak.
+    """
 
     async def attached_sessions() -> list[FetchSession]:
         held = partition()
@@ -92,7 +95,7 @@ def test_closed_session_is_not_attached_to_partitions() -> None:
     assert asyncio.run(attached_sessions()) == []
 
 
-def test_due_operation_completes_exactly_once() -> None:
+def test_delayed_fetch_completes_exactly_once_if_it_completes_while_it_is_checked() -> None:
     async def completed_operations() -> list[str]:
         purgatory = Purgatory(asyncio.get_running_loop())
         completed: list[str] = []

@@ -39,7 +39,7 @@ def led_by(leader: int, epoch: int) -> PartitionImage:
     return replace(partition_image("12", "12", leader), leader_epoch=epoch)
 
 
-class Setting:
+class LoaderFixture:
     """A loader that has loaded partition 7, which this broker led in epoch 5; partition 0 is in epoch 1."""
 
     def __init__(self) -> None:
@@ -79,48 +79,48 @@ class Setting:
         await asyncio.gather(*self.tasks)
 
 
-def run(scenario: Callable[[Setting], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[LoaderFixture], Coroutine[Any, Any, None]]) -> None:
     async def work() -> None:
-        setting = Setting()
-        await setting.start()
-        setting.groups.may_load_0.clear()
-        await scenario(setting)
-        await setting.finish_loading()
+        fixture = LoaderFixture()
+        await fixture.start()
+        fixture.groups.may_load_0.clear()
+        await scenario(fixture)
+        await fixture.finish_loading()
 
     asyncio.run(work())
 
 
-def test_lost_partition_is_unloaded_at_once_even_while_another_partition_is_loading() -> None:
+def test_partition_with_another_leader_is_unloaded_immediately_while_another_partition_is_loading() -> None:
     """A broker that is no longer the coordinator must not send successful responses to members."""
 
-    async def scenario(setting: Setting) -> None:
-        setting.change({0: led_by(THIS_BROKER, 1), 7: led_by(OTHER_BROKER, 6)})
-        assert setting.groups.calls == ["unload 7"]
+    async def scenario(fixture: LoaderFixture) -> None:
+        fixture.change({0: led_by(THIS_BROKER, 1), 7: led_by(OTHER_BROKER, 6)})
+        assert fixture.groups.calls == ["unload 7"]
         await asyncio.sleep(0)
-        assert setting.groups.calls == ["unload 7", "load 0"]
+        assert fixture.groups.calls == ["unload 7", "load 0"]
 
     run(scenario)
 
 
-def test_partition_led_again_in_a_later_epoch_is_loaded_again() -> None:
+def test_partition_is_loaded_again_when_this_broker_leads_it_in_a_later_epoch() -> None:
     """Another coordinator may have written to the partition in the meantime."""
 
-    async def scenario(setting: Setting) -> None:
-        setting.change({0: led_by(THIS_BROKER, 1), 7: led_by(THIS_BROKER, 7)})
-        assert setting.groups.calls == ["unload 7"]
-        await setting.finish_loading()
-        assert setting.groups.calls == ["unload 7", "load 0", "load 7"]
+    async def scenario(fixture: LoaderFixture) -> None:
+        fixture.change({0: led_by(THIS_BROKER, 1), 7: led_by(THIS_BROKER, 7)})
+        assert fixture.groups.calls == ["unload 7"]
+        await fixture.finish_loading()
+        assert fixture.groups.calls == ["unload 7", "load 0", "load 7"]
 
     run(scenario)
 
 
 def test_partition_removed_while_another_partition_is_loading_is_not_loaded() -> None:
-    async def scenario(setting: Setting) -> None:
-        setting.change({0: led_by(THIS_BROKER, 1), 8: led_by(THIS_BROKER, 3)})
+    async def scenario(fixture: LoaderFixture) -> None:
+        fixture.change({0: led_by(THIS_BROKER, 1), 8: led_by(THIS_BROKER, 3)})
         await asyncio.sleep(0)
-        setting.images[8] = partition_image("23", "23", OTHER_BROKER)
-        assert [partition.index for partition in setting.partitions.remove_reassigned(setting.topic(), [8])] == [8]
-        await setting.finish_loading()
-        assert setting.groups.calls == ["load 0"]
+        fixture.images[8] = partition_image("23", "23", OTHER_BROKER)
+        assert [partition.index for partition in fixture.partitions.remove_reassigned(fixture.topic(), [8])] == [8]
+        await fixture.finish_loading()
+        assert fixture.groups.calls == ["load 0"]
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""Tests of large requests: splitting a request and merging the responses equals the response to the whole request."""
+"""Tests that a large request, which is handled in parts, gets the same response as a request handled as a whole."""
 
 from __future__ import annotations
 

@@ -40,14 +40,14 @@ def list_offset(
 
 @pytest.mark.parametrize("high_watermark", [0, END - 1])
 def test_new_leader_returns_no_latest_offset_below_previous_leaders_high_watermark(high_watermark: int) -> None:
-    """R3: until a follower has fetched, a new leader's high watermark may be below the previous leader's."""
+    """Rule R3: until a follower has fetched, a new leader's high watermark may be below the previous leader's."""
     assert list_offset(high_watermark)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(high_watermark, version=4)[0] == ErrorCode.LEADER_NOT_AVAILABLE
     assert list_offset(high_watermark, replica_id=2) == (ErrorCode.NONE, END + 2)
 
 
-def test_new_leader_returns_no_timestamp_result_that_may_be_uncommitted() -> None:
-    """R3 also applies to a lookup by timestamp."""
+def test_new_leader_returns_no_offset_by_timestamp_that_may_be_uncommitted() -> None:
+    """Rule R3 also applies to a lookup by timestamp."""
     assert list_offset(6, 1_000, found=6)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(6, 1_000, found=5) == (ErrorCode.NONE, 5)
     assert list_offset(6, 1_000, found=None) == (ErrorCode.NONE, -1)

@@ -32,8 +32,8 @@ COMPACT = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=50
 BOTH = LogConfig(cleanup_compact=True, cleanup_delete=True, retention_ms=1000)
 
 
-class Watched(InlineCleaner):
-    """A cleaner that records its jobs, and calls `between` after each report."""
+class RecordingCleaner(InlineCleaner):
+    """A cleaner that records its jobs and calls `between` after each report."""
 
     def __init__(self, storage: Storage, between: Callable[[], None] = lambda: None) -> None:
         super().__init__(storage)
@@ -51,7 +51,7 @@ def config(**properties: str) -> BrokerConfig:
     return BrokerConfig.from_properties({"node.id": "1", **properties})
 
 
-class Setting:
+class CleanerFixture:
     """A log manager, a log cleaner and a clock."""
 
     def __init__(self, storage: Storage | None = None, log_config: LogConfig = COMPACT) -> None:
@@ -64,7 +64,7 @@ class Setting:
         for log in self.manager.logs.values():  # each log is the partition's sole replica
             log.advance_high_watermark(log.log_end_offset)
             log.flush(NOW)
-        self.executor = Watched(self.storage)
+        self.executor = RecordingCleaner(self.storage)
         self.cleaner = LogCleaner(self.manager, self.storage, config(), self.executor, lambda: self.now)
 
     def clean(self) -> int:
@@ -96,53 +96,53 @@ def cleaned_files(storage: MemoryStorage, directory: str) -> list[str]:
 
 
 def test_dirtiest_log_is_cleaned_first_and_clean_logs_are_skipped() -> None:
-    setting = Setting()
-    setting.write("half", b"aabb")
-    setting.clean()
-    half = setting.write("half", b"aaaabbbbccccddddeeee")
-    whole = setting.write("whole", b"abababab")
-    setting.write("active", b"abab", rolls=False)
-    setting.executor.jobs.clear()
-    assert setting.clean() == 2
-    assert [job.directory for job in setting.executor.jobs] == ["/data/whole-0", "/data/half-0"]
+    fixture = CleanerFixture()
+    fixture.write("half", b"aabb")
+    fixture.clean()
+    half = fixture.write("half", b"aaaabbbbccccddddeeee")
+    whole = fixture.write("whole", b"abababab")
+    fixture.write("active", b"abab", rolls=False)
+    fixture.executor.jobs.clear()
+    assert fixture.clean() == 2
+    assert [job.directory for job in fixture.executor.jobs] == ["/data/whole-0", "/data/half-0"]
     assert offsets(whole) == [6, 7]
     assert len(offsets(half)) == 5
-    assert setting.clean() == 0
-    setting.manager.checkpoints.write(CLEANER_FILE)
-    assert setting.storage.read("/data/cleaner-offset-checkpoint") == b"0\n2\nhalf 0 24\nwhole 0 8\n"
+    assert fixture.clean() == 0
+    fixture.manager.checkpoints.write(CLEANER_FILE)
+    assert fixture.storage.read("/data/cleaner-offset-checkpoint") == b"0\n2\nhalf 0 24\nwhole 0 8\n"
 
 
 def test_topics_without_compaction_are_not_cleaned() -> None:
-    setting = Setting(log_config=LogConfig(segment_bytes=500))
-    setting.write("deleted", b"aaaa")
-    assert setting.clean() == 0
+    fixture = CleanerFixture(log_config=LogConfig(segment_bytes=500))
+    fixture.write("deleted", b"aaaa")
+    assert fixture.clean() == 0
 
 
 def test_cleaner_offset_survives_a_restart() -> None:
-    setting = Setting()
-    setting.write("t", b"aabb")
-    setting.clean()
-    setting.manager.close(now_ms=NOW)
-    again = Setting(setting.storage)
+    fixture = CleanerFixture()
+    fixture.write("t", b"aabb")
+    fixture.clean()
+    fixture.manager.close(now_ms=NOW)
+    again = CleanerFixture(fixture.storage)
     assert again.manager.get("t", 0).cleaner_offset == 4
     assert again.clean() == 0
     assert offsets(again.manager.get("t", 0)) == [1, 3]
 
 
 def test_leader_epochs_are_synced_before_records_are_removed() -> None:
-    """R2: a power failure would make unsynced epochs start too late, and followers would truncate too little."""
+    """Rule R2: a power failure would remove unsynced epochs, and followers would then truncate too few records."""
     synced: list[str] = []
 
-    class Watching(MemoryStorage):
+    class SyncRecordingStorage(MemoryStorage):
         def sync(self, path: str) -> None:
             synced.append(path)
 
-    setting = Setting(Watching())
-    log = setting.write("t", b"aabb")
+    fixture = CleanerFixture(SyncRecordingStorage())
+    log = fixture.write("t", b"aabb")
     log.assign_epoch(1, log.log_end_offset)
     synced.clear()
-    setting.executor.between = lambda: synced.append("cleaned")
-    setting.clean()
+    fixture.executor.between = lambda: synced.append("cleaned")
+    fixture.clean()
     assert "/data/t-0/leader-epoch-checkpoint" in synced[: synced.index("cleaned")]
 
 
@@ -150,8 +150,8 @@ def test_leader_epochs_are_synced_before_records_are_removed() -> None:
 def test_unsynced_record_does_not_replace_an_older_record(seed: int) -> None:
     """If the older record were removed before the newer record is synced, a power failure could lose both."""
     disk = SimulatedDisk(Random(seed))
-    setting = Setting(disk.mount())
-    log = setting.write("t", b"abcdefgh")
+    fixture = CleanerFixture(disk.mount())
+    log = fixture.write("t", b"abcdefgh")
     for number in range(8):
         columns = RecordColumns(keys=[b"abcdefgh"[number : number + 1]], values=[b"new" * 20], timestamps=NOW)
         log.append_as_leader(build_batch(columns), leader_epoch=0, now_ms=NOW)
@@ -165,52 +165,52 @@ def test_unsynced_record_does_not_replace_an_older_record(seed: int) -> None:
         if reports > 1:
             raise Killed
 
-    setting.executor.between = fail_after_the_first
+    fixture.executor.between = fail_after_the_first
     with contextlib.suppress(Killed):
-        setting.clean()
+        fixture.clean()
     disk.lose_power()
-    assert len(table_of(Setting(disk.mount()).manager.logs["t", 0])) == 8
+    assert len(table_of(CleanerFixture(disk.mount()).manager.logs["t", 0])) == 8
 
 
 def test_truncation_below_the_cleaner_offset_lowers_the_cleaner_offset() -> None:
-    setting = Setting()
-    log = setting.write("t", b"aabbcc")
-    setting.clean()
+    fixture = CleanerFixture()
+    log = fixture.write("t", b"aabbcc")
+    fixture.clean()
     assert (log.cleaner_offset, offsets(log)) == (6, [1, 3, 5])
     log.truncate_to(4, NOW)
     after_truncation = log.cleaner_offset
     assert after_truncation == log.segments[-1].base_offset <= 4
     log.truncate_fully_and_start_at(9, NOW)
     assert log.cleaner_offset == after_truncation
-    assert setting.cleaner._dirty_range(log).first_dirty_offset == 9
+    assert fixture.cleaner._dirty_range(log).first_dirty_offset == 9
 
 
 @pytest.mark.parametrize("change", ["truncated", "emptied", "deleted", "new leader epoch", "compaction disabled"])
 def test_cleaning_is_abandoned_when_the_log_changes(change: str) -> None:
-    setting = Setting()
-    log = setting.write("t", b"abcabcabcabc")
-    other = setting.write("u", b"aaaa")
+    fixture = CleanerFixture()
+    log = fixture.write("t", b"abcabcabcabc")
+    other = fixture.write("u", b"aaaa")
     before = offsets(log)
     apply_change = {
         "truncated": lambda: log.truncate_to(10, NOW),
         "emptied": lambda: log.truncate_fully_and_start_at(3, NOW),
-        "deleted": lambda: setting.manager.delete("t", 0, NOW),
+        "deleted": lambda: fixture.manager.delete("t", 0, NOW),
         "new leader epoch": lambda: log.assign_epoch(1, log.log_end_offset),
         "compaction disabled": lambda: setattr(log, "config", LogConfig()),
     }[change]
     changed: list[bool] = []
 
     def between() -> None:
-        if not changed and setting.executor.jobs[-1].directory == "/data/t-0":
+        if not changed and fixture.executor.jobs[-1].directory == "/data/t-0":
             changed.append(True)
             apply_change()
 
-    setting.executor.between = between
-    assert setting.clean() == 2
+    fixture.executor.between = between
+    assert fixture.clean() == 2
     assert changed
     assert offsets(other) == [3]
     assert not log.is_being_cleaned
-    assert cleaned_files(setting.storage, log.directory) == []
+    assert cleaned_files(fixture.storage, log.directory) == []
     if change in ("new leader epoch", "compaction disabled"):
         assert offsets(log) == before
     elif change == "truncated":
@@ -218,108 +218,111 @@ def test_cleaning_is_abandoned_when_the_log_changes(change: str) -> None:
     assert log.cleaner_offset in (None, 0)
 
 
-def test_retention_waits_until_cleaning_is_done() -> None:
-    setting = Setting(log_config=BOTH)
-    log = setting.write("t", b"abab")
-    setting.now += 10_000_000
+def test_retention_deletes_no_segment_while_the_log_is_cleaned() -> None:
+    fixture = CleanerFixture(log_config=BOTH)
+    log = fixture.write("t", b"abab")
+    fixture.now += 10_000_000
     counts: list[int] = []
 
     def between() -> None:
-        setting.manager.maintain(setting.now)
-        setting.manager.maintain(setting.now + 300_000)
+        fixture.manager.maintain(fixture.now)
+        fixture.manager.maintain(fixture.now + 300_000)
         counts.append(len(log.segments))
 
-    setting.executor.between = between
-    setting.clean()
+    fixture.executor.between = between
+    fixture.clean()
     assert counts[0] == 2
-    setting.manager.maintain(setting.now + 600_000)
-    setting.manager.maintain(setting.now + 900_000)
+    fixture.manager.maintain(fixture.now + 600_000)
+    fixture.manager.maintain(fixture.now + 900_000)
     assert len(log.segments) == 1
 
 
 def test_corrupt_log_is_marked_uncleanable_once_and_other_logs_are_cleaned(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting()
-    broken = setting.write("broken", b"aaaa")
-    valid = setting.write("valid", b"bbbbc")
+    fixture = CleanerFixture()
+    broken = fixture.write("broken", b"aaaa")
+    valid = fixture.write("valid", b"bbbbc")
     path = broken.segments[0].path(".log")
-    data = bytearray(setting.storage.read(path))
+    data = bytearray(fixture.storage.read(path))
     data[-1] ^= 1
-    setting.storage.write(path, data)
+    fixture.storage.write(path, data)
     broken.release()
     with caplog.at_level(logging.ERROR):
-        setting.clean()
-        setting.clean()
+        fixture.clean()
+        fixture.clean()
     assert offsets(valid) == [3, 4]
     (line,) = caplog.messages
     assert line.startswith(f"Log broken-0: marked uncleanable: {path}: record batch at byte ")
-    assert setting.clean() == 0
+    assert fixture.clean() == 0
     broken.truncate_fully_and_start_at(0, NOW)
-    setting.write("broken", b"aa")
-    assert setting.clean() == 1
+    fixture.write("broken", b"aa")
+    assert fixture.clean() == 1
     assert offsets(broken) == [1]
 
 
 def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
-    setting = Setting()
-    broken = setting.write("t", b"aaaa")
+    fixture = CleanerFixture()
+    broken = fixture.write("t", b"aaaa")
     path = broken.segments[0].path(".log")
-    setting.storage.write(path, bytes(setting.storage.size(path)))
+    fixture.storage.write(path, bytes(fixture.storage.size(path)))
     broken.release()
-    assert (setting.clean(), setting.clean()) == (1, 0)
-    setting.manager.delete("t", 0, NOW)
-    again = setting.write("t", b"aaaa")
-    assert setting.clean() == 1
+    assert (fixture.clean(), fixture.clean()) == (1, 0)
+    fixture.manager.delete("t", 0, NOW)
+    again = fixture.write("t", b"aaaa")
+    assert fixture.clean() == 1
     assert offsets(again) == [3]
 
 
 def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -> None:
     """The cleaner process writes to a directory by name, and the recreated topic's log has the same directory name."""
-    setting = Setting()
-    setting.write("t", b"aaaa")
+    fixture = CleanerFixture()
+    fixture.write("t", b"aaaa")
 
     def recreate_topic() -> None:
-        setting.manager.delete("t", 0, NOW)
-        setting.manager.get_or_create("t", 0, COMPACT, NOW)
-        setting.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the deleted log")
+        fixture.manager.delete("t", 0, NOW)
+        fixture.manager.get_or_create("t", 0, COMPACT, NOW)
+        fixture.storage.write(f"/data/t-0/{0:020d}.log.cleaned", b"of the deleted log")
 
-    setting.executor.between = recreate_topic
-    setting.clean()
-    assert cleaned_files(setting.storage, "/data/t-0") == []
+    fixture.executor.between = recreate_topic
+    fixture.clean()
+    assert cleaned_files(fixture.storage, "/data/t-0") == []
 
 
 def test_temporary_failure_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting()
-    log = setting.write("t", b"aa")
+    fixture = CleanerFixture()
+    log = fixture.write("t", b"aa")
 
     class Full(InlineCleaner):
         async def clean(self, job: CleaningJob, is_wanted: Callable[[], bool]) -> AsyncGenerator[CleanerReport, None]:
             yield CleaningFailed("No space left on device", is_lasting=False)
 
-    executor = setting.executor
-    setting.cleaner._executor = Full(setting.storage)
-    assert setting.clean() == 1
-    assert setting.clean() == 0
-    setting.now += 1000
-    assert setting.clean() == 1
-    setting.now += 1000
-    assert setting.clean() == 0
+    executor = fixture.executor
+    fixture.cleaner._executor = Full(fixture.storage)
+    assert fixture.clean() == 1
+    assert fixture.clean() == 0
+    fixture.now += 1000
+    assert fixture.clean() == 1
+    fixture.now += 1000
+    assert fixture.clean() == 0
     assert caplog.messages == [
         "Log t-0: cleaning failed, retrying in 1 s: No space left on device",
         "Log t-0: cleaning failed, retrying in 2 s: No space left on device",
     ]
-    setting.now += 1000
-    setting.cleaner._executor = executor
-    assert setting.clean() == 1
+    fixture.now += 1000
+    fixture.cleaner._executor = executor
+    assert fixture.clean() == 1
     assert offsets(log) == [1]
 
 
-def test_crash_at_any_rename_loses_no_record() -> None:
-    """The swap is a sequence of renames; after a crash between any two of them the next start finds a valid log."""
-    setting = Setting(MortalStorage())
-    log = setting.write("t", b"abcabcdabcabc")
-    setting.write("t", b"xyz", rolls=False)
+def test_crash_while_cleaned_segments_replace_old_segments_loses_no_record() -> None:
+    """The cleaner replaces segments with a sequence of renames.
+
+    After a crash between two renames, the next start finds a valid log.
+    """
+    fixture = CleanerFixture(MortalStorage())
+    log = fixture.write("t", b"abcabcdabcabc")
+    fixture.write("t", b"xyz", rolls=False)
     assert len(log.segments) > 3
-    untouched = copy.deepcopy(setting.storage)
+    untouched = copy.deepcopy(fixture.storage)
     total = count_renames(copy.deepcopy(untouched))
     assert total > 12
     for count in range(total + 1):
@@ -328,7 +331,7 @@ def test_crash_at_any_rename_loses_no_record() -> None:
         run_until_killed(storage)
         storage.renames_left = 1 << 30
         storage._locks.clear()
-        again = Setting(storage)
+        again = CleanerFixture(storage)
         found = again.manager.get("t", 0)
         assert found.log_end_offset == 16
         table = table_of(found)
@@ -349,9 +352,9 @@ def count_renames(storage: MortalStorage) -> int:
 
 def run_until_killed(storage: MortalStorage) -> None:
     storage._locks.clear()
-    setting = Setting(storage)
+    fixture = CleanerFixture(storage)
     with contextlib.suppress(Killed):
-        setting.clean()
+        fixture.clean()
 
 
 def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
@@ -368,8 +371,8 @@ def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
 
 
 def test_disabled_cleaner_does_not_start() -> None:
-    setting = Setting()
-    off = LogCleaner(setting.manager, setting.storage, config(**{"log.cleaner.enable": "false"}), setting.executor, int)
+    fixture = CleanerFixture()
+    off = LogCleaner(fixture.manager, fixture.storage, config(**{"log.cleaner.enable": "false"}), fixture.executor, int)
 
     async def start() -> None:
         off.start()
@@ -390,17 +393,17 @@ def test_log_is_cleaned_again_when_its_directory_cannot_be_synced(caplog: pytest
                 raise OSError(5, "Input/output error")
 
     storage = Storage()
-    setting = Setting(storage)
-    log = setting.write("t", b"aaaabbbb")
+    fixture = CleanerFixture(storage)
+    log = fixture.write("t", b"aaaabbbb")
     storage.fails = True
-    setting.clean()
+    fixture.clean()
     assert log.cleaner_offset is None
     assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
         "Log t-0: cleaning failed, retrying in 1 s: syncing /data/t-0 failed: Input/output error"
     ]
     storage.fails = False
-    setting.now += 1_000
-    setting.clean()
+    fixture.now += 1_000
+    fixture.clean()
     assert log.cleaner_offset is not None
 
 
@@ -415,13 +418,13 @@ def test_cleaner_continues_when_the_checkpoint_cannot_be_written(caplog: pytest.
                 raise OSError(errno.ENOSPC, "No space left on device")
             super().write_atomic(path, data, durable=durable)
 
-    async def run(setting: Setting) -> None:
-        setting.cleaner.start()
+    async def run(fixture: CleanerFixture) -> None:
+        fixture.cleaner.start()
         async with asyncio.timeout(20):
             await tried.wait()
-        await setting.cleaner.close()
+        await fixture.cleaner.close()
 
-    asyncio.run(run(Setting(Full())))
+    asyncio.run(run(CleanerFixture(Full())))
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
         record.getMessage()

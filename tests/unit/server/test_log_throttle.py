@@ -10,7 +10,7 @@ def test_log_intervals_double_up_to_a_minute() -> None:
     assert [second for second in range(300) if throttle.should_log(second)] == [0, 5, 15, 35, 75, 135, 195, 255]
 
 
-def test_after_reset_the_next_condition_is_logged_at_once() -> None:
+def test_condition_is_logged_immediately_after_reset() -> None:
     throttle = LogThrottle()
     assert not throttle.reset()
     assert throttle.should_log(10)
@@ -18,7 +18,7 @@ def test_after_reset_the_next_condition_is_logged_at_once() -> None:
     assert throttle.should_log(11)
 
 
-def test_log_intervals_restart_after_a_long_silence() -> None:
+def test_log_intervals_restart_if_the_condition_was_not_observed_for_a_long_time() -> None:
     throttle = LogThrottle()
     logged = [second for second in (0, 5, 15, 500, 505) if throttle.should_log(second)]
     assert logged == [0, 5, 15, 500, 505]

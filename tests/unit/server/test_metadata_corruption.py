@@ -1,4 +1,4 @@
-"""An incomplete end of the metadata log is distinguished from corruption, a corrupt batch before a valid batch."""
+"""Tests that an incomplete end of the metadata log is distinguished from a corrupt batch before a valid batch."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class TestLog:
         assert again.snapshots.ids == [(4, 1)]
         assert loaded(again, 10) == image_at(9)
 
-    def test_start_fails_when_the_only_snapshot_of_a_pruned_log_is_corrupt(self) -> None:
+    def test_start_fails_when_the_log_begins_at_a_snapshot_and_the_snapshot_is_corrupt(self) -> None:
         storage = MemoryStorage()
         run(snapshotted(filled(storage, 0), [image_at(4), image_at(9)], retention_bytes=1))
         path = f"{DIRECTORY}/00000000000000000010-0000000001.checkpoint"
@@ -194,8 +194,8 @@ class TestLog:
         assert (log.log_start_offset, log.log_end_offset, log.latest_snapshot()) == (0, 3, None)
         assert names(storage) == ["00000000000000000000.log"]
 
-    def test_log_that_ends_before_its_snapshot_is_reset_to_the_snapshots_end(self) -> None:
-        """In a power failure, an observer may lose unsynced records that its synced snapshot covers."""
+    def test_log_that_ends_before_its_snapshot_restarts_at_the_end_offset_of_the_snapshot(self) -> None:
+        """In a power failure, an observer may lose unsynced records that are also in its synced snapshot."""
         storage = MemoryStorage()
         log = filled(storage, 3)
         write_snapshot(log, image_at(49))
@@ -204,7 +204,7 @@ class TestLog:
         assert (again.log_start_offset, again.log_end_offset) == (50, 50)
         assert loaded(again, 50) == image_at(49)
 
-    def test_end_offset_of_epochs_covered_by_a_snapshot_is_the_snapshots_end(self) -> None:
+    def test_end_offset_of_epochs_before_the_snapshot_is_the_end_offset_of_the_snapshot(self) -> None:
         log = opened(MemoryStorage())
         log.append_snapshot((100, 7), 0, b"".join(encode_snapshot(image_records(image_at(99, 7)), 7, NOW_MS)))
         log.finish_snapshot((100, 7))
@@ -216,7 +216,7 @@ class TestLog:
 
 
 class TestSnapshotSchedule:
-    def test_snapshot_deletes_the_log_that_it_covers(self) -> None:
+    def test_log_segments_before_a_new_snapshot_are_deleted(self) -> None:
         storage = MemoryStorage()
         log = filled(storage, 0)
         run(snapshotted(log, [image_at(4), image_at(9), image_at(14)], retention_bytes=1))
@@ -270,7 +270,7 @@ def test_snapshot_of_a_thousand_topics_is_encoded_in_chunks() -> None:
 
 
 def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snapshot() -> None:
-    """A mixture of the two states is invalid.
+    """After the kill, the directory must contain either the old log or the snapshot, but not a mixture.
 
     Records after the snapshot's end offset come from the diverged log and must not follow the snapshot. A log without
     its first records and without a snapshot would not start.

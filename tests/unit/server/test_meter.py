@@ -1,4 +1,4 @@
-"""Tests of Meter: the number of request and topic metrics is bounded, whatever clients send."""
+"""Tests of Meter: the number of request and topic metrics is limited for any requests of clients."""
 
 from __future__ import annotations
 

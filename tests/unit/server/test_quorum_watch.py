@@ -85,7 +85,7 @@ def test_node_with_other_voters_than_the_leader_fails_to_start(caplog: pytest.Lo
     assert (reported, caplog.text.count("leader has 1, 2, 4")) == ([], 1)
 
 
-def test_start_fails_when_the_quorum_is_not_joined_in_time() -> None:
+def test_start_fails_when_the_node_cannot_join_the_quorum_in_time() -> None:
     async def work() -> None:
         watched, _ = watch(n2="refuses connections", n3="refuses connections")
         with pytest.raises(

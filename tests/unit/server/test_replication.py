@@ -320,12 +320,12 @@ def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatc
     """This includes a request that was just sent and may become a long poll."""
     second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
-    class Polled(FakeLeader):
+    class LongPollingLeader(FakeLeader):
         def send(self, request: Any, version: int, callback: Any) -> None:
             second_request_sent.set()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
-        return Polled(fetch_response, exhausted=polled)
+        return LongPollingLeader(fetch_response, exhausted=polled)
 
     async def work() -> None:
         monkeypatch.setattr(BrokerConnection, "open", opened)
@@ -342,7 +342,7 @@ def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatc
     run(work())
 
 
-def test_lagging_follower_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_far_behind_the_leader_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last records are appended before the next fetch, which then reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
@@ -372,7 +372,9 @@ def test_lagging_follower_sends_the_next_fetch_before_it_appends(monkeypatch: py
     run(work())
 
 
-def test_new_log_start_offset_is_sent_after_a_fetch_that_precedes_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_reports_a_new_log_start_offset_after_a_fetch_that_was_sent_before_the_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """DeleteRecords waits for the new log start offset, so the next fetch must contain the idle partition."""
     done, requested = asyncio.Event(), list[dict[int, int]]()
     behind = [
@@ -410,7 +412,7 @@ def test_new_log_start_offset_is_sent_after_a_fetch_that_precedes_the_append(mon
     run(work())
 
 
-def test_removed_partition_is_not_leaked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetcher_keeps_no_reference_to_a_removed_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are created and deleted as long as a broker runs, and each partition object refers to a log."""
     requested = asyncio.Event()
 
@@ -445,10 +447,10 @@ def lose_leadership(broker: FakeBroker) -> None:
     ("event", "expected_code"),
     [(fence_lagging_follower, ErrorCode.NONE), (lose_leadership, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
-def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_leadership_is_lost(
+def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_the_leader_changes(
     event: Callable[[FakeBroker], None], expected_code: ErrorCode
 ) -> None:
-    """If leadership is lost, the request fails: the new leader may be the lagging follower, which has the records."""
+    """If the leader changes, the request fails. The new leader may be the lagging follower, which has the records."""
 
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))

@@ -29,7 +29,7 @@ def test_unexplained_sequence_gap_fails_with_out_of_order_sequence_number() -> N
     assert not errors
 
 
-def test_only_in_flight_batches_get_the_retriable_error() -> None:
+def test_batches_sent_after_the_retry_do_not_get_the_retriable_error() -> None:
     errors = RetriableBatchErrors()
     errors.error_to_return(PARTITION, ApiError(ErrorCode.NOT_ENOUGH_REPLICAS))
     returned = [errors.error_to_return(PARTITION, GAP) for _ in range(5)]
@@ -43,8 +43,8 @@ def test_non_retriable_error_does_not_replace_sequence_gap() -> None:
     assert errors.error_to_return(PARTITION, GAP) is GAP
 
 
-def test_number_of_remembered_partitions_is_bounded() -> None:
-    """A client may send batches for any number of partitions, so the broker must not remember all of them."""
+def test_number_of_partitions_with_a_stored_error_is_limited() -> None:
+    """A client may send batches for any number of partitions, so the broker must limit the stored errors."""
     errors = RetriableBatchErrors()
     for index in range(10_000):
         errors.error_to_return(("no such topic", index), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -53,7 +53,7 @@ def test_number_of_remembered_partitions_is_bounded() -> None:
     assert returned[-1] is not GAP
 
 
-def test_remembered_error_has_no_traceback() -> None:
+def test_stored_error_has_no_traceback() -> None:
     """A traceback would keep the whole Produce request in memory."""
     errors = RetriableBatchErrors()
     try:

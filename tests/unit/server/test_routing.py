@@ -63,7 +63,7 @@ def connect(to: RequestRouter, host: str = "127.0.0.1", listener: str = "PLAINTE
 
 
 def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
-    """A client that opens connections without end must not prevent the election of a new controller."""
+    """A client that opens very many connections must not prevent the election of a new controller."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000)
     accepted = 0
     while not connect(flooded)[1].closed:

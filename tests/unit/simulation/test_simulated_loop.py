@@ -47,8 +47,8 @@ def test_time_advances_only_when_no_callback_is_ready() -> None:
             return loop.time(), loop.now_us / 1e6
         raise AssertionError
 
-    monotonic, world = loop.run(main())
-    assert 3605 <= monotonic == world < 3605.1
+    monotonic, simulated = loop.run(main())
+    assert 3605 <= monotonic == simulated < 3605.1
 
 
 def test_each_node_has_its_own_clock() -> None:
@@ -65,11 +65,11 @@ def test_each_node_has_its_own_clock() -> None:
     async def main() -> None:
         begin_us = loop.now_us
         await loop.run_in_node(fast, lambda: loop.create_task(sleeps()))
-        seen["world"] = (loop.now_us - begin_us) / 1e6
+        seen["simulated"] = (loop.now_us - begin_us) / 1e6
 
     loop.run(main())
     assert seen["own"] == pytest.approx(10, abs=0.01)
-    assert seen["world"] == pytest.approx(5, abs=0.01)
+    assert seen["simulated"] == pytest.approx(5, abs=0.01)
     assert seen["wall"] == pytest.approx(1_700_000_000_000 + 10_000 + 5_000, abs=10)
 
 
@@ -148,7 +148,7 @@ def test_callback_exception_is_recorded_with_its_node() -> None:
     assert [failure["node"] for failure in loop.failures] == ["n"]
 
 
-def test_deadlocked_simulation_raises() -> None:
+def test_simulation_raises_if_no_callback_or_timer_is_left() -> None:
     loop = make_loop()
 
     async def main() -> None:

@@ -31,35 +31,35 @@ class TestDrop:
     @pytest.mark.parametrize(
         ("behavior", "schema"), [("nullify", None), ("force_optional", STRING_SCHEMA.replace(optional=True))]
     )
-    def test_value_and_its_schema_are_replaced(self, behavior: str, schema: Any) -> None:
+    def test_drop_replaces_the_value_and_its_schema_with_null(self, behavior: str, schema: Any) -> None:
         drop = make_plugin(CONFLUENT + "Drop$Value", schema__behavior=behavior)
         assert apply_to_value(drop, "a", STRING_SCHEMA) == (schema, None)
 
-    def test_key_is_replaced_and_the_value_is_kept(self) -> None:
+    def test_drop_replaces_the_key_with_null_and_keeps_the_value(self) -> None:
         (record,) = records(make_plugin(CONFLUENT + "Drop$Key").apply_batch(source_batch(["v"], keys=["k"])))
         assert (record.key, record.value) == (None, "v")
 
-    def test_schema_is_retained_only_if_it_is_optional(self) -> None:
+    def test_drop_retains_a_schema_only_if_it_is_optional(self) -> None:
         drop = make_plugin(CONFLUENT + "Drop$Value", schema__behavior="retain")
         assert apply_to_value(drop, "a", OPTIONAL_STRING_SCHEMA) == (OPTIONAL_STRING_SCHEMA, None)
         assert "is not optional" in str(transform_errors(drop, source_batch(["a"], STRING_SCHEMA))[0])
 
-    def test_unknown_behavior_is_an_error(self) -> None:
+    def test_drop_rejects_an_unknown_behavior(self) -> None:
         with pytest.raises(ConfigErrors, match=r"schema\.behavior"):
             make_plugin(CONFLUENT + "Drop$Value", schema__behavior="remove")
 
 
 class TestTombstoneHandler:
-    def test_tombstones_are_dropped_by_default(self) -> None:
+    def test_tombstone_handler_drops_tombstones_by_default(self) -> None:
         assert kept_values(make_plugin(CONFLUENT + "TombstoneHandler"), ["a", None, "b"]) == ["a", "b"]
         assert batches(make_plugin(CONFLUENT + "TombstoneHandler").apply_batch(source_batch([None]))) == []
 
-    def test_dropped_tombstones_are_logged_if_configured(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_tombstone_handler_logs_dropped_tombstones_if_configured(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING):
             assert kept_values(make_plugin("TombstoneHandler", behavior="drop_warn"), [None, "b", None]) == ["b"]
         assert caplog.messages == ["Dropped 2 tombstone record(s) of topic test"]
 
-    def test_tombstones_fail_or_stay_if_configured(self) -> None:
+    def test_tombstone_handler_fails_or_keeps_tombstones_if_configured(self) -> None:
         assert list(transform_errors(make_plugin("TombstoneHandler", behavior="fail"), source_batch(["a", None]))) == [
             1
         ]
@@ -73,16 +73,16 @@ class TestFilter:
         settings = {"filter__condition": self.CONDITION, "filter__type": "include"} | props
         return make_plugin(CONFLUENT + "Filter$Value", **settings)
 
-    def test_matching_records_are_included_or_excluded(self) -> None:
+    def test_filter_includes_or_excludes_matching_records(self) -> None:
         books = [{"author": "Tolstoy"}, {"author": "Proust"}, {"author": "Dostoevsky"}]
         assert kept_values(self.filter(), books) == [books[0], books[2]]
         assert kept_values(self.filter(filter__type="exclude"), books) == [books[1]]
 
-    def test_structs_are_filtered_like_maps(self) -> None:
+    def test_filter_applies_to_structs_as_to_maps(self) -> None:
         books = [Struct(BOOK, {"author": name, "title": "t"}) for name in ("Tolstoy", "Proust")]
         assert kept_values(self.filter(), books, BOOK) == [books[0]]
 
-    def test_filter_on_a_nested_object_tests_the_object(self) -> None:
+    def test_filter_condition_on_a_nested_object_tests_that_object(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert kept_values(nested, [{"key": {"n": 1}}, {"key": {"n": 2}}, {"key": [{"n": 1}]}]) == [
             {"key": {"n": 1}},
@@ -90,47 +90,47 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_missing_or_null_field_has_its_own_behavior(self, value: Any) -> None:
+    def test_filter_handles_a_missing_or_null_field_as_configured(self, value: Any) -> None:
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []
 
-    def test_missing_parent_has_its_own_behavior(self) -> None:
+    def test_filter_handles_a_missing_parent_field_as_configured(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert "is missing or null" in str(transform_errors(nested, source_batch([{"other": 1}]))[0])
 
-    def test_keys_are_filtered(self) -> None:
+    def test_filter_condition_applies_to_the_key(self) -> None:
         by_key = make_plugin(CONFLUENT + "Filter$Key", filter__condition="$[?(@.id > 1)]", filter__type="include")
         batch = source_batch(["a", "b"], keys=[{"id": 1}, {"id": 2}])
         assert [record.value for record in records(by_key.apply_batch(batch))] == ["b"]
 
     @pytest.mark.parametrize("condition", ["author", "$[?(@.a", "$.a | $.b"])
-    def test_invalid_condition_is_an_error(self, condition: str) -> None:
+    def test_filter_rejects_an_invalid_condition(self, condition: str) -> None:
         with pytest.raises(ConfigErrors, match="JSONPath"):
             self.filter(filter__condition=condition)
 
 
 class TestExtractTopic:
-    def test_whole_key_is_the_topic(self) -> None:
+    def test_extract_topic_uses_the_whole_key_as_topic(self) -> None:
         assert topics(make_plugin(CONFLUENT + "ExtractTopic$Key"), source_batch([1, 2], keys=["x", "y"])) == ["x", "y"]
 
-    def test_field_of_the_value_is_the_topic(self) -> None:
+    def test_extract_topic_uses_a_field_of_the_value_as_topic(self) -> None:
         by_field = make_plugin(CONFLUENT + "ExtractTopic$Value", field="author")
         batch = sink_batch([Struct(BOOK, {"author": "a", "title": "t"})], BOOK)
         (record,) = records(by_field.apply_batch(batch))
         assert isinstance(record, SinkRecord)
         assert (record.topic, record.original_topic) == ("a", "test")
 
-    def test_json_path_selects_a_nested_field(self) -> None:
+    def test_extract_topic_uses_a_nested_field_selected_by_json_path(self) -> None:
         nested = make_plugin(CONFLUENT + "ExtractTopic$Value", field='$["f1"]["f2"]', field__format="JSON_PATH")
         assert topics(nested, source_batch([{"f1": {"f2": "t2"}}])) == ["t2"]
 
-    def test_header_is_the_topic(self) -> None:
+    def test_extract_topic_uses_a_header_as_topic(self) -> None:
         by_header = make_plugin(CONFLUENT + "ExtractTopic$Header", field="route", skip__missing__or__null="true")
         batch = source_batch([1, 2], headers=[Headers().add("route", "r"), Headers()])
         assert topics(by_header, batch) == ["r", "test"]
 
-    def test_missing_name_is_an_error_unless_it_is_skipped(self) -> None:
+    def test_extract_topic_fails_for_a_missing_topic_name_unless_configured_to_skip(self) -> None:
         strict = make_plugin(CONFLUENT + "ExtractTopic$Value", field="f")
         errors = transform_errors(strict, source_batch([{"f": "t"}, {}, {"f": None}, {"f": 5}, "text"]))
         assert sorted(errors) == [1, 2, 3, 4]
@@ -139,7 +139,7 @@ class TestExtractTopic:
         lenient = make_plugin(CONFLUENT + "ExtractTopic$Value", field="f", skip__missing__or__null="true")
         assert topics(lenient, source_batch([{"f": "t"}, {}])) == ["t", "test"]
 
-    def test_invalid_json_path_is_an_error(self) -> None:
+    def test_extract_topic_rejects_an_invalid_json_path(self) -> None:
         with pytest.raises(ConfigError, match="field"):
             make_plugin(CONFLUENT + "ExtractTopic$Value", field="f1.f2", field__format="json_path")
 
@@ -149,23 +149,23 @@ class TestMessageTimestampRouter:
         settings = {"message__timestamp__keys": "timestamp,time,ts"} | props
         return make_plugin(CONFLUENT + "MessageTimestampRouter", **settings)
 
-    def test_first_present_field_is_formatted_into_the_topic(self) -> None:
+    def test_timestamp_router_formats_the_first_present_field_into_the_topic(self) -> None:
         router = self.router(topic__format="foo-${topic}-${timestamp}", topic__timestamp__format="yyyy.MM.dd")
         assert topics(router, source_batch([{"time": "2019-08-06"}, {"timestamp": None, "ts": "2020-01-02"}])) == [
             "foo-test-2019.08.06",
             "foo-test-2020.01.02",
         ]
 
-    def test_numbers_and_timestamps_are_accepted(self) -> None:
+    def test_timestamp_router_accepts_numbers_and_timestamps(self) -> None:
         moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
         assert topics(self.router(), source_batch([{"ts": 1577923200000}, {"ts": moment}])) == ["test-20200102"] * 2
 
-    def test_records_without_a_timestamp_are_errors(self) -> None:
+    def test_timestamp_router_fails_for_records_without_a_timestamp(self) -> None:
         errors = transform_errors(self.router(), source_batch([{"a": 1}, "text", {"ts": 1.5}, {"ts": "soon"}]))
         assert sorted(errors) == [0, 1, 2, 3]
         assert "message.timestamp.keys (timestamp, time, ts)" in str(errors[0])
 
-    def test_keys_are_required_and_formats_are_checked(self) -> None:
+    def test_timestamp_router_requires_its_keys_and_checks_formats(self) -> None:
         with pytest.raises(ConfigErrors, match=r"message\.timestamp\.keys"):
             make_plugin(CONFLUENT + "MessageTimestampRouter")
         with pytest.raises(ConfigErrors, match=r"topic\.timestamp\.format"):

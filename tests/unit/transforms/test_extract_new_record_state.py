@@ -55,7 +55,7 @@ def as_dicts(found: list[Any]) -> list[Any]:
     return [None if record.value is None else dict(record.value) for record in found]
 
 
-def test_rows_after_the_change_replace_events() -> None:
+def test_change_event_is_replaced_by_the_row_after_the_change() -> None:
     created, updated = extract([CREATE, UPDATE])
     assert (created.value_schema, created.value) == (ROW, row(1))
     assert updated.value == row(1, "m")
@@ -75,7 +75,7 @@ def test_rows_after_the_change_replace_events() -> None:
         ({"delete__handling__mode": "rewrite"}, "true", False),
     ],
 )
-def test_delete_events_and_tombstones_are_handled_by_mode(
+def test_delete_events_and_tombstones_are_handled_as_configured(
     mode: dict[str, str], deleted: str | None, tombstones_kept: bool
 ) -> None:
     found = extract([DELETE], **mode)
@@ -88,12 +88,12 @@ def test_delete_events_and_tombstones_are_handled_by_mode(
     assert len(extract([None], None, **mode)) == tombstones_kept
 
 
-def test_schema_of_a_deleted_row_is_kept_or_null_by_mode() -> None:
+def test_schema_of_a_deleted_row_is_kept_or_null_as_configured() -> None:
     assert extract([DELETE])[0].value_schema == ROW
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rewritten_rows_say_whether_they_were_deleted() -> None:
+def test_rewritten_rows_have_a_field_that_says_whether_they_were_deleted() -> None:
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
@@ -112,7 +112,7 @@ def test_fields_of_the_event_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_added_fields_follow_the_flag_of_rewritten_rows() -> None:
+def test_added_fields_are_after_the_deleted_field_of_rewritten_rows() -> None:
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"
@@ -128,7 +128,7 @@ def test_fields_of_the_event_are_added_as_headers() -> None:
     assert tombstone.headers == [Header("__op", STRING_SCHEMA, "d")]
 
 
-def test_topic_is_taken_from_a_field_of_the_row() -> None:
+def test_topic_can_come_from_a_field_of_the_row() -> None:
     events = [event(None, row(1, route="x"), "c"), event(row(2, route="y"), None, "d"), CREATE]
     assert [record.topic for record in extract(events, route__by__field="route")] == ["x", "y", "test"]
     errors = transform_errors(make_plugin(DEBEZIUM, route__by__field="id"), source_batch([CREATE], ENVELOPE))
@@ -149,7 +149,7 @@ def test_listed_fields_are_removed_from_rows() -> None:
 
 
 @pytest.mark.parametrize("value", [{"before": None, "after": {"id": 1}, "op": "c"}, "text"])
-def test_records_that_are_no_change_events_stay_unchanged(value: Any) -> None:
+def test_records_that_are_not_change_events_stay_unchanged(value: Any) -> None:
     (found,) = extract([value], None)
     assert found.value == value
 
@@ -162,7 +162,7 @@ def test_events_without_rows_are_dropped() -> None:
     assert extract([event(None, None, "t")]) == []
 
 
-def test_original_order_and_offsets_are_kept() -> None:
+def test_batch_keeps_the_order_and_offsets_of_its_records() -> None:
     transform = make_plugin(DEBEZIUM, delete__tombstone__handling__mode="drop")
     offsets = [{"o": number} for number in range(4)]
     batch = source_batch([CREATE, DELETE, UPDATE, CREATE], ENVELOPE, source_offsets=offsets)
@@ -172,6 +172,6 @@ def test_original_order_and_offsets_are_kept() -> None:
 
 
 @pytest.mark.parametrize("reference", ["a.b.c", "op:x:y", ".op", "op:"])
-def test_invalid_field_references_are_errors(reference: str) -> None:
+def test_invalid_field_reference_in_the_configuration_is_rejected(reference: str) -> None:
     with pytest.raises(ConfigError, match=r"add\.fields"):
         make_plugin(DEBEZIUM, add__fields=reference)

@@ -1,11 +1,11 @@
-"""Runs a three-node cluster and real clients, applies one nemesis after another, and checks the data.
+"""Runs a three-node cluster and real clients, applies one fault after another, and checks the data.
 
-    python nemesis_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
+    python fault_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
 
-Each episode applies a nemesis (`support.nemeses`), waits, and heals the cluster; within a bounded time, all replicas
-must then be in sync and all clients must make progress. At the end, the program compares the clients' history with the
-contents of the topic (`integration.history`), and the replicas with each other. It prints one line per episode and one
-per violation, and exits with status 0 if there is no violation.
+Each episode applies a fault (`support.cluster_faults`), waits, and repairs the cluster. Within a time limit, all
+replicas must then be in sync and all clients must make progress. At the end, the program compares the clients' history
+with the contents of the topic (`integration.history`), and the replicas with each other. The program prints one line
+per episode and one line per violation. It exits with status 0 if there is no violation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from integration.history import Commit, Read, errors, longest_pause_s, violations
+from support.cluster_faults import FAULTS
 from support.cluster_load import create_topic
 from support.isolated_cluster import IsolatedCluster
 from support.namespaces import Network, end_with_parent
-from support.nemeses import NEMESES
 from support.recorded_clients import RecordedClients
 
 TOPIC = "history"
@@ -32,7 +32,7 @@ PARTITIONS = 6
 _NODES = 3
 _DISK_MIB = 1024
 _DURATIONS_S = (2.0, 5.0, 11.0)
-"""The possible durations of a nemesis: shorter and longer than a broker's session timeout (9 s)."""
+"""The possible durations of a fault: shorter and longer than a broker's session timeout (9 s)."""
 _LONG_RUN_DURATIONS_S = (16.0, 40.0)
 """Additional durations in long runs; the longest exceeds replica.lag.time.max.ms (30 s)."""
 _LONG_RUN_S = 600.0
@@ -58,7 +58,7 @@ class Run:
         self.episodes: Counter[str] = Counter()
         self.recovery_times_s: list[float] = []
         self.pauses_s: dict[str, tuple[float, float]] = {}
-        """For each nemesis: the longest time without an acknowledgement in any partition, and the longest time without
+        """For each fault: the longest time without an acknowledgement in any partition, and the longest time without
         an acknowledgement in one partition."""
         self.may_be_dead: set[int] = set()
         self._started_s = time.monotonic()
@@ -76,10 +76,10 @@ class Run:
         print(f"[{time.monotonic() - self._started_s:7.1f} s] {line}", flush=True)
 
     def episode(self, name: str, duration_s: float) -> None:
-        """Apply a nemesis, wait, heal, and wait until the cluster has recovered. Raises NotRecoveredError."""
+        """Apply a fault, wait, undo it, and wait until the cluster has recovered. Raises NotRecoveredError."""
         self.clients.cluster_is_healthy.clear()
         began = len(self.clients.events)
-        description = NEMESES[name](self)
+        description = FAULTS[name](self)
         time.sleep(duration_s)
         self._check_for_unexpected_exits()
         self.heal()
@@ -199,7 +199,7 @@ def _behind(reached: Mapping[Any, int], wanted: Mapping[Any, int]) -> str:
 
 
 def main(directory: str, seconds: str, seed: str) -> int:
-    """Run for at least `seconds`, each nemesis at least once; returns the exit status."""
+    """Run for at least `seconds`, each fault at least once; returns the exit status."""
     end_with_parent()
     run = Run(Path(directory), int(seed))
     durations_s = _DURATIONS_S if float(seconds) < _LONG_RUN_S else (*_DURATIONS_S, *_LONG_RUN_DURATIONS_S)
@@ -207,10 +207,10 @@ def main(directory: str, seconds: str, seed: str) -> int:
         run.begin()
         until_s = time.monotonic() + float(seconds)
         while time.monotonic() < until_s:
-            for name in run.rng.sample(list(NEMESES), len(NEMESES)):
+            for name in run.rng.sample(list(FAULTS), len(FAULTS)):
                 run.episode(name, run.rng.choice(durations_s))
                 time.sleep(_QUIET_S)
-                if run.episodes.keys() >= NEMESES.keys() and time.monotonic() > until_s:
+                if run.episodes.keys() >= FAULTS.keys() and time.monotonic() > until_s:
                     break
         run.end()
     except NotRecoveredError as error:

@@ -1,9 +1,9 @@
-"""Runs three isolated nodes and real clients under failures of networks, disks and processes; no record may be lost.
+"""Runs three isolated nodes and real clients while networks, disks and processes fail. No record may be lost.
 
-    NEMESES_SECONDS=600 NEMESES_SEED=7 python -m pytest tests/integration/test_nemeses.py -m prove
+    FAULT_SECONDS=600 FAULT_SEED=7 python -m pytest tests/integration/test_cluster_faults.py -m prove
 
-`support.nemeses` contains the failures, and `integration.history` contains the checks. The test is skipped on machines
-that cannot create network namespaces.
+`support.cluster_faults` contains the faults, and `integration.history` contains the checks. The test is skipped on
+machines that cannot create network namespaces.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from support import nemesis_run
+from support import fault_run
 from support.isolated_cluster import environment
 from support.namespaces import in_sandbox, missing
 
 _IN_CI_S = 180
-_PROVING_S = int(os.environ.get("NEMESES_SECONDS", "1800"))
-_SEED = int(os.environ.get("NEMESES_SEED", random.randrange(1 << 31)))
+_PROVING_S = int(os.environ.get("FAULT_SECONDS", "1800"))
+_SEED = int(os.environ.get("FAULT_SEED", random.randrange(1 << 31)))
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
 
@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(_PROVING_S + 900)]
         pytest.param(_PROVING_S, marks=pytest.mark.prove),
     ],
 )
-def test_no_acknowledged_record_is_lost_under_any_nemesis(tmp_path: Path, seconds: int) -> None:
+def test_no_acknowledged_record_is_lost_under_any_fault(tmp_path: Path, seconds: int) -> None:
     if missing():
         pytest.skip(missing())
-    command = [sys.executable, nemesis_run.__file__, str(tmp_path), str(seconds), str(_SEED)]
+    command = [sys.executable, fault_run.__file__, str(tmp_path), str(seconds), str(_SEED)]
     output = tmp_path / "output.txt"
     with output.open("wb") as out:
         sandbox = subprocess.Popen(

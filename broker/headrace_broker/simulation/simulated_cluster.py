@@ -1,7 +1,7 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
 A machine outlives its processes. A killed process is restarted with the current contents of its
-disk; a failed start is retried, as by a process supervisor. `World` also determines which faults a
+disk; a failed start is retried, as by a process supervisor. `SimulatedCluster` also determines which faults a
 Kafka cluster must tolerate: `may_kill` and `may_lose_power` return whether the cluster must tolerate
 one more fault. According to KIP-966, one in-sync replica must have no unclean shutdown.
 """
@@ -93,7 +93,7 @@ class Machine:
         return self.process is not None
 
 
-class World:
+class SimulatedCluster:
     """The simulated cluster of one run.
 
     `nodes` machines run a broker and a controller; `observers` machines run only a broker.
@@ -234,7 +234,7 @@ class World:
             await node.open(CLUSTER_ID)
         except (StartError, OSError) as error:
             self.log_event(f"{machine.name} failed to start: {error}")
-            self.loop.call_after_us(0, self.loop.world, self._on_process_exit, machine, process)
+            self.loop.call_after_us(0, self.loop.harness, self._on_process_exit, machine, process)
             return
         except Exception as error:
             self.loop.failures.append({"node": machine.name, "message": "failed to start", "exception": error})
@@ -243,7 +243,7 @@ class World:
         machine.is_serving = True
         reason = await node.failed
         self.log_event(f"{machine.name} shuts down after a failure: {reason}")
-        self.loop.call_after_us(0, self.loop.world, self._on_process_exit, machine, process)
+        self.loop.call_after_us(0, self.loop.harness, self._on_process_exit, machine, process)
 
     def _config(self, machine: Machine) -> BrokerConfig:
         name = machine.name
@@ -433,9 +433,9 @@ class World:
 class _LoggedErrors(logging.Handler):
     """Collects the exceptions that nodes log at ERROR or above; any such exception is a bug."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.DEBUG if world.verbose else logging.ERROR)
-        self._world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        super().__init__(logging.DEBUG if cluster.verbose else logging.ERROR)
+        self._cluster = cluster
         self._found: list[str] = []
         self._loggers = [logging.getLogger("headrace_broker"), logging.getLogger("asyncio")]
         self._before = [(logger.level, logger.propagate) for logger in self._loggers]
@@ -445,14 +445,14 @@ class _LoggedErrors(logging.Handler):
             logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        node = self._world.loop.current_node()
-        if node.is_dead or self._world.loop.is_closed():
+        node = self._cluster.loop.current_node()
+        if node.is_dead or self._cluster.loop.is_closed():
             return
         text = f"{node.name}: {record.getMessage()}"
         if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:
             self._found.append(f"{text}: {record.exc_info[1]!r}")
-        if self._world.verbose:
-            print(f"{self._world.now_s:9.4f}   {text}", file=sys.stderr)
+        if self._cluster.verbose:
+            print(f"{self._cluster.now_s:9.4f}   {text}", file=sys.stderr)
             if record.exc_info:
                 print(logging.Formatter().formatException(record.exc_info), file=sys.stderr)
 

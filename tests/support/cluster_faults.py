@@ -1,9 +1,10 @@
-"""Nemeses: each function causes one kind of failure in a three-node cluster and returns a description of the failure.
+"""The faults of `fault_run`.
 
-Network failures: a node is isolated in one or both directions; the cluster is split into two or three parts; a node
-cannot reach the active controller; two nodes cannot reach each other; connections are interrupted for a short time;
-bandwidth is low. Process failures: nodes are killed, frozen or restarted. Disk failures: a disk is full. One nemesis
-causes several of these failures at once. `Run.heal` undoes all failures.
+Each function causes one kind of fault in a three-node cluster and returns its description. Network faults: a node is
+isolated in one or both directions; the cluster is split into two or three parts; a node cannot reach the active
+controller; two nodes cannot reach each other; connections are interrupted for a short time; bandwidth is low. Process
+faults: nodes are killed, frozen or restarted. Disk fault: a disk is full. `_all_at_once` causes several of these faults
+within a few seconds. `Run.heal` undoes all faults.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from support.nemesis_run import Run
+    from support.fault_run import Run
 
 _CLIENTS = 0
 _FLAPS_S = 0.3
@@ -38,7 +39,7 @@ def _kill(run: Run) -> str:
 
 
 def _kill_all(run: Run) -> str:
-    """Kill all nodes; no record may be lost, because the page cache keeps all written data."""
+    """Kill all nodes. No record may be lost, because the page cache keeps all written data."""
     for node in run.cluster.nodes.values():
         run.may_be_dead.add(node.node_id)
         node.kill()
@@ -80,7 +81,7 @@ def _lose_inbound(run: Run) -> str:
 
 
 def _partition_minority(run: Run) -> str:
-    """Cut one node from the others; clients reach both sides of the partition, or only one side."""
+    """Cut one node off from the others. Clients can reach both sides of the network partition, or only one side."""
     victim = _victim(run)
     run.network.cut_both_ways([victim], _others(run, victim))
     side = run.rng.choice(["both sides", "the smaller side", "the larger side"])
@@ -146,10 +147,10 @@ def _full_disks(run: Run) -> str:
 
 
 def _all_at_once(run: Run) -> str:
-    """Apply several nemeses within a few seconds."""
+    """Apply several faults within a few seconds."""
     done = []
-    for nemesis in run.rng.sample(_MIXED, run.rng.randint(2, 4)):
-        done.append(nemesis(run))
+    for fault in run.rng.sample(_MIXED, run.rng.randint(2, 4)):
+        done.append(fault(run))
         time.sleep(run.rng.random() * 2)
     return "; ".join(done)
 
@@ -166,7 +167,7 @@ _MIXED = [
     _throttle,
     _full_disk,
 ]
-NEMESES: dict[str, Callable[[Run], str]] = {
+FAULTS: dict[str, Callable[[Run], str]] = {
     "kill": _kill,
     "kill all": _kill_all,
     "freeze": _freeze,
