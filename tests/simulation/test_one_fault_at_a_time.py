@@ -1,7 +1,7 @@
 """Tests of replication invariants with one fault per test, at a moment at which random faults seldom occur.
 
 Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers; nodes 4 and 5 are only
-brokers and have the replicas of the test's partition.  docs/broker.md lists the invariants by number
+brokers and have the replicas of the test's partition. docs/broker.md lists the rules by number
 (R1 to R15).
 """
 
