@@ -43,7 +43,7 @@ class Example(Config):
         return names
 
 
-def test_values_are_parsed_to_their_types() -> None:
+def test_configuration_values_are_parsed_to_the_types_of_their_fields() -> None:
     config = Example.parse(
         {"topic": " t ", "batch.size": " 7 ", "big": "-5000000000", "ratio": "1.5e1", "is.on": "TRUE",
          "names": " a , b,", "secret": " s3 ", "colour": "blue", "driver.x": "1", "other": "2"}
@@ -58,7 +58,7 @@ def test_values_are_parsed_to_their_types() -> None:
         config.size = 1  # type: ignore[misc]
 
 
-def test_only_whitespace_that_java_trims_is_trimmed_from_values() -> None:
+def test_configuration_values_lose_only_the_whitespace_that_java_trims() -> None:
     found = parse_value("topic", "\t\u00a0t\u2028 ", ConfigType.STRING)
     assert found == "\u00a0t\u2028"
     assert parse_value("names", "\u00a0 , b ", ConfigType.LIST) == ["\u00a0", "b"]
@@ -85,7 +85,7 @@ def test_errors_of_pydantic_validators_are_reported() -> None:
     assert str(error) == "mode b cannot be on"
 
 
-def test_unknown_keys_are_reported_with_similar_keys() -> None:
+def test_unknown_configuration_keys_are_reported_with_similar_keys() -> None:
     assert Example.warnings({"topic": "t", "batch.sise": "1", "driver.y": "2", "zzz": "3"}) == [
         "Unknown configuration key batch.sise is ignored; did you mean batch.size?",
         "Unknown configuration key zzz is ignored",
@@ -123,7 +123,7 @@ def test_config_def_is_derived_from_the_model() -> None:
     assert keys["mode"].recommended == ("a", "b")
 
 
-def test_passwords_are_hidden_in_validation_results() -> None:
+def test_validation_results_do_not_contain_passwords() -> None:
     value = config_def(Example).validate({"topic": "t", "secret": "s3"})["secret"]
     assert value.as_json()["value"] == "[hidden]"
 
@@ -145,7 +145,7 @@ def test_embedded_config_def_keys_have_prefix_and_group() -> None:
      (ConfigType.INT, "9" * 5000),
      (ConfigType.LONG, "9223372036854775808"), (ConfigType.DOUBLE, ""), (ConfigType.BOOLEAN, "1")],
 )  # fmt: skip
-def test_values_that_java_rejects_are_invalid(type_: ConfigType, text: str) -> None:
+def test_configuration_values_that_java_rejects_are_invalid(type_: ConfigType, text: str) -> None:
     with pytest.raises(ConfigError):
         parse_value("k", text, type_)
 

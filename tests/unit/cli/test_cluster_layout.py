@@ -43,7 +43,7 @@ def test_default_replication_factor_depends_on_cluster_size(
     assert properties["min.insync.replicas"] == min_isr
 
 
-def test_restart_of_cluster_keeps_user_edits_of_properties_files(tmp_path: Path) -> None:
+def test_cluster_restart_keeps_the_changes_of_users_in_properties_files(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "c", 2, 9192, "id")
     write_node_files(layout, {"num.partitions": "4"})
     write_cluster_file(layout)
@@ -115,7 +115,7 @@ def test_full_disk_leaves_existing_cluster_files_unchanged(tmp_path: Path, monke
     assert layout.node_file(1).read_text() == before
 
 
-def test_per_node_keys_are_rejected_as_overrides(tmp_path: Path) -> None:
+def test_overrides_for_the_whole_cluster_cannot_set_keys_that_differ_per_node(tmp_path: Path) -> None:
     for key, value in (("log.dirs", "/data"), ("metadata.log.dir", "/metadata"), ("node.id", "2")):
         with pytest.raises(ClusterError, match=rf"--property {key}: must differ between nodes: .*/node-N/server\.prop"):
             _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {key: value})
@@ -130,7 +130,7 @@ def test_invalid_base_port_in_cluster_file_is_rejected(tmp_path: Path) -> None:
         open_layout(tmp_path, None, None, "id")
 
 
-def test_set_values_keeps_the_order_of_existing_lines() -> None:
+def test_changed_values_in_a_properties_file_keep_the_order_of_lines() -> None:
     text = "# a=0\na=1\nb = 2\na=3\n"
     assert set_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
 
@@ -151,7 +151,9 @@ def test_unformatted_node_directory_is_reported_as_data_loss(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
-def test_node_is_reformatted_only_if_enough_other_nodes_serve(tmp_path: Path, nodes: int, needed: int) -> None:
+def test_node_without_data_is_formatted_again_only_if_enough_other_nodes_serve(
+    tmp_path: Path, nodes: int, needed: int
+) -> None:
     layout = ClusterLayout(tmp_path, nodes, 9092, "id")
     check_enough_other_nodes(layout, 1, needed)
     with pytest.raises(

@@ -10,14 +10,14 @@ from headrace.cli.files import FileError, read_connector, read_properties
 from headrace.stores.config_store import TargetState
 
 
-def test_properties_are_parsed_as_in_java(tmp_path: Path) -> None:
+def test_properties_file_is_parsed_as_in_java(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("# comment\nname = c\n! another\nsql: select \\\n   1\ntext=\\u00fc ä\n", encoding="utf-8")
     assert read_properties(path) == {"name": "c", "sql": "select 1", "text": "ü ä"}
     assert read_connector(path).name == "c"
 
 
-def test_only_whitespace_that_java_trims_is_removed(tmp_path: Path) -> None:
+def test_values_of_a_connector_file_lose_only_the_whitespace_that_java_trims(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nseparator=\u00a0\nend=a\u2028\nplain=x \t\n", encoding="utf-8")
     assert read_properties(path) == {"name": "c", "separator": "\u00a0", "end": "a\u2028", "plain": "x"}

@@ -56,7 +56,7 @@ def test_errors_of_client_overrides_tables_and_keys_are_reported_together(tmp_pa
     assert "producer.override.acks=2" in errors
 
 
-def test_override_that_the_policy_of_the_worker_refuses_is_an_error(tmp_path: Path) -> None:
+def test_client_override_that_the_workers_policy_refuses_is_an_error(tmp_path: Path) -> None:
     connector = {**SOURCE, "producer.override.linger.ms": "10"}
     assert validate(tmp_path, connector) == (0, ["lines is valid"])
     code, lines = validate(tmp_path, connector, {"connector.client.config.override.policy": "None"})
@@ -89,7 +89,7 @@ def test_unknown_override_policy_of_the_worker_is_an_error(tmp_path: Path) -> No
         ),
     ],
 )
-def test_override_with_an_invalid_value_is_an_error(
+def test_client_override_with_an_invalid_value_is_an_error(
     connector: dict[str, str], override: dict[str, str], error: str, tmp_path: Path
 ) -> None:
     code, lines = validate(tmp_path, {**connector, **override})
@@ -97,11 +97,11 @@ def test_override_with_an_invalid_value_is_an_error(
     assert [line for line in lines if line.startswith(error)], lines
 
 
-def test_override_of_a_client_that_the_connector_does_not_use_is_not_validated(tmp_path: Path) -> None:
+def test_override_for_a_client_that_the_connector_does_not_use_is_not_validated(tmp_path: Path) -> None:
     assert validate(tmp_path, {**SINK, "producer.override.acks": "maybe"})[0] == 0
 
 
-def test_misspelt_override_causes_a_warning(tmp_path: Path) -> None:
+def test_client_override_with_an_unknown_key_causes_a_warning(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, {**SOURCE, "producer.override.lingr.ms": "5"})
     assert (code, lines) == (
         0,

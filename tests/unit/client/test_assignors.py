@@ -28,7 +28,7 @@ def member(
     return SubscribedMember(name, None, Subscription(list(topics), owned=owned or [], generation_id=generation))
 
 
-def test_encoded_subscription_has_kafkas_format() -> None:
+def test_consumer_subscription_is_encoded_in_kafkas_format() -> None:
     subscription = Subscription(["b", "a"], b"\1\2", [("a", 1), ("a", 0)], 7, "rack")
     data = encode_subscription(subscription)
     assert data.hex() == (
@@ -52,12 +52,12 @@ def test_older_and_newer_subscription_versions_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\0", b"\0\1\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\5ab"])
-def test_corrupt_subscriptions_are_rejected(data: bytes) -> None:
+def test_corrupt_consumer_subscriptions_are_rejected(data: bytes) -> None:
     with pytest.raises(ProtocolViolationError):
         decode_subscription(data)
 
 
-def test_encoded_assignment_has_kafkas_format() -> None:
+def test_consumer_assignment_is_encoded_in_kafkas_format() -> None:
     data = encode_assignment([("t", 2), ("t", 0)])
     assert data.hex() == "000000000001000174000000020000000000000002ffffffff"
     assert decode_assignment(data) == [("t", 0), ("t", 2)]
@@ -79,7 +79,7 @@ def test_range_assignor_assigns_consecutive_partitions_and_one_more_to_first_mem
     }
 
 
-def test_static_members_are_sorted_by_instance_id() -> None:
+def test_assignors_sort_static_members_by_instance_id() -> None:
     one = SubscribedMember("z", "instance-1", Subscription(["t"]))
     two = SubscribedMember("a", "instance-2", Subscription(["t"]))
     dynamic = member("b", "t")

@@ -9,7 +9,7 @@ from headrace_broker.records.compression import Compression
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 
-def test_defaults_match_java() -> None:
+def test_client_config_defaults_match_the_java_client() -> None:
     producer = ClientConfig.from_properties(SERVERS, "producer")
     assert (producer.acks, producer.linger_ms, producer.batch_size, producer.max_in_flight) == (-1, 5, 16384, 5)
     assert producer.enable_idempotence
@@ -19,7 +19,7 @@ def test_defaults_match_java() -> None:
     assert (consumer.auto_offset_reset, consumer.session_timeout_ms) == ("latest", 45_000)
 
 
-def test_values_are_parsed_by_type() -> None:
+def test_client_config_values_are_parsed_by_type() -> None:
     config = ClientConfig.from_properties(
         {
             "bootstrap.servers": "a:1, [::1]:2 ,PLAINTEXT://b:3",
@@ -84,7 +84,7 @@ def test_conflicting_producer_keys_are_rejected(properties: dict[str, str], part
         ClientConfig.from_properties({**SERVERS, **properties}, "producer")
 
 
-def test_ignored_keys_are_reported_as_warnings() -> None:
+def test_client_config_keys_without_effect_are_reported_as_warnings() -> None:
     config = ClientConfig.from_properties(
         {**SERVERS, "linger.mss": "1", "key.serializer": "X", "group.id": "g", "sasl.mechanism": "PLAIN"}, "producer"
     )

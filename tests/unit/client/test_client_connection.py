@@ -95,7 +95,7 @@ def heartbeat_request() -> HeartbeatRequest:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 7, 1000, 10**9])
-def test_responses_are_parsed_from_chunks_of_any_size(chunk_bytes: int) -> None:
+def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_bytes: int) -> None:
     async def run() -> None:
         connection, transport = new_connection()
         futures = [connection.request(heartbeat_request()) for _ in range(3)]
@@ -203,7 +203,7 @@ async def test_response_out_of_order_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 2**31 - 1])
-def test_invalid_response_sizes_are_rejected_without_allocating_memory(size: int) -> None:
+def test_connection_rejects_invalid_response_sizes_without_allocating_memory(size: int) -> None:
     async def run() -> None:
         connection, transport = new_connection()
         future = connection.request(heartbeat_request())
@@ -298,7 +298,7 @@ async def test_api_versions_request_is_retried_with_an_older_version() -> None:
 
 
 @in_loop
-async def test_oldest_request_is_not_a_join_group_request() -> None:
+async def test_oldest_request_in_flight_is_none_while_it_is_a_join_group_request() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

@@ -36,7 +36,7 @@ def topic(
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[] if code else [partition])
 
 
-def test_leader_is_none_if_the_broker_is_unknown() -> None:
+def test_leader_of_partition_is_none_if_the_metadata_lacks_the_broker() -> None:
     view = ClusterView().updated(
         metadata_response(topic("a"), topic("b", leader=2), topic("c", leader=-1)), requested=["a", "b", "c"]
     )
@@ -71,7 +71,7 @@ def test_coordinator_missing_from_metadata_is_added_to_nodes() -> None:
     assert view.nodes[5].port == 1
 
 
-def test_newest_common_version_is_chosen() -> None:
+def test_client_chooses_the_newest_version_that_the_broker_also_supports() -> None:
     key = FetchRequest.__api_key__
     assert choose_version(FetchRequest, {key: (0, 11)}, "broker 1") == 11
     assert choose_version(FetchRequest, {key: (4, 99)}, "broker 1", at_most=12) == 12
@@ -83,7 +83,7 @@ def test_newest_common_version_is_chosen() -> None:
         choose_version(MetadataRequest, {ApiKey.BROKER_HEARTBEAT: (0, 1)}, "broker h:1")
 
 
-def test_backoff_grows_exponentially_with_jitter_up_to_maximum() -> None:
+def test_retry_backoff_grows_exponentially_with_jitter_up_to_its_maximum() -> None:
     assert [backoff_ms(attempt, 100, 1000, 0.5) for attempt in range(5)] == [100, 200, 400, 800, 1000]
     assert backoff_ms(0, 100, 1000, 0.0) == 80
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)

@@ -19,7 +19,7 @@ from support.virtual_time import run_in_virtual_time
 
 
 @pytest.mark.parametrize("is_auto_commit", [True, False])
-def test_auto_commit_without_response_is_not_retried_after_a_later_commit(
+def test_failed_auto_commit_is_not_retried_after_a_later_commit_has_started(
     monkeypatch: pytest.MonkeyPatch, is_auto_commit: bool
 ) -> None:
     """A retry of the older commit would overwrite the newer committed offset."""

@@ -35,14 +35,14 @@ def create_delivery(parts: int) -> tuple[Delivery, ResultRecorder]:
     return delivery, recorder
 
 
-def test_deliveries_of_one_batch_get_their_own_base_offsets() -> None:
+def test_sends_whose_records_share_a_batch_get_their_own_base_offsets() -> None:
     (first, first_recorder), (second, second_recorder) = create_delivery(1), create_delivery(1)
     acknowledge([DeliveryPart(first, 3), DeliveryPart(second, 2)], 1, 100)
     assert first_recorder.results == [(RecordMetadata("t", 1, 100, 3), None)]
     assert second_recorder.results == [(RecordMetadata("t", 1, 103, 2), None)]
 
 
-def test_metadata_of_delivery_with_several_parts_is_combined() -> None:
+def test_metadata_of_a_send_whose_records_are_in_several_batches_is_combined() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     assert recorder.results == []
@@ -52,7 +52,7 @@ def test_metadata_of_delivery_with_several_parts_is_combined() -> None:
     assert (result.partition, result.base_offset, result.count, len(result.parts), error) == (0, 10, 5, 2, None)
 
 
-def test_metadata_of_delivery_to_several_partitions_has_no_base_offset() -> None:
+def test_metadata_of_a_send_to_several_partitions_has_no_base_offset() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     acknowledge([DeliveryPart(delivery, 2)], 1, 20)
@@ -61,7 +61,7 @@ def test_metadata_of_delivery_to_several_partitions_has_no_base_offset() -> None
     assert (result.partition, result.base_offset, result.count) == (-1, -1, 5)
 
 
-def test_failed_part_fails_delivery_after_all_parts_complete() -> None:
+def test_send_fails_after_all_its_batches_complete_if_one_of_them_failed() -> None:
     delivery, recorder = create_delivery(2)
     error = ClientError("no")
     fail([DeliveryPart(delivery, 3)], error)
@@ -70,7 +70,7 @@ def test_failed_part_fails_delivery_after_all_parts_complete() -> None:
     assert recorder.results == [(RecordMetadata("t", 1, 20, 2), error)]
 
 
-def test_delivery_parts_are_split_with_the_batch() -> None:
+def test_records_of_a_send_are_divided_when_their_batch_is_split() -> None:
     (first, _), (second, recorder) = create_delivery(1), create_delivery(1)
     head, tail = split_parts([DeliveryPart(first, 2), DeliveryPart(second, 4)], 3)
     assert [(part.delivery, part.count) for part in head] == [(first, 2), (second, 1)]
@@ -81,7 +81,7 @@ def test_delivery_parts_are_split_with_the_batch() -> None:
     assert recorder.results[0][0] is not None
 
 
-def test_columns_with_different_fields_are_concatenated() -> None:
+def test_record_columns_with_and_without_keys_or_headers_are_concatenated() -> None:
     plain = RecordColumns([b"1", None], timestamps=5)
     keyed = RecordColumns([b"2"], keys=[b"k"], headers=[[("h", b"v")]], timestamps=[6])
     joined_columns = concatenate([plain, keyed])
@@ -120,7 +120,7 @@ def test_split_by_send_returns_one_accumulator_per_send() -> None:
     assert [single.columns().values for single in accumulator.split_by_send()] == [[b"1"], [b"2"]]
 
 
-def test_completed_delivery_is_freed_without_garbage_collection() -> None:
+def test_completed_send_is_freed_without_garbage_collection() -> None:
     delivery, recorder = create_delivery(1)
     open_deliveries = {delivery}
     delivery.add_listener(partial(open_deliveries.discard, delivery))
@@ -134,7 +134,7 @@ def test_completed_delivery_is_freed_without_garbage_collection() -> None:
         gc.enable()
 
 
-def test_failed_delivery_reports_acknowledged_parts() -> None:
+def test_failed_send_reports_its_acknowledged_batches() -> None:
     delivery, recorder = create_delivery(3)
     error = ClientError("no")
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)

@@ -49,7 +49,7 @@ def test_core_prefetches_at_most_one_response_of_a_node() -> None:
     assert requested.fetch_offset == 3
 
 
-def test_position_advances_only_when_advance_position_is_called() -> None:
+def test_position_advances_only_after_the_consumer_has_received_the_records() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     receive(core, requested, batch_at(0, 3))
@@ -69,7 +69,7 @@ def test_response_for_position_before_a_seek_is_discarded() -> None:
     assert plan(core)[1][0].fetch_offset == 50
 
 
-def test_seek_drops_prefetched_chunks() -> None:
+def test_seek_drops_the_prefetched_records_of_the_partition() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     receive(core, requested, batch_at(0, 3))
@@ -148,7 +148,7 @@ def test_read_committed_excludes_aborted_transactions() -> None:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FetchAction.RAISE_ERROR),
     ],
 )
-def test_fetch_error_determines_next_action(code: ErrorCode, action: FetchAction) -> None:
+def test_each_fetch_error_leads_to_its_action(code: ErrorCode, action: FetchAction) -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.fetch_done(1)
@@ -170,7 +170,7 @@ def test_partitions_are_fetched_round_robin() -> None:
     assert [(part.topic, part.partition) for part in plan(core)[1]] == [P1, P0]
 
 
-def test_assign_keeps_chunks_of_retained_partitions() -> None:
+def test_assignment_change_keeps_prefetched_records_of_retained_partitions() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     receive(core, requested, batch_at(0, 3))

@@ -76,7 +76,7 @@ def test_group_follower_and_rejoining_static_group_leader_send_no_assignments() 
         (ErrorCode.GROUP_MAX_SIZE_REACHED, NextStep.FAIL),
     ],
 )
-def test_join_error_determines_next_step(code: ErrorCode, step: NextStep) -> None:
+def test_each_join_group_error_leads_to_its_next_step(code: ErrorCode, step: NextStep) -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(JoinGroupResponse(error_code=code)) is step
@@ -95,7 +95,7 @@ def test_join_error_determines_next_step(code: ErrorCode, step: NextStep) -> Non
         (ErrorCode.FENCED_INSTANCE_ID, NextStep.FAIL, True),
     ],
 )
-def test_heartbeat_error_determines_next_step(code: ErrorCode, step: NextStep, keeps_id: bool) -> None:
+def test_each_heartbeat_error_leads_to_its_next_step(code: ErrorCode, step: NextStep, keeps_id: bool) -> None:
     core = make_core()
     make_stable(core)
     assert core.on_heartbeat(code, 10) is step

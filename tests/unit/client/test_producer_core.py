@@ -59,7 +59,7 @@ def batches_of(plans: list[RequestPlan]) -> list[ReadyBatch]:
     return [batch for plan in plans for batch in plan.batches]
 
 
-def test_batches_get_sequences_by_record_count_and_a_valid_crc() -> None:
+def test_sequence_numbers_of_batches_count_their_records_and_the_crc_is_valid() -> None:
     core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))
@@ -269,7 +269,7 @@ def test_batch_with_one_too_large_record_fails() -> None:
     assert core.handle_error(batch, ErrorCode.MESSAGE_TOO_LARGE, 0) is Verdict.FAILED
 
 
-def test_duplicate_sequence_counts_as_acknowledged() -> None:
+def test_batch_rejected_as_duplicate_counts_as_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
     (batch,) = batches_of(drain(core))
@@ -374,7 +374,7 @@ def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -
     assert core.is_idle
 
 
-def test_batches_that_cannot_be_retried_are_not_requeued() -> None:
+def test_batches_that_cannot_be_retried_are_not_sent_to_the_new_leader() -> None:
     for core, now_ms in ((make_core(retries=0), 0), (make_core(), 10_000), (make_core(idempotent=False), 0)):
         core.add(make_batch())
         (plan,) = drain(core)
@@ -382,7 +382,7 @@ def test_batches_that_cannot_be_retried_are_not_requeued() -> None:
         assert core.acknowledge(plan.batches[0]) is Verdict.DONE
 
 
-def test_batches_after_an_expired_in_flight_batch_are_not_requeued() -> None:
+def test_batches_after_an_expired_batch_in_flight_are_not_sent_to_the_new_leader() -> None:
     core = known_core()
     core.add(make_batch(deadline_ms=50))
     core.add(make_batch())
@@ -391,7 +391,7 @@ def test_batches_after_an_expired_in_flight_batch_are_not_requeued() -> None:
     assert [len(plan.batches) for plan in plans] == [1, 1]
 
 
-def test_batches_are_not_requeued_without_a_new_leader() -> None:
+def test_batches_are_not_sent_again_without_a_new_leader() -> None:
     core = make_core()
     core.add(make_batch())
     (plan,) = drain(core)

@@ -13,7 +13,7 @@ LINES = ["one", "two", "three", "vier äö", "", "€", ""]
 
 
 @pytest.mark.parametrize("block_size", range(1, len(TEXT) + 1))
-def test_block_size_does_not_change_the_lines(block_size: int) -> None:
+def test_file_source_reads_the_same_lines_for_any_block_size(block_size: int) -> None:
     splitter = LineSplitter()
     found: list[str] = []
     for start in range(0, len(TEXT), block_size):
@@ -27,7 +27,7 @@ def test_block_size_does_not_change_the_lines(block_size: int) -> None:
     assert splitter.partial_bytes == len("last")
 
 
-def test_splitter_created_with_a_position_resumes_at_that_byte() -> None:
+def test_line_splitter_resumes_at_its_start_position_in_bytes() -> None:
     whole = LineSplitter()
     whole.feed(TEXT)
     for count in range(1, len(LINES)):
@@ -37,7 +37,7 @@ def test_splitter_created_with_a_position_resumes_at_that_byte() -> None:
         assert resumed.next_lines(100).items() == LINES[count:]
 
 
-def test_position_counts_bytes_of_non_ascii_text() -> None:
+def test_file_position_counts_the_bytes_of_non_ascii_text() -> None:
     splitter = LineSplitter()
     splitter.feed("ä\nöö\n".encode())
     assert splitter.next_lines(1).items() == ["ä"]

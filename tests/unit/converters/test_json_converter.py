@@ -98,13 +98,13 @@ def test_json_payloads_round_trip(schema: Schema, value: Any, payload: bytes) ->
     ]
 
 
-def test_nan_is_written_as_string() -> None:
+def test_json_converter_writes_nan_as_a_string() -> None:
     assert converter(**PLAIN).from_connect("t", FLOAT64_SCHEMA, math.nan) == b'"NaN"'
     enveloped = converter().from_connect("t", FLOAT64_SCHEMA, math.nan)
     assert math.isnan(converter().to_connect("t", enveloped).value)
 
 
-def test_envelope_contains_schema_and_payload() -> None:
+def test_json_envelope_contains_schema_and_payload() -> None:
     configured = converter()
     data = configured.from_connect("t", LINE, Struct(LINE, {"line": "x"}))
     assert data == b'{"schema":' + LINE_SCHEMA + b',"payload":{"line":"x","source":null}}'
@@ -127,7 +127,7 @@ def test_schema_attributes_are_written_in_the_order_of_kafkas_json_converter() -
     )
 
 
-def test_nulls_are_written_and_read() -> None:
+def test_json_converter_writes_and_reads_nulls() -> None:
     assert converter().from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", OPTIONAL_STRING_SCHEMA, None) == b"null"
@@ -192,7 +192,7 @@ def test_decimals_are_written_as_numbers_if_configured() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"a":1}', b"[]", b"1", b'{"schema":null}', b'{"schema":null,"payload":1,"x":2}', b'{"payload":1,"a":2}']
 )
-def test_invalid_envelope_is_rejected(data: bytes) -> None:
+def test_invalid_json_envelope_is_rejected(data: bytes) -> None:
     with pytest.raises(DataError) as caught:
         converter().to_connect("t", data)
     assert str(caught.value) == NOT_AN_ENVELOPE
@@ -339,12 +339,12 @@ def test_too_deeply_nested_schema_is_rejected() -> None:
         converter().to_connect_batch("t", [data])
 
 
-def test_configured_schema_content_applies_to_all_payloads() -> None:
+def test_schema_content_setting_applies_to_all_payloads() -> None:
     configured = converter(schema_content=LINE_SCHEMA.decode())
     assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 
 
-def test_schema_cache_size_is_bounded() -> None:
+def test_schema_cache_of_the_json_converter_is_limited() -> None:
     configured = converter(schemas_cache_size="2")
     for number in range(5):
         data = configured.from_connect("t", INT32_SCHEMA.replace(name=f"n{number}"), number)

@@ -16,7 +16,7 @@ def converter(**props: str) -> StringConverter:
     return make_converter(StringConverter, "key", **props)
 
 
-def test_strings_round_trip() -> None:
+def test_string_converter_decodes_the_strings_that_it_encodes() -> None:
     configured = converter()
     assert configured.from_connect_batch("t", STRING_SCHEMA, ["é", "b"]) == ["é".encode(), b"b"]
     assert configured.from_connect_batch("t", OPTIONAL_STRING_SCHEMA, ["a", None]) == [b"a", None]
@@ -36,11 +36,11 @@ def test_string_converter_writes_other_values_as_java_to_string() -> None:
     assert configured.from_connect_batch("t", None, [{"a": 1}, 1.0, True]) == [b"{a=1}", b"1.0", b"true"]
 
 
-def test_unpaired_surrogates_become_question_marks() -> None:
+def test_string_converter_writes_unpaired_surrogates_as_question_marks() -> None:
     assert converter().from_connect_batch("t", STRING_SCHEMA, ["a", "\ud800"]) == [b"a", b"?"]
 
 
-def test_configured_encoding_is_used() -> None:
+def test_string_converter_uses_its_configured_encoding() -> None:
     configured = converter(converter_encoding="ISO-8859-1")
     assert configured.from_connect_batch("t", STRING_SCHEMA, ["é"]) == [b"\xe9"]
     assert configured.to_connect("t", b"\xe9").value == "é"

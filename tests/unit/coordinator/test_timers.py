@@ -3,7 +3,7 @@ from __future__ import annotations
 from headrace_broker.coordinator.timers import Timers
 
 
-def test_due_timers_are_returned_once_in_order_of_their_deadlines() -> None:
+def test_expired_timers_are_returned_once_in_order_of_their_deadlines() -> None:
     timers = Timers()
     for key, time in (("b", 20), ("a", 10), ("c", 30)):
         timers.schedule((key,), time)
@@ -45,7 +45,7 @@ def test_cancelled_timer_is_never_due_unless_scheduled_again() -> None:
     assert list(timers.pop_due(20)) == [("a",)]
 
 
-def test_rescheduled_timers_do_not_grow_the_heap() -> None:
+def test_memory_of_timers_does_not_grow_when_they_are_rescheduled() -> None:
     timers = Timers()
     for now in range(0, 100_000, 10):
         for member in range(10):

@@ -15,19 +15,19 @@ def _outer(number: int) -> Struct:
     return Struct(OUTER, {"id": number, "in": inner, "all": [inner], "by": {"k": inner}})
 
 
-def test_to_rows_converts_nested_structs() -> None:
+def test_nested_structs_are_converted_to_rows() -> None:
     rows = to_rows(OUTER, [_outer(1), None])
     assert rows == [(1, (1,), [(1,)], {"k": (1,)}), None]
     assert from_rows(OUTER, rows) == [_outer(1), None]
 
 
-def test_to_rows_does_not_copy_values_without_structs() -> None:
+def test_values_without_structs_are_not_copied_when_they_are_converted_to_rows() -> None:
     values = ["a", "b"]
     assert to_rows(STRING_SCHEMA, values) is values
     assert from_rows(None, values) is values
 
 
-def test_from_records_groups_consecutive_records_into_batches() -> None:
+def test_consecutive_records_with_the_same_schema_form_a_batch() -> None:
     def record(topic: str, number: int, offset: int) -> SourceRecord:
         return SourceRecord(
             topic=topic,
@@ -49,7 +49,7 @@ def test_from_records_groups_consecutive_records_into_batches() -> None:
     assert [made for batch in batches for made in batch.to_records()] == records
 
 
-def test_sink_records_round_trip() -> None:
+def test_sink_batch_contains_the_records_from_which_it_was_built() -> None:
     batch = SinkBatch(
         "t", ["a", "b"], partition=3, offsets=range(5, 7), keys=[b"k", None], timestamps=9,
         headers=[Headers([Header("h", STRING_SCHEMA, "v")]), Headers()], value_schema=STRING_SCHEMA,
@@ -81,14 +81,14 @@ def test_batch_of_selected_records_keeps_the_source_offset() -> None:
     assert batch.values == ["a", "b"]
 
 
-def test_replace_does_not_modify_the_original_batch() -> None:
+def test_batch_with_replaced_values_leaves_the_original_batch_unchanged() -> None:
     batch = Batch("t", [1], value_schema=INT32_SCHEMA)
     other = batch.replace(values=["1"], value_schema=OPTIONAL_STRING_SCHEMA)
     assert (batch.values, batch.value_schema) == ([1], INT32_SCHEMA)
     assert (other.values, other.value_schema, other.topic) == (["1"], OPTIONAL_STRING_SCHEMA, "t")
 
 
-def test_headers_are_ordered_and_keys_may_repeat() -> None:
+def test_record_headers_keep_their_order_and_may_repeat_a_key() -> None:
     headers = Headers().add("a", 1).add("b", 2).add("a", 3)
     assert headers.last("a") == Header("a", None, 3)
     assert [header.value for header in headers.all("a")] == [1, 3]

@@ -42,11 +42,11 @@ def test_regex_matches_only_the_whole_text(pattern: str, text: str, matches: boo
         (r"(a)|b", "b", "<$1>", "<>"),
     ],
 )
-def test_replace_first_expands_group_references(pattern: str, text: str, replacement: str, result: str) -> None:
+def test_regex_replacement_expands_group_references(pattern: str, text: str, replacement: str, result: str) -> None:
     assert JavaPattern(pattern).replace_first(text, replacement) == result
 
 
-def test_invalid_patterns_and_replacements_are_rejected() -> None:
+def test_invalid_regex_patterns_and_replacements_are_rejected() -> None:
     with pytest.raises(ValueError, match="Invalid regex"):
         JavaPattern("(")
     for replacement in ("$1", "${name}", "a$", "a\\"):

@@ -69,7 +69,7 @@ def test_struct_text_omits_null_fields() -> None:
         (None, [{"k": 1}], ["{k=1}"]),
     ],
 )
-def test_values_are_formatted_according_to_their_schema(
+def test_values_with_a_schema_are_formatted_as_java_to_string(
     schema: Schema | None, values: list[Any], texts: list[str]
 ) -> None:
     assert java_lines(schema, values) == "".join(text + "\n" for text in texts)

@@ -34,7 +34,7 @@ def test_decimal_bytes_are_the_shortest_twos_complement(number: int, data: str) 
 
 
 @pytest.mark.parametrize("text", ["0.00", "1.56", "-1.28", "99999999999999999999999999999999999999999999.01"])
-def test_decimals_keep_all_digits(text: str) -> None:
+def test_decimal_values_keep_all_digits(text: str) -> None:
     value = Decimal(text)
     back = bytes_to_decimal(decimal_to_bytes(value, 2), 2)
     assert (back, str(back)) == (value, text)
@@ -59,7 +59,7 @@ def test_dates_times_and_timestamps_convert_to_base_values() -> None:
     assert timestamp_to_millis(shifted) == 0
 
 
-def test_dates_outside_the_range_of_python_are_rejected() -> None:
+def test_date_values_outside_the_range_of_python_are_rejected() -> None:
     for convert, number in ((millis_to_timestamp, 2**62), (days_to_date, 2**31), (millis_to_time, 86_400_000)):
         with pytest.raises(DataError):
             convert(number)

@@ -63,19 +63,19 @@ def test_schema_can_be_pickled() -> None:
     assert copy.index_of("label") == 1
 
 
-def test_fields_are_found_by_name() -> None:
+def test_schema_returns_its_field_with_a_name() -> None:
     assert POINT.index_of("label") == 1
     assert POINT.field("nope") is None
     with pytest.raises(DataError, match="nope is not a valid field name"):
         POINT.index_of("nope")
 
 
-def test_duplicate_field_names_are_rejected() -> None:
+def test_schema_with_duplicate_field_names_is_rejected() -> None:
     with pytest.raises(DataError, match="duplication"):
         struct([("a", INT32_SCHEMA), ("a", STRING_SCHEMA)])
 
 
-def test_default_must_match_its_schema() -> None:
+def test_default_value_must_match_its_schema() -> None:
     with pytest.raises(DataError, match="INT8"):
         Schema(Type.INT8, default=128)
     assert (

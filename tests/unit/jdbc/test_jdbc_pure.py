@@ -191,7 +191,7 @@ def test_value_that_does_not_match_its_columns_type_is_rejected_with_table_colum
         convert([(1, 2), (3, "big")])
 
 
-def test_values_with_the_expected_type_are_not_converted() -> None:
+def test_column_values_with_the_expected_type_are_not_converted() -> None:
     columns = [
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("ratio", FLOAT64_SCHEMA.replace(optional=True), convert=float),
@@ -203,7 +203,7 @@ def test_values_with_the_expected_type_are_not_converted() -> None:
 
 
 @pytest.mark.parametrize(("schema", "value"), [(INT64_SCHEMA, 1.0), (STRING_SCHEMA, b"x"), (BYTES_SCHEMA, "eHg=")])
-def test_type_check_rejects_values_that_msgspec_would_convert(schema: Schema, value: Any) -> None:
+def test_column_values_of_another_type_are_rejected_even_if_they_are_convertible(schema: Schema, value: Any) -> None:
     convert = RowConverter("shoes", [JdbcColumn("size", schema)], is_checked=True).convert
     with pytest.raises(ConnectError, match="shoes, column size, row"):
         convert([(value,)])
@@ -215,7 +215,7 @@ def test_integer_conversion_rejects_a_loss_of_digits() -> None:
         types.to_integer(1.5)
 
 
-def test_tables_are_split_into_contiguous_even_groups() -> None:
+def test_tables_are_divided_evenly_among_tasks_in_order() -> None:
     assert group_tables(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
     assert group_tables(["a"], 4) == [["a"]]
     assert group_tables([], 4) == []
@@ -235,7 +235,7 @@ def test_validation_reports_all_invalid_keys_together() -> None:
         ({"mode": "bulk", "query": "SELECT 1"}, "topic.prefix"),
     ],
 )
-def test_conflicting_keys_are_rejected(props: dict[str, str], key: str) -> None:
+def test_jdbc_source_rejects_conflicting_keys(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
@@ -249,7 +249,7 @@ def test_validation_reports_conflicting_keys_together_with_invalid_keys() -> Non
     ]  # fmt: skip
 
 
-def test_errors_redact_passwords_in_urls() -> None:
+def test_error_texts_do_not_contain_passwords_of_urls() -> None:
     with pytest.raises(ConfigError) as error:
         parse("jdbc:db2://host/shop?user=u&password=secret&ssl=true")
     assert "secret" not in str(error.value)

@@ -34,12 +34,12 @@ def test_source_offset_survives_a_round_trip_through_json() -> None:
     assert json.dumps(parse_source_offset(text).to_json()) == text
 
 
-def test_truncate_ranges_limits_each_partition_to_its_end_offset() -> None:
+def test_offset_ranges_are_limited_to_the_end_offset_of_each_partition() -> None:
     ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9), Range("u", 0, 5, 9)]
     assert truncate_ranges(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 
 
-def test_ranges_between_starts_at_the_previous_offset_or_the_start_of_a_new_partition() -> None:
+def test_offset_ranges_start_at_the_previous_offset_or_at_the_start_of_a_new_partition() -> None:
     start = KafkaSourceOffset({("t", 0): 5, ("t", 1): 9, ("lost", 0): 1})
     end = KafkaSourceOffset(
         {("t", 0): 8, ("t", 1): 9, ("t", 2): 40, ("lost", 0): 12}, starts={("t", 2): 30, ("lost", 0): 10}
@@ -55,7 +55,7 @@ lags = st.dictionaries(
 
 
 @given(lags, st.integers(1, 3000))
-def test_limit_rows_advances_every_lagging_partition_and_never_exceeds_the_log_end_offset(
+def test_row_limit_advances_every_lagging_partition_at_most_to_its_log_end_offset(
     backlog: dict[Key, tuple[int, int]], rows_max: int
 ) -> None:
     position = {key: start for key, (start, _) in backlog.items()}
@@ -76,7 +76,9 @@ ranges_lists = st.lists(
 
 
 @given(ranges_lists, st.integers(1, 8), st.integers(1, 400))
-def test_split_ranges_covers_every_offset_once_in_equal_tasks(ranges: list[Range], tasks: int, rows_min: int) -> None:
+def test_offset_ranges_are_divided_into_equal_spark_tasks_without_gaps(
+    ranges: list[Range], tasks: int, rows_min: int
+) -> None:
     lists = split_ranges(ranges, tasks, rows_min)
     offsets = [(r.partition, o) for task in lists for r in task for o in range(r.start, r.end)]
     assert sorted(offsets) == sorted((r.partition, o) for r in ranges for o in range(r.start, r.end))

@@ -303,7 +303,7 @@ def topic_rows() -> TopicRows:
     return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
 
 
-def test_topic_rows_finds_bad_rows() -> None:
+def test_rows_that_do_not_match_their_columns_are_found() -> None:
     rows_ = topic_rows()
     assert list(rows_.unreadable_rows()) == [(2, None, "oops"), (3, "no", None)]
     assert list(rows_.missing_required_values(["n"])) == [(3, "n")]
@@ -320,13 +320,13 @@ def test_valid_rows_are_converted_to_table_rows() -> None:
     assert table["_kafka_offset"].to_pylist() == [4, 5]
 
 
-def test_from_offsets_drops_rows_that_are_already_in_the_table() -> None:
+def test_rows_that_are_already_in_the_table_are_dropped() -> None:
     fresh = topic_rows().from_offsets({("t", 0): 5, ("t", 1): 7, ("u", 0): 99})
     assert fresh.kafka["offset"].to_pylist() == [6, 7]
     assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
 
 
-def test_before_offsets_drops_rows_at_or_after_a_partitions_end_offset() -> None:
+def test_rows_at_or_after_a_partitions_end_offset_are_dropped() -> None:
     before = topic_rows().before_offsets({("t", 0): 6, ("u", 1): 0})
     assert before.kafka["offset"].to_pylist() == [4, 5, 7]
     assert before.values is not None

@@ -160,7 +160,7 @@ def test_records_after_recovery_truncation_are_recovered_after_power_failure(see
 
 @pytest.mark.parametrize("seed", range(5))
 def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
-    """The old high watermark is beyond the lost records; consumers would read uncommitted records at their offsets."""
+    """The old high watermark is above the lost records. Consumers would read uncommitted records at these offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     for number in range(20):
         append(log, b"unsynced %d" % number, 0)
@@ -196,7 +196,7 @@ def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
     assert log.log_end_offset > 15
 
 
-def test_checkpoints_of_offline_directory_are_rewritten_when_it_is_online_again() -> None:
+def test_checkpoints_of_a_log_directory_are_rewritten_when_the_directory_is_online_again() -> None:
     disk = SimulatedDisk(Random(0))
     manager = LogManager(disk.mount(), ("/a", "/b"))
     manager.open_directories()

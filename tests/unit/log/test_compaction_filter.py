@@ -99,13 +99,13 @@ def offsets(found: tuple[BatchHeader, RecordColumns] | None) -> list[int]:
     return [] if found is None else list(found[1].offsets or ())
 
 
-def test_batch_with_only_newest_records_is_unchanged() -> None:
+def test_compaction_does_not_change_a_batch_with_only_newest_records() -> None:
     data = batch(10, (b"a", b"1"), (b"b", b"2"), compression=Compression.LZ4)
     assert filter_of({b"a": 10, b"b": 11}).filter_batch(read_header(data), memoryview(data)) == data
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_superseded_records_are_removed_and_batch_fields_are_preserved(codec: Compression) -> None:
+def test_compaction_removes_superseded_records_and_preserves_batch_fields(codec: Compression) -> None:
     records: list[Pair] = [(b"a", b"1"), (b"b", b"2" * 100), (b"a", b"3"), (b"c", b"4")]
     producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 40}
     data = batch(10, *records, compression=codec, **producer)
@@ -121,15 +121,15 @@ def test_superseded_records_are_removed_and_batch_fields_are_preserved(codec: Co
     assert header.max_timestamp == NOW - 4980
 
 
-def test_batch_with_only_superseded_records_is_removed() -> None:
+def test_compaction_removes_a_batch_with_only_superseded_records() -> None:
     assert retained(filter_of({b"a": 99}), batch(10, (b"a", b"1"))) is None
 
 
-def test_records_with_keys_not_in_offset_map_are_retained() -> None:
+def test_compaction_retains_records_whose_keys_are_not_in_the_offset_map() -> None:
     assert offsets(retained(filter_of({}), batch(10, (b"a", b"1")))) == [10]
 
 
-def test_all_records_after_offset_map_are_retained() -> None:
+def test_compaction_retains_all_records_after_the_offset_map() -> None:
     data = batch(10, (b"a", b"1"), (None, b"2"), (b"a", None))
     assert offsets(retained(filter_of({b"a": 99}, end=11), data)) == [11, 12]
     expired = retained(filter_of({}, end=5, now_ms=NOW), data)
@@ -139,13 +139,13 @@ def test_all_records_after_offset_map_are_retained() -> None:
     assert offsets(retained(filter_of({}, end=5, now_ms=NOW + 2 * RETENTION_MS), cleaned)) == [10, 12]
 
 
-def test_records_without_key_are_removed() -> None:
+def test_compaction_removes_records_without_a_key() -> None:
     assert retained(filter_of({}), batch(10, (None, b"1"))) is None
     assert offsets(retained(filter_of({b"a": 11}), batch(10, (None, b"1"), (b"a", b"2")))) == [11]
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
-def test_tombstone_is_retained_until_delete_horizon_set_by_first_cleaning(codec: Compression) -> None:
+def test_compaction_retains_a_tombstone_until_the_delete_horizon_set_by_the_first_cleaning(codec: Compression) -> None:
     data = batch(10, (b"a", None), (b"b", b"2"), timestamp=NOW - 10**9, compression=codec)
     newest = {b"a": 10, b"b": 11}
     first = retained(filter_of(newest), data)
@@ -163,7 +163,7 @@ def test_tombstone_is_retained_until_delete_horizon_set_by_first_cleaning(codec:
     assert (offsets(at_last), at_last[1].timestamp_list()) == ([11], [NOW - 10**9 + 10])
 
 
-def test_log_append_time_is_preserved() -> None:
+def test_compaction_preserves_log_append_time() -> None:
     data = batch(10, (b"a", None), (b"b", b"1"))
     header = read_header(data)
     patch_timestamps(data, 0, header, timestamp_type=1, max_timestamp=NOW - 3)
@@ -172,7 +172,7 @@ def test_log_append_time_is_preserved() -> None:
     assert (found[0].max_timestamp, found[0].timestamp_type, found[1].timestamp_list()) == (NOW - 3, 1, [NOW - 3])
 
 
-def test_last_batch_of_producer_is_retained_as_empty_batch() -> None:
+def test_compaction_retains_the_last_batch_of_a_producer_as_an_empty_batch() -> None:
     data = batch(10, (b"a", b"1"), (b"a", b"2"), producer_id=5, producer_epoch=1, base_sequence=40, compression=1)
     newest = {b"a": 99}
     assert retained(filter_of(newest, last=[LastRecord(5, 12, 1), LastRecord(6, 11, 1)]), data) is None
@@ -189,7 +189,7 @@ def test_last_batch_of_producer_is_retained_as_empty_batch() -> None:
     assert retained(filter_of({}), emptied) is None  # the producer has a later batch, or has expired
 
 
-def test_batch_before_high_watermark_is_retained_as_empty_batch() -> None:
+def test_compaction_retains_the_batch_before_the_high_watermark_as_an_empty_batch() -> None:
     data = batch(10, (None, b"1"), (None, b"2"))
     assert retained(filter_of({}, high_watermark=11), data) is None
     found = retained(filter_of({}, high_watermark=12), data)
@@ -221,7 +221,7 @@ def test_records_of_aborted_transaction_are_removed_immediately_and_its_marker_a
     assert retained(filter_of({}, now_ms=NOW + RETENTION_MS), marked) is None
 
 
-def test_transaction_index_retains_aborted_transaction_while_data_remains() -> None:
+def test_transaction_index_contains_an_aborted_transaction_while_it_has_records_in_the_log() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10), AbortedTxn(8, 5, 12, 5)]
     tracker = TransactionTracker(aborted)
     assert tracker.is_discardable(read_header(data := transactional(10, b"a")), memoryview(data))
@@ -230,7 +230,7 @@ def test_transaction_index_retains_aborted_transaction_while_data_remains() -> N
     assert tracker.retained == aborted[:1]
 
 
-def test_commit_marker_is_retained_while_data_remains() -> None:
+def test_compaction_retains_a_commit_marker_while_its_transaction_has_records_in_the_log() -> None:
     batches = filter_of({b"a": 10})
     assert offsets(retained(batches, transactional(10, b"a"))) == [10]
     end = marker(ControlType.COMMIT, 11)
@@ -295,7 +295,7 @@ def values(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def test_segments_are_merged_with_rebuilt_indexes() -> None:
+def test_compaction_merges_small_segments_and_rebuilds_their_indexes() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"c", b"3")])
     *cleaned, done = clean(storage, job_of(log), lambda size: None)
@@ -367,7 +367,7 @@ def test_cleaned_segment_has_a_transaction_index_of_its_aborted_transactions() -
     assert not storage.exists(path)
 
 
-def test_corrupt_batch_is_reported_with_position_and_leaves_no_cleaned_files() -> None:
+def test_cleaning_reports_the_position_of_a_corrupt_batch_and_leaves_no_cleaned_files() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")])
     broken = log.segments[1].path(".log")

@@ -151,19 +151,19 @@ def groups(*sizes: SegmentSizes, end: int = 100, segment_bytes: int = 100, index
     return [[segment.base_offset for segment in group] for group in found]
 
 
-def test_adjacent_segments_are_grouped_up_to_segment_bytes() -> None:
+def test_cleaner_merges_adjacent_segments_up_to_segment_bytes() -> None:
     sizes = [SegmentSizes(number, 40) for number in range(5)]
     assert groups(*sizes) == [[0, 1], [2, 3], [4]]
     assert groups(SegmentSizes(0, 120), SegmentSizes(1, 10), SegmentSizes(2, 90)) == [[0], [1, 2]]
     assert groups() == []
 
 
-def test_grouping_respects_segment_index_bytes() -> None:
+def test_cleaner_merges_segments_only_up_to_segment_index_bytes() -> None:
     assert groups(SegmentSizes(0, 1, 30, 0), SegmentSizes(1, 1, 21, 0)) == [[0], [1]]
     assert groups(SegmentSizes(0, 1, 0, 30), SegmentSizes(1, 1, 0, 20), SegmentSizes(2, 1, 0, 1)) == [[0, 1], [2]]
 
 
-def test_grouping_respects_31_bit_relative_offsets() -> None:
+def test_cleaner_merges_segments_only_if_relative_offsets_fit_in_31_bits() -> None:
     far = 1 << 31
     assert groups(SegmentSizes(0, 1), SegmentSizes(1, 1), end=far) == [[0, 1]]
     assert groups(SegmentSizes(0, 1), SegmentSizes(1, 1), end=far + 1) == [[0], [1]]
@@ -182,7 +182,7 @@ def test_throttle_limits_io_to_its_rate_also_after_idle_time() -> None:
     assert CleanerThrottle(1.7976931348623157e308).delay_s(1 << 30, 5.0) == 0
 
 
-def test_transaction_index_round_trip_and_incomplete_last_entry() -> None:
+def test_transaction_index_is_decoded_without_an_incomplete_last_entry() -> None:
     entries = [AbortedTxn(7, 10, 20, 12), AbortedTxn(8, 12, 30, 31)]
     data = encode_transaction_index(entries)
     assert len(data) == 68
@@ -192,7 +192,7 @@ def test_transaction_index_round_trip_and_incomplete_last_entry() -> None:
         decode_transaction_index(b"\0\1" + data[2:])
 
 
-def test_jobs_and_reports_round_trip_as_json_lines() -> None:
+def test_cleaning_jobs_and_reports_are_encoded_as_lines_of_json() -> None:
     job = CleaningJob("/d/t-0", ((0, 10), (5, 20)), 0, 9, NOW, 9, 1, 2, 3, 4, 5, 1e308, True, (LastRecord(1, 2, 3),))
     assert encode_job(job).count(b"\n") == 1
     assert decode_job(encode_job(job)) == job

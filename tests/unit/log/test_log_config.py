@@ -16,7 +16,7 @@ from headrace_broker.log.config import (
 )
 
 
-def test_every_default_value_is_valid() -> None:
+def test_default_of_every_topic_config_is_valid() -> None:
     assert len(TOPIC_CONFIGS) == 36
     for key in TOPIC_CONFIGS.values():
         assert key.parse(format_value(key.default)) == key.default
@@ -50,7 +50,7 @@ def test_topic_value_overrides_broker_value_and_synonyms_are_listed() -> None:
     )
 
 
-def test_value_from_hours_or_minutes_is_reported_as_default() -> None:
+def test_topic_config_set_by_log_retention_hours_is_reported_as_default() -> None:
     value = resolve_config("retention.ms", {}, {"log.retention.hours": "168"})
     assert (value.value, value.source, value.synonyms) == ("604800000", ConfigSource.DEFAULT, ())
     shorter = resolve_config("retention.ms", {}, {"log.retention.hours": "24"})
@@ -73,12 +73,12 @@ def test_value_from_hours_or_minutes_is_reported_as_default() -> None:
         ("retention.ms", None, "Null value"),
     ],
 )
-def test_invalid_value_error_names_the_problem(name: str, value: str | None, reason: str) -> None:
+def test_error_for_an_invalid_topic_config_names_the_problem(name: str, value: str | None, reason: str) -> None:
     with pytest.raises(InvalidConfigError, match=reason):
         validate_topic_config(name, value)
 
 
-def test_all_config_errors_are_reported_together() -> None:
+def test_all_topic_config_errors_are_reported_together() -> None:
     with pytest.raises(InvalidConfigError) as raised:
         validate_topic_configs({"nonsense": "1", "retention.ms": "x", "max.compaction.lag.ms": "5"})
     assert len(str(raised.value).splitlines()) == 2

@@ -99,7 +99,7 @@ def test_log_keeps_all_records_if_modified_segment_is_not_corrupt_or_no_other_re
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_unmodified_segments_are_not_recovered(
+def test_segments_that_were_not_modified_are_not_recovered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
 ) -> None:
     write_segments(tmp_path)

@@ -99,7 +99,7 @@ class TestReassignments:
         assert error_of(move(image, "13", allow_replication_factor_change=False)) == 0
         assert error_of(move(image, "123")) == 0
 
-    def test_unknown_and_duplicate_partitions_are_rejected(self) -> None:
+    def test_reassignment_of_unknown_or_duplicate_partition_is_rejected(self) -> None:
         image = cluster_image(partition_image("12", "12", 1))
         assert error_of(move(image, "12", index=3)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         twice = [ReassignablePartition(partition_index=0, replicas=[item]) for item in (1, 2)]
@@ -220,7 +220,7 @@ class TestConfigs:
         ]
         assert rejected.code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_CONFIG)
 
-    def test_topic_config_overrides_cluster_wide_config(self) -> None:
+    def test_config_of_a_topic_takes_precedence_over_the_cluster_wide_config(self) -> None:
         image = cluster_image(partition_image("1", "1", 1))
         image = apply_result(image, self.alter(image, BROKER_RESOURCE, "", ("min.insync.replicas", 0, "2")))
         assert self.RULES.min_insync_replicas(image, "t") == 2

@@ -160,7 +160,7 @@ def test_unregistered_broker_leaves_isr_and_elr() -> None:
 
 
 class TestLiveness:
-    def test_session_expires_without_heartbeats(self) -> None:
+    def test_broker_session_expires_without_heartbeats(self) -> None:
         liveness = BrokerLiveness(9000)
         liveness.on_registered(1, 0)
         liveness.on_heartbeat(2, 5, 4000)
@@ -177,14 +177,14 @@ class TestLiveness:
         liveness.on_heartbeat(1, 5, 2)
         assert liveness.has_session(1, 3)
 
-    def test_sessions_are_extended_by_controller_pause(self) -> None:
+    def test_pause_of_the_controller_extends_all_broker_sessions(self) -> None:
         liveness = BrokerLiveness(9000)
         liveness.on_heartbeat(1, 5, 0)
         liveness.extend_sessions(20_000)
         assert liveness.has_session(1, 29_000)
         assert not liveness.has_session(1, 29_001)
 
-    def test_unknown_broker_has_no_session(self) -> None:
+    def test_unregistered_broker_has_no_session(self) -> None:
         liveness = BrokerLiveness(9000)
         assert not liveness.has_session(1, 0)
         assert liveness.next_deadline_ms([1]) is None
@@ -192,7 +192,7 @@ class TestLiveness:
         liveness.remove(1)
         assert not liveness.has_session(1, 0)
 
-    def test_metadata_offset_never_decreases(self) -> None:
+    def test_metadata_offset_of_a_broker_never_decreases(self) -> None:
         liveness = BrokerLiveness(9000)
         liveness.on_heartbeat(1, 50, 0)
         liveness.on_heartbeat(1, 40, 1)

@@ -162,7 +162,7 @@ def test_invalid_manual_assignment_is_rejected(assignment: dict[int, list[int]],
     assert words in (result.error_message or "")
 
 
-def test_manual_assignment_is_used() -> None:
+def test_topic_with_a_manual_assignment_has_the_assigned_replicas() -> None:
     requested = topic("t")
     requested.assignments = [
         CreatableReplicaAssignment(partition_index=1, broker_ids=[1]),

@@ -54,12 +54,12 @@ def test_secrets_are_masked_in_messages_and_stack_traces() -> None:
     assert "scott [hidden]" in text
 
 
-def test_short_values_are_not_masked() -> None:
+def test_short_secrets_are_not_masked_in_log_lines() -> None:
     logs.secrets.add(["a", ""])
     assert logs.secrets.mask("banana") == "banana"
 
 
-def test_set_level_includes_child_loggers(logger: str) -> None:
+def test_level_of_a_logger_also_applies_to_its_child_loggers(logger: str) -> None:
     affected = logs.set_level(logger, "debug", 17)
     assert affected == [logger, logger + ".leaf"]
     assert logging.getLogger(logger + ".leaf").isEnabledFor(logging.DEBUG)

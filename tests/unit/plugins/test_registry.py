@@ -121,7 +121,7 @@ def test_plugins_are_found_in_sub_directories_of_plugin_path(plugin_path: Path) 
     assert registry.problems == []
 
 
-def test_task_class_without_connector_is_a_connector(plugin_path: Path) -> None:
+def test_task_class_without_a_connector_class_can_be_used_as_a_connector(plugin_path: Path) -> None:
     (plugin_path / "acme_tasks.py").write_text(
         "from headrace.api import Config, SinkTask, SourceConnector, SourceTask, key, source\n"
         "class AcmeConfig(Config):\n    topic: str = key('topic')\n"
@@ -139,7 +139,9 @@ def test_task_class_without_connector_is_a_connector(plugin_path: Path) -> None:
         registry.find(Kind.CONNECTOR, "AcmeSourceTask")
 
 
-def test_missing_optional_dependency_is_explained(plugin_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_optional_dependency_says_what_to_install(
+    plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     (plugin_path / "acme_sql.py").write_text("import headrace, sqlalchemy.engine")
     with pytest.raises(PluginNotFoundError, match=r"sqlalchemy is not installed: pip install 'headrace\[jdbc\]'"):
@@ -153,7 +155,7 @@ def test_missing_optional_dependency_is_explained(plugin_path: Path, monkeypatch
         ("acme", "the Python package that contains the module acme is not installed"),
     ],
 )
-def test_missing_module_is_explained_with_the_smallest_extra(module: str, expected: str) -> None:
+def test_error_for_a_missing_module_names_the_smallest_extra_that_installs_it(module: str, expected: str) -> None:
     error = ValueError("cannot start")
     error.__cause__ = ModuleNotFoundError(f"No module named {module!r}", name=module)
     assert explain(error) == expected

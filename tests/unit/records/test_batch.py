@@ -24,7 +24,7 @@ def batch_of(*values: bytes, **options: int) -> bytearray:
     return build_batch(RecordColumns(values=list(values), timestamps=100), **options)
 
 
-def test_header_fields_match_protocol_guide() -> None:
+def test_record_batch_header_has_the_fields_of_kafkas_protocol_guide() -> None:
     batch = batch_of(
         b"a", b"b", producer_id=7, producer_epoch=2, base_sequence=5, partition_leader_epoch=3, base_offset=9
     )
@@ -86,13 +86,13 @@ def test_iter_batches_ignores_incomplete_batch_and_rejects_invalid_batch() -> No
         list(iter_batches(broken))
 
 
-def test_short_header_is_rejected() -> None:
+def test_record_batch_with_an_incomplete_header_is_rejected() -> None:
     with pytest.raises(CorruptBatchError, match="the buffer has only 60 more bytes"):
         read_header(bytes(60))
 
 
 @pytest.mark.parametrize("timestamps", [None, []])
-def test_records_without_timestamps_are_rejected(timestamps: list[int] | None) -> None:
+def test_record_batch_cannot_be_built_without_timestamps(timestamps: list[int] | None) -> None:
     values: list[bytes | None] = [b"a"] if timestamps is None else []
     with pytest.raises(ValueError, match=r"timestamps|at least one"):
         build_batch(RecordColumns(values=values, timestamps=timestamps))
@@ -116,7 +116,7 @@ def test_control_batches_are_skipped_and_included_in_next_offset() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-def test_decompression_is_limited(codec: Compression) -> None:
+def test_decompression_fails_above_the_size_limit(codec: Compression) -> None:
     packed = compress(codec, bytes(3_000_000))
     assert len(decompress(codec, packed, 3_000_000)) == 3_000_000
     with pytest.raises(CompressionError, match="exceed 2999999 bytes"):
@@ -127,7 +127,7 @@ def test_decompression_is_limited(codec: Compression) -> None:
         decompress(codec, b"")
 
 
-def test_unknown_codec_is_rejected() -> None:
+def test_unknown_compression_codec_is_rejected() -> None:
     batch = batch_of(b"a")
     batch[22] = 5
     with pytest.raises(CorruptBatchError, match="codec 5 is unknown"):
@@ -144,7 +144,7 @@ def test_snappy_is_written_with_xerial_framing_and_raw_blocks_are_decompressed()
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
 
 
-def test_find_keyless_records_returns_indexes() -> None:
+def test_records_without_keys_are_found_by_their_indexes() -> None:
     columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
     for codec in Compression:
         batch = build_batch(columns, compression=codec)
@@ -160,7 +160,7 @@ def test_non_consecutive_offset_deltas_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, -1, 2**31 - 1])
-def test_wrong_record_count_is_rejected(count: int) -> None:
+def test_record_batch_with_a_wrong_record_count_is_rejected(count: int) -> None:
     batch = batch_of(b"a", b"b")
     batch[57:61] = count.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError):

@@ -13,7 +13,7 @@ def throttle_with_rate(bytes_per_s: int | None = 1000) -> ReplicationThrottle:
     return throttle
 
 
-def test_rate_is_measured_since_oldest_sample_over_at_least_one_second() -> None:
+def test_throttle_measures_the_rate_since_its_oldest_sample_over_at_least_one_second() -> None:
     limit = throttle_with_rate()
     limit.record(1000, 5000)
     assert not limit.is_exceeded(5000)  # these are the bytes that the limit allows per second
@@ -25,7 +25,7 @@ def test_rate_is_measured_since_oldest_sample_over_at_least_one_second() -> None
     assert limit.delay_ms(7000) == 0
 
 
-def test_samples_expire_after_their_window() -> None:
+def test_throttle_discards_samples_after_their_window() -> None:
     limit = throttle_with_rate()
     limit.record(100_000, 0)
     assert limit.is_exceeded(10_999)
@@ -46,7 +46,7 @@ def test_average_throttled_rate_equals_the_limit() -> None:
     assert sent == pytest.approx(60_000_000, rel=0.05)
 
 
-def test_no_limit_never_delays_and_zero_limit_always_delays() -> None:
+def test_throttle_without_limit_never_delays_and_throttle_with_limit_zero_always_delays() -> None:
     limit = throttle_with_rate(None)
     limit.record(10**12, 0)
     assert not limit.is_exceeded(0)

@@ -85,7 +85,7 @@ def values(batches: Any) -> list[Any]:
     return [value for each in batches for value in each.values]
 
 
-def test_chain_applies_transforms_in_order() -> None:
+def test_transform_chain_applies_transforms_in_order() -> None:
     built, reported = stages()
     out = TransformChain([Step(Double()), Step(Double())], built).apply(batch(1, 0, 13, 2))
     assert values(out) == [4, 8]
@@ -101,17 +101,17 @@ def test_predicate_selects_records_and_keeps_order(negate: bool, expected: list[
     assert values(out) == expected
 
 
-def test_empty_chain_returns_the_batch_unchanged() -> None:
+def test_empty_transform_chain_returns_the_batch_unchanged() -> None:
     given = batch(1)
     assert TransformChain([], stages()[0]).apply(given) == (given,)
 
 
-def test_chain_fails_without_error_tolerance() -> None:
+def test_transform_chain_fails_without_error_tolerance() -> None:
     with pytest.raises(ToleranceExceeded, match="thirteen"):
         TransformChain([Step(Double())], stages(error_policy())[0]).apply(batch(1, 13))
 
 
-def test_to_bytes_fills_timestamps_and_converts_keys_and_headers() -> None:
+def test_encoding_of_records_sets_timestamps_and_converts_keys_and_headers() -> None:
     given = batch(1, 2, keys=["a", None], timestamps=[5, None], headers=[Headers().add("h", "x"), Headers()])
     (columns,) = ToBytes(converters(), stages()[0]).convert(given, 99)
     assert columns.values == [b"1", b"2"]
@@ -122,7 +122,7 @@ def test_to_bytes_fills_timestamps_and_converts_keys_and_headers() -> None:
     assert (columns.keys, columns.headers, columns.timestamps) == (None, None, 99)
 
 
-def test_to_bytes_skips_bad_records() -> None:
+def test_encoding_of_records_skips_bad_records() -> None:
     built, reported = stages()
     columns = ToBytes(converters(), built).convert(batch(1, 13, 2, 3, keys=[1, 1, 13, 3]), 0)
     assert [value for each in columns for value in each.values] == [b"1", b"3"]
@@ -133,7 +133,7 @@ def raw(*data: bytes | None, keys: list[bytes | None] | None = None) -> RawPart:
     return RawPart("t", 3, RecordColumns(list(data), keys=keys, timestamps=7, offsets=range(10, 10 + len(data))))
 
 
-def test_from_bytes_starts_a_new_batch_when_the_schema_changes() -> None:
+def test_decoding_of_records_starts_a_new_batch_when_the_schema_changes() -> None:
     batches = FromBytes(converters(), stages()[0]).convert(
         raw(b"1", b"2", b"x", b"3", keys=[b"k", b"5", b"6", b"7"]),
     )
@@ -147,7 +147,7 @@ def test_from_bytes_starts_a_new_batch_when_the_schema_changes() -> None:
     assert all(isinstance(each, SinkBatch) and each.partition == 3 and each.timestamps == 7 for each in batches)
 
 
-def test_from_bytes_skips_and_reports_bad_records() -> None:
+def test_decoding_of_records_skips_and_reports_bad_records() -> None:
     built, reported = stages()
     batches = FromBytes(converters(), built).convert(raw(b"1", b"!", b"2", None, keys=[b"1", b"1", b"!", None]))
     assert values(batches) == [1, None]
@@ -155,7 +155,7 @@ def test_from_bytes_skips_and_reports_bad_records() -> None:
     assert [failure.stage for failure, _ in reported] == ["KEY_CONVERTER", "VALUE_CONVERTER"]
 
 
-def test_from_bytes_converts_headers() -> None:
+def test_decoding_of_records_converts_headers() -> None:
     columns = RecordColumns([b"1"], headers=[[("h", b"7"), ("n", None)]], timestamps=1, offsets=[5])
     (out,) = FromBytes(converters(), stages()[0]).convert(RawPart("t", 0, columns))
     assert out.headers is not None
@@ -215,7 +215,7 @@ def tagged_converters() -> tuple[Tagged, Converters]:
     return tagged, Converters(Digits(), tagged, SimpleHeaderConverter())
 
 
-def test_to_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
+def test_encoding_passes_headers_to_a_converter_that_uses_them() -> None:
     tagged, both = tagged_converters()
     built, reported = stages()
     given = batch("ab", "bad", "cd", keys=[1, 2, 3], headers=[Headers().add("h", "x"), Headers(), Headers()])
@@ -226,7 +226,7 @@ def test_to_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
     assert [list(part.values) for _, part in reported] == [["bad"]]
 
 
-def test_to_bytes_adds_headers_of_a_converter_to_records_without_headers() -> None:
+def test_encoding_adds_headers_of_a_converter_to_records_without_headers() -> None:
     (columns,) = ToBytes(tagged_converters()[1], stages()[0]).convert(batch("ab"), 0)
     assert columns.headers == [[("tag", b"a")]]
 
@@ -239,7 +239,7 @@ def test_retry_of_a_converter_starts_with_the_original_headers() -> None:
     assert columns.headers == [[("tag", b"a")]]
 
 
-def test_from_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
+def test_decoding_passes_headers_to_a_converter_that_uses_them() -> None:
     built, reported = stages()
     headers: list[RawHeaders] = [[("tag", b"a")], [], [("tag", b"c")]]
     columns = RecordColumns([b"b", b"x", b"d"], headers=headers, timestamps=1, offsets=[5, 6, 7])
@@ -248,7 +248,7 @@ def test_from_bytes_passes_headers_to_a_converter_that_uses_them() -> None:
     assert [failure.stage for failure, _ in reported] == ["VALUE_CONVERTER"]
 
 
-def test_to_bytes_converts_headers_before_keys() -> None:
+def test_encoding_converts_headers_before_keys() -> None:
     built, reported = stages()
     unconvertible = Headers().add("h", object())
     ToBytes(converters(), built).convert(batch(1, keys=[13], headers=[unconvertible]), 0)

@@ -70,12 +70,12 @@ async def test_invalid_utf_8_in_results_is_escaped() -> None:
     assert await call({"name\udcff": ["\udcff"]}) == {"name\\udcff": ["\\udcff"]}
 
 
-async def test_response_that_cannot_be_encoded_is_an_error() -> None:
+async def test_response_that_cannot_be_encoded_is_returned_as_an_error() -> None:
     with pytest.raises(RemoteError, match="The response to Echo cannot be sent"):
         await call(2**70)
 
 
-async def test_system_exit_in_handler_is_an_error() -> None:
+async def test_system_exit_in_a_request_handler_is_returned_as_an_error() -> None:
     with pytest.raises(RemoteError) as caught:
         await call(SystemExit(5))
     assert caught.value.kind == "SystemExit"
@@ -87,7 +87,7 @@ async def test_error_without_message_is_reported_by_class_name() -> None:
         await call(ZeroDivisionError())
 
 
-async def test_messages_arrive_as_typed_objects_in_order() -> None:
+async def test_channel_delivers_messages_as_typed_objects_in_order() -> None:
     received: list[Any] = []
     complete = asyncio.Event()
 

@@ -11,7 +11,7 @@ from headrace.runtime.offsets_tracker import OffsetsTracker
 A, B = {"file": "a"}, {"file": "b"}
 
 
-def test_only_offsets_up_to_first_unacknowledged_batch_are_committable() -> None:
+def test_source_offsets_are_committable_only_up_to_the_first_unacknowledged_batch() -> None:
     tracker = OffsetsTracker()
     first, second, third = (tracker.submit(A, {"n": n}, 1) for n in (1, 2, 3))
     third.acknowledge()
@@ -40,7 +40,7 @@ def test_equal_source_partitions_in_different_dicts_are_one_partition() -> None:
     assert [offset for _, offset in tracker.committable()] == [{"n": 2}]
 
 
-def test_split_batch_is_committable_when_all_its_parts_are_acknowledged() -> None:
+def test_offset_of_a_split_batch_is_committable_when_all_its_parts_are_acknowledged() -> None:
     tracker = OffsetsTracker()
     submission = tracker.submit(A, {"n": 1}, 2)
     submission.acknowledge()
@@ -55,7 +55,7 @@ def test_dropped_batch_counts_as_acknowledged() -> None:
     assert tracker.committable() == [(A, {"n": 1})]
 
 
-def test_dicts_that_the_task_changes_later_do_not_change_offsets() -> None:
+def test_source_offsets_do_not_change_if_the_task_changes_its_dicts_later() -> None:
     tracker = OffsetsTracker()
     partition, offset = {"file": "a"}, {"n": 1}
     tracker.submit(partition, offset, 0)

@@ -77,7 +77,7 @@ async def test_failed_fork_is_reported_to_the_worker(control: Any, monkeypatch: 
         await spawning
 
 
-async def test_child_that_exits_immediately_is_reported_as_ended(control: Any) -> None:
+async def test_child_process_that_exits_immediately_is_reported_as_ended(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))

@@ -28,12 +28,12 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k.pem"}
         ("http://[::1]:80", "http", "::1", 80),
     ],
 )
-def test_listener_is_parsed(text: str, scheme: str, host: str, port: int) -> None:
+def test_rest_listener_is_parsed(text: str, scheme: str, host: str, port: int) -> None:
     assert Listener.parse(text) == Listener(text, scheme, host, port)
 
 
 @pytest.mark.parametrize("text", ["8083", "ftp://h:1", "http://h", "http://h:x", ""])
-def test_invalid_listener_is_rejected(text: str) -> None:
+def test_invalid_rest_listener_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a listener; use http://HOST:PORT"):
         Listener.parse(text)
 

@@ -28,7 +28,7 @@ def test_committed_offsets_are_not_committed_again() -> None:
     assert offsets.to_commit({P0: 5}) == ({}, [])
 
 
-def test_rewind_resets_positions_to_committed_offsets() -> None:
+def test_rewind_of_a_sink_resets_its_positions_to_committed_offsets() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5})
     offsets.deliver(P0, 9)
@@ -36,7 +36,7 @@ def test_rewind_resets_positions_to_committed_offsets() -> None:
     assert offsets.delivered == {P0: 5}
 
 
-def test_revoked_partitions_are_removed() -> None:
+def test_offsets_of_revoked_partitions_are_removed() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 6})
     offsets.revoke([P0])

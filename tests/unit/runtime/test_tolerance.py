@@ -138,7 +138,7 @@ def test_error_policy_is_parsed_from_connector_config() -> None:
     assert policy == error_policy(retry_timeout_ms=-1, tolerate=True, log=True)
 
 
-def test_retriable_record_error_is_retried_at_its_place_in_the_order() -> None:
+def test_record_with_a_retriable_error_keeps_its_place_in_the_order() -> None:
     built, reported = stages(error_policy(retry_timeout_ms=10_000, tolerate=True))
     failures = {2: 2, 3: 100}
 
@@ -157,7 +157,7 @@ def test_retriable_record_error_is_retried_at_its_place_in_the_order() -> None:
     assert [list(part) for _, part in reported] == [[3]]
 
 
-def test_each_record_is_retried_in_place() -> None:
+def test_each_record_with_a_retriable_error_is_retried_before_the_next_record() -> None:
     clock = Clock()
     built, reported = stages(error_policy(retry_timeout_ms=1000, tolerate=True), clock)
     calls: list[int] = []

@@ -56,7 +56,7 @@ class TestPartitioners:
         timestamps = timestamps_of(settings)
         return partitioner_for(settings).directories(batch, None if timestamps is None else timestamps(batch, NOON))
 
-    def test_default_partitioner_uses_the_partition(self) -> None:
+    def test_default_partitioner_uses_the_kafka_partition(self) -> None:
         assert self.directories(sink_batch([1], partition=7)) == "partition=7"
 
     def test_field_partitioner_uses_fields_of_structs_and_maps(self) -> None:
@@ -136,33 +136,33 @@ def contents(files: PartitionFiles) -> list[list[tuple[str, list[int]]]]:
 
 
 class TestFiles:
-    def test_files_are_completed_by_the_number_of_records(self) -> None:
+    def test_s3_files_are_completed_after_a_number_of_records(self) -> None:
         files = partition_files()
         add(files, 0, ["a", "a", "b", "a", "a"])
         assert contents(files) == [[("a", [0, 1]), ("b", [2])]]
         assert files.first_offset() == 0
         assert files.open["a"].first_offset == 3
 
-    def test_files_are_completed_by_the_span_of_timestamps(self) -> None:
+    def test_s3_files_are_completed_after_a_span_of_timestamps(self) -> None:
         files = partition_files(flush__size="100", rotate__interval__ms="10", timestamp__extractor="Record")
         add(files, 0, "a", [0, 5, 9, 10, 3, 21, 22])
         assert contents(files) == [[("a", [0, 1, 2])], [("a", [3, 4])]]
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_files_are_completed_when_the_directory_changes(self, rotates: str, sets: int) -> None:
+    def test_s3_files_are_completed_when_the_directory_changes(self, rotates: str, sets: int) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
         files = partition_files(rotate__file__on__partition__change=rotates, **props)
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)
         assert len(files.completed) == sets
 
-    def test_files_are_completed_when_the_schema_changes(self) -> None:
+    def test_s3_files_are_completed_when_the_schema_changes(self) -> None:
         files = partition_files(flush__size="100")
         add(files, 0, ["a", "a"])
         add(files, 2, ["a"], schema=STRING_SCHEMA)
         assert contents(files) == [[("a", [0, 1])]]
 
-    def test_files_are_completed_at_scheduled_times(self) -> None:
+    def test_s3_files_are_completed_at_scheduled_times(self) -> None:
         files = partition_files(flush__size="100", rotate__schedule__interval__ms="60000", timezone="UTC")
         add(files, 0, ["a"])
         files.rotate_by_schedule(NOON + 59_999)
@@ -171,7 +171,7 @@ class TestFiles:
         assert contents(files) == [[("a", [0])]]
 
     @given(st.data())
-    def test_files_are_the_same_for_any_division_of_records_into_batches(self, data: st.DataObject) -> None:
+    def test_s3_files_are_the_same_for_any_division_of_records_into_batches(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 30))
         directories = data.draw(st.lists(st.sampled_from("abc"), min_size=count, max_size=count))
         timestamps = data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
@@ -226,7 +226,7 @@ def test_spool_keeps_all_bytes_in_order_and_stays_within_its_memory_limit(steps:
         ({"s3.part.size": "100"}, "s3.part.size"),
     ],
 )
-def test_invalid_configurations_name_the_key(props: dict[str, str], key: str) -> None:
+def test_error_for_an_invalid_s3_configuration_names_the_key(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         S3SinkConfig.parse(BASE | props)
     assert key in {found.key for found in error.value.errors}

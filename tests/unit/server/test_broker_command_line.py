@@ -27,14 +27,14 @@ def test_override_with_a_deprecated_name_replaces_the_default() -> None:
     assert given == {"log.dir": "/data", "broker.id": "7", "offsets.topic.replication.factor": "1"}
 
 
-def test_override_replaces_the_value_in_the_file(tmp_path: Path) -> None:
+def test_command_line_override_replaces_the_value_in_the_properties_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text("node.id=3\nlisteners=PLAINTEXT://:9092\n")
     given = properties(str(file), "--property", "node.id=4")
     assert given == {"node.id": "4", "listeners": "PLAINTEXT://:9092"}
 
 
-def test_override_without_a_value_is_rejected() -> None:
+def test_command_line_override_without_a_value_is_rejected() -> None:
     with pytest.raises(SystemExit, match=r"--property node\.id: expected KEY=VALUE"):
         properties("--property", "node.id")
 
@@ -48,7 +48,7 @@ def test_invalid_properties_file_is_rejected_with_a_one_line_error(
     assert capsys.readouterr().err == f"headrace broker: {file}: Invalid \\u escape sequence: \\users\n"
 
 
-def test_help_hides_internal_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_the_broker_does_not_show_internal_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["--help"])
     shown = capsys.readouterr().out

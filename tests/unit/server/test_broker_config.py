@@ -64,7 +64,7 @@ def test_kafkas_example_properties_file_is_accepted() -> None:
     )
 
 
-def test_all_errors_are_reported_at_once() -> None:
+def test_all_errors_of_a_broker_configuration_are_reported_together() -> None:
     errors = errors_of(
         num_partitions="many",
         auto_create_topics_enable="maybe",
@@ -131,7 +131,7 @@ def test_inter_broker_listener_must_exist() -> None:
     assert error == "inter.broker.listener.name=INSIDE: the listeners for clients are PLAINTEXT"
 
 
-def test_directory_paths_are_normalized() -> None:
+def test_paths_in_log_dirs_are_normalized() -> None:
     config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="//tmp/a//")
     assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
         ("/tmp/a", "/tmp/b"), "/tmp/a", ("/tmp/a", "/tmp/b"),
@@ -145,7 +145,7 @@ def test_deprecated_config_names_are_accepted() -> None:
     assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))
 
 
-def test_every_known_key_is_described_with_its_effective_value() -> None:
+def test_every_broker_config_is_described_with_its_effective_value() -> None:
     rows = {
         item.name: (item.value, item.is_set)
         for item in parse(
@@ -207,7 +207,7 @@ def test_log_cleaner_configs_have_kafkas_names_and_defaults() -> None:
         ]
 
 
-def test_warnings_are_reported_with_errors(
+def test_warnings_of_a_broker_configuration_are_reported_with_its_errors(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -105,7 +105,7 @@ class Cluster:
         return self.image.topics[name].partitions[0].leader
 
 
-def test_decision_is_based_on_earlier_uncommitted_decisions() -> None:
+def test_controller_request_sees_earlier_uncommitted_changes() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         blocks = await asyncio.gather(*(cluster.service.submit(next_block) for _ in range(20)))
@@ -131,7 +131,7 @@ def test_response_and_image_change_wait_until_records_are_committed() -> None:
     run(work())
 
 
-def test_uncommitted_decision_is_discarded_when_leadership_is_lost() -> None:
+def test_uncommitted_change_is_discarded_when_the_controller_loses_the_leadership() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), voters=(1, 2, 3)).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))
@@ -175,7 +175,7 @@ def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> N
     run(work())
 
 
-def test_decision_that_cannot_be_appended_is_reverted() -> None:
+def test_change_whose_records_cannot_be_appended_is_reverted() -> None:
     async def work() -> None:
         storage = Storage()
         cluster = await Cluster(storage).start()
@@ -191,7 +191,7 @@ def test_decision_that_cannot_be_appended_is_reverted() -> None:
     run(work())
 
 
-def test_cancelled_request_is_still_committed() -> None:
+def test_change_of_a_cancelled_request_is_still_committed() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         waiting = asyncio.ensure_future(cluster.service.submit(next_block))

@@ -66,7 +66,7 @@ def test_given_cluster_id_is_used_for_formatting_and_must_match_later() -> None:
         opened(storage, "/a", cluster_id="other")
 
 
-def test_failed_open_neither_locks_nor_formats_directories() -> None:
+def test_directories_are_neither_locked_nor_formatted_if_one_of_them_is_invalid() -> None:
     storage = MemoryStorage()
     release(opened(storage, "/a")[1])
     with pytest.raises(StartError, match=r"/a belongs to node 1, not 2: correct node\.id"):
@@ -83,7 +83,7 @@ def test_directories_of_two_clusters_are_rejected() -> None:
         opened(storage, "/a", "/b")
 
 
-def test_directory_in_use_is_rejected_with_advice() -> None:
+def test_error_for_a_log_directory_in_use_says_what_to_do() -> None:
     storage = MemoryStorage()
     opened(storage, "/a")
     with pytest.raises(StartError, match=r"/a is in use by another process.*configure another directory in log.dirs"):
@@ -99,7 +99,7 @@ def test_directory_with_other_files_is_not_formatted() -> None:
     assert not storage.exists("/home/meta.properties")
 
 
-def test_invalid_meta_properties_are_rejected_with_advice() -> None:
+def test_error_for_invalid_meta_properties_says_what_to_do() -> None:
     storage = MemoryStorage()
     storage.makedirs("/data")
     storage.write("/data/meta.properties", b"")

@@ -89,7 +89,7 @@ def test_append_does_not_check_delayed_produces_with_larger_required_offsets() -
     assert Offset.compared < 15 * count  # a linear search would compare half a million times
 
 
-def test_operations_expire_once_in_order_of_deadlines() -> None:
+def test_delayed_operations_expire_once_in_order_of_deadlines() -> None:
     operations = DelayedOperations()
     for name, deadline_ms in (("late", 300), ("early", 100), ("middle", 200)):
         operations.watch(fetch(name, ["a"], deadline_ms))
@@ -102,7 +102,7 @@ def test_operations_expire_once_in_order_of_deadlines() -> None:
     assert len(operations) == 0
 
 
-def test_cancelled_operation_never_completes() -> None:
+def test_cancelled_delayed_operation_never_completes() -> None:
     operations = DelayedOperations()
     operation = fetch("f", ["a"])
     operations.watch(operation)
@@ -122,7 +122,7 @@ def test_force_complete_completes_all_operations_on_the_partition() -> None:
     assert names(operations.force_complete("b")) == ["other"]
 
 
-def test_completed_operations_are_removed_before_their_deadline() -> None:
+def test_completed_delayed_operations_use_no_memory_until_their_deadline() -> None:
     operations = DelayedOperations()
     for number in range(10_000):
         operations.watch(fetch(str(number), ["a"], 1_000_000))
@@ -130,7 +130,7 @@ def test_completed_operations_are_removed_before_their_deadline() -> None:
     assert len(operations._deadlines) < 200
 
 
-def test_payload_is_detached_on_completion_and_cancellation() -> None:
+def test_completed_or_cancelled_delayed_operation_releases_its_payload() -> None:
     operations = DelayedOperations()
     done, cancelled = fetch("done", ["a"]), fetch("cancelled", ["a"])
     operations.watch(cancelled)

@@ -34,7 +34,7 @@ def page(limit: int, cursor: Cursor | None, topics: tuple[str, ...] = ()) -> Des
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_pages_contain_every_partition_once(limit: int) -> None:
+def test_pages_of_describe_topic_partitions_contain_every_partition_once(limit: int) -> None:
     found, cursor = [], None
     for _ in range(sum(PARTITIONS.values())):
         response = page(limit, cursor)
@@ -47,7 +47,7 @@ def test_pages_contain_every_partition_once(limit: int) -> None:
 
 
 @pytest.mark.parametrize("topics", [(), ("b", "c")])
-def test_cursor_before_first_partition_is_rejected(topics: tuple[str, ...]) -> None:
+def test_describe_topic_partitions_rejects_a_cursor_before_the_first_partition(topics: tuple[str, ...]) -> None:
     """A negative cursor index would repeat the same partitions on every page."""
     response = page(3, Cursor(topic_name="b", partition_index=-2), topics)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [

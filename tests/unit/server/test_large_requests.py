@@ -52,7 +52,9 @@ def respond(request: ListOffsetsRequest) -> ListOffsetsResponse:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 10), max_size=6))
-def test_merged_response_equals_response_to_whole_request(counts: dict[str, int]) -> None:
+def test_response_to_a_request_handled_in_parts_equals_the_response_to_the_whole_request(
+    counts: dict[str, int],
+) -> None:
     request = list_offsets_request(counts)
     parts = list(split_request(request, BY_TOPIC))
     assert all(sum(max(1, len(topic.partitions)) for topic in part.topics) <= 3 for part in parts)
@@ -60,7 +62,7 @@ def test_merged_response_equals_response_to_whole_request(counts: dict[str, int]
     assert request == list_offsets_request(counts)
 
 
-def test_request_with_three_levels_is_split() -> None:
+def test_large_request_with_three_levels_of_arrays_is_split() -> None:
     topics = [OffsetFetchRequestTopics(name=name, partition_indexes=list(range(4))) for name in "ab"]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics) for group in "gh"])
     split = RequestSplit(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), items_max=3)
@@ -73,7 +75,7 @@ def test_request_with_three_levels_is_split() -> None:
     ]
 
 
-def test_duplicate_names_stay_in_one_part_so_that_the_handler_can_reject_them() -> None:
+def test_duplicate_names_in_a_large_request_stay_in_one_part() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in "abcdeafaghib"])
     parts = list(
         split_request(request, RequestSplit(("topics",), ("topics",), keep_duplicates_together=True, items_max=2))
@@ -82,7 +84,7 @@ def test_duplicate_names_stay_in_one_part_so_that_the_handler_can_reject_them() 
 
 
 @pytest.mark.anyio
-async def test_top_level_error_of_a_part_ends_the_request() -> None:
+async def test_top_level_error_in_one_part_is_the_response_to_the_large_request() -> None:
     handled: list[Any] = []
 
     def fail(part: OffsetFetchRequest) -> Any:

@@ -272,7 +272,7 @@ def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
     assert offsets(again) == [3]
 
 
-def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -> None:
+def test_unfinished_files_of_the_cleaner_are_removed_from_a_recreated_topics_directory() -> None:
     """The cleaner process writes to a directory by name, and the recreated topic's log has the same directory name."""
     fixture = CleanerFixture()
     fixture.write("t", b"aaaa")
@@ -287,7 +287,7 @@ def test_cleaned_files_of_a_deleted_log_are_removed_from_the_recreated_topic() -
     assert cleaned_files(fixture.storage, "/data/t-0") == []
 
 
-def test_temporary_failure_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
+def test_cleaning_that_failed_temporarily_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
     fixture = CleanerFixture()
     log = fixture.write("t", b"aa")
 

@@ -18,7 +18,7 @@ def _log(batches: int) -> tuple[bytes, list[int]]:
     return data, ends
 
 
-def test_log_truncated_anywhere_in_its_last_batch_is_not_corrupt() -> None:
+def test_metadata_log_truncated_in_its_last_batch_is_not_corrupt() -> None:
     log, ends = _log(4)
     for size in range(ends[-2], ends[-1] + 1):
         assert find_corruption(log[:size]) is None
@@ -26,7 +26,7 @@ def test_log_truncated_anywhere_in_its_last_batch_is_not_corrupt() -> None:
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
-def test_flipped_bit_before_the_last_batch_is_corruption(batch: int) -> None:
+def test_metadata_log_with_a_flipped_bit_before_the_last_batch_is_corrupt(batch: int) -> None:
     log, ends = _log(4)
     starts = [0, *ends]
     for position in range(starts[batch] + 8, ends[batch]):
@@ -40,12 +40,12 @@ def test_flipped_bit_before_the_last_batch_is_corruption(batch: int) -> None:
         assert found[1] in starts
 
 
-def test_zeros_after_the_end_are_not_corruption() -> None:
+def test_metadata_log_with_zeros_at_its_end_is_not_corrupt() -> None:
     log, _ = _log(2)
     assert find_corruption(log + bytes(200)) is None
 
 
-def test_unwritten_sector_is_not_corruption() -> None:
+def test_metadata_log_with_an_unwritten_sector_is_not_corrupt() -> None:
     """Unsynced appends to a preallocated file may reach the disk in any order; missing sectors are zeros."""
     log, ends = _log(40)
     for first in range(0, len(log) - 512, 512):
@@ -57,7 +57,7 @@ def test_unwritten_sector_is_not_corruption() -> None:
     assert find_corruption(bytes(lost)) is None
 
 
-def test_zeros_smaller_than_a_sector_are_corruption() -> None:
+def test_metadata_log_with_fewer_zeros_than_a_sector_is_corrupt() -> None:
     log, ends = _log(40)
     start = next(end for end in ends if end % 512 > 100)
     for zeros in (slice(start + 20, start + 40), slice(start, start + 60)):

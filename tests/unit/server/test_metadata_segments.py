@@ -40,7 +40,7 @@ def closed() -> MemoryStorage:
 
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("base", [2, 4])
-def test_start_fails_when_a_segment_is_missing(base: int, was_closed_cleanly: bool) -> None:
+def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, was_closed_cleanly: bool) -> None:
     """A crash cannot be the cause: a segment's .log file is deleted last, so index files never remain alone."""
     storage = closed()
     storage.remove(path(base))
@@ -50,7 +50,7 @@ def test_start_fails_when_a_segment_is_missing(base: int, was_closed_cleanly: bo
 
 @pytest.mark.parametrize("base", [0, 2])
 @pytest.mark.parametrize("cut", [1, 0])
-def test_start_fails_when_a_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
+def test_start_fails_when_a_metadata_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
     """The segment is truncated inside or before its last batch; replay must not skip to the next segment."""
     storage = closed()
     data = storage.read(path(base))
@@ -61,7 +61,7 @@ def test_start_fails_when_a_segment_ends_before_the_next_segment_begins(base: in
     assert opened(storage, was_closed_cleanly=False).log_end_offset == base + 1  # a crash may lose the later batches
 
 
-def test_complete_segments_are_loaded() -> None:
+def test_metadata_log_with_complete_segments_is_loaded() -> None:
     storage = closed()
     assert opened(storage).log_end_offset == 6
     assert opened(storage, was_closed_cleanly=False).log_end_offset == 6

@@ -232,23 +232,23 @@ class TestSnapshotSchedule:
         assert again.log_start_offset == 15
         assert loaded(again, 16) == image_at(15)
 
-    def test_older_snapshots_are_kept_within_retention_bytes(self) -> None:
+    def test_older_metadata_snapshots_are_kept_within_retention_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(9), image_at(14)], retention_bytes=1 << 20))
         assert [end for end, _ in log.snapshots.ids] == [5, 10, 15]
         assert log.log_start_offset == 0
 
-    def test_no_snapshot_is_written_without_new_records(self) -> None:
+    def test_no_metadata_snapshot_is_written_without_new_records(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(4), image_at(4)], max_interval_ms=0))
         assert log.snapshots.ids == [(5, 1)]
 
-    def test_no_snapshot_is_written_before_enough_new_bytes(self) -> None:
+    def test_no_metadata_snapshot_is_written_before_enough_new_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4)], max_bytes_between=1_000_000))
         assert log.snapshots.ids == []
 
-    def test_full_disk_skips_the_snapshot_and_logs_an_error(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_metadata_snapshot_is_skipped_with_an_error_on_a_full_disk(self, caplog: pytest.LogCaptureFixture) -> None:
         log = filled(MemoryStorage(), 0)
 
         def full(snapshot: tuple[int, int], position: int, data: bytes) -> None:

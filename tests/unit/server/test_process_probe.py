@@ -30,7 +30,7 @@ def test_only_connection_refused_errors_count_as_refused(error: BaseException | 
     assert is_connection_refused(error) is refused
 
 
-def test_process_that_closes_connections_and_then_refuses_them_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dying process keeps its listening socket open for a moment."""
     outcomes = iter(
         [ConnectionResetError(), ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()]

@@ -62,7 +62,7 @@ def test_vote_of_a_killed_process_survives_a_power_failure_after_the_next_start_
     assert opened().read_state() == voted
 
 
-def test_every_start_begins_a_new_epoch_written_to_disk_first() -> None:
+def test_single_voter_writes_a_new_epoch_to_disk_at_each_start_before_it_leads() -> None:
     async def work() -> None:
         storage = Storage()
         for epoch in (1, 2, 3):
@@ -90,7 +90,7 @@ def test_image_is_restored_after_a_restart() -> None:
     run(work())
 
 
-def test_batches_share_a_sync_and_are_committed_in_order() -> None:
+def test_metadata_batches_share_a_sync_and_are_committed_in_order() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -232,7 +232,7 @@ def test_quorum_state_written_by_kafka_is_read() -> None:
     assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
 
 
-def test_rejected_request_is_logged_with_its_source(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_quorum_request_is_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         voter = await started(Storage(), voters=(1, 2, 3))
         for _ in range(3):

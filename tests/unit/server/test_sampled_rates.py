@@ -49,7 +49,7 @@ def test_idle_ratio_covers_the_last_minute() -> None:
     assert idle_ratio.ratio(121.0, 70.0) == 0.0
 
 
-def test_error_names_finds_nested_error_codes() -> None:
+def test_error_codes_in_nested_messages_are_counted() -> None:
     partitions = [MetadataResponsePartition(error_code=5), MetadataResponsePartition()]
     topics = [
         MetadataResponseTopic(name="a", partitions=partitions),

@@ -18,7 +18,7 @@ def image(*brokers: BrokerImage) -> MetadataImage:
     return replace(MetadataImage(), brokers={broker.broker_id: broker for broker in brokers})
 
 
-def test_wait_ends_when_the_suspected_broker_is_fenced() -> None:
+def test_metadata_response_waits_until_the_suspected_broker_is_fenced() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.on_image_change(image(LIVE))
@@ -35,7 +35,7 @@ def test_wait_ends_when_the_suspected_broker_is_fenced() -> None:
     run_in_virtual_time(check())
 
 
-def test_wait_ends_when_the_suspected_broker_responds() -> None:
+def test_metadata_response_waits_until_the_suspected_broker_responds() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.suspect(1, image(LIVE))
@@ -48,7 +48,7 @@ def test_wait_ends_when_the_suspected_broker_responds() -> None:
     run_in_virtual_time(check())
 
 
-def test_suspicion_expires_within_half_a_second() -> None:
+def test_broker_is_suspected_for_at_most_half_a_second() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.suspect(1, image(LIVE))
@@ -69,7 +69,7 @@ def test_fenced_and_unknown_brokers_are_not_suspected() -> None:
     run_in_virtual_time(check())
 
 
-def test_fenced_broker_is_listed_for_ten_seconds() -> None:
+def test_metadata_responses_list_a_fenced_broker_for_ten_seconds() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.on_image_change(image(LIVE))

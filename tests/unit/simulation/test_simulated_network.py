@@ -63,7 +63,7 @@ class ClientAndServer:
         self.loop.close()
 
 
-def test_bytes_arrive_in_order() -> None:
+def test_simulated_connection_delivers_bytes_in_order() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         for number in range(200):

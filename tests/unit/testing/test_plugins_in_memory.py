@@ -45,11 +45,11 @@ def records(*numbers: int) -> list[SourceRecord]:
     return [SourceRecord(topic="t", value={"n": number}) for number in numbers]
 
 
-def test_one_transform_is_applied() -> None:
+def test_apply_runs_one_transform() -> None:
     assert [record.value for record in apply(double, records(1, 0, 2), {"field": "n"})] == [{"n": 2}, {"n": 4}]
 
 
-def test_chain_with_a_predicate_is_applied() -> None:
+def test_apply_runs_a_chain_with_a_predicate() -> None:
     chain = {
         "transforms": "a,b",
         "transforms.a.type": f"{__name__}:double",
@@ -64,12 +64,12 @@ def test_chain_with_a_predicate_is_applied() -> None:
     assert [record.value for record in apply(chain, records(1, 50))] == [{"outer": {"n": 2}}, {"outer": {"n": 50}}]
 
 
-def test_error_of_a_transform_is_raised() -> None:
+def test_apply_raises_the_error_of_a_transform() -> None:
     with pytest.raises(DataError, match="thirteen"):
         apply(double, records(13), {"field": "n"})
 
 
-def test_invalid_configuration_is_raised() -> None:
+def test_apply_raises_errors_of_an_invalid_configuration() -> None:
     with pytest.raises(Exception, match='Missing required configuration "field"'):
         apply(double, records(1))
 
@@ -94,6 +94,6 @@ def test_converter_that_uses_headers_receives_and_changes_them() -> None:
     assert headers == [("h", b"1"), ("value", b"x")]
 
 
-def test_value_is_converted_to_bytes_and_back() -> None:
+def test_convert_converts_a_value_to_bytes_and_back() -> None:
     converted = convert(JsonConverter, {"n": 1}, {"schemas.enable": "false"})
     assert converted == (b'{"n":1}', None, {"n": 1})

@@ -88,7 +88,7 @@ def stored(props: Mapping[str, str]) -> list[Any]:
     return [value for _, _, _, value in STORED.pop(props["path"], [])]
 
 
-def test_all_records_are_put_and_committed(props: dict[str, str]) -> None:
+def test_run_sink_puts_and_commits_all_records(props: dict[str, str]) -> None:
     run = run_sink(StoreTask, props, range(1200))
     assert stored(props) == list(range(1200))
     assert run.committed == {("test", 0): 1200}
@@ -107,7 +107,7 @@ def test_simulated_faults_lose_no_records(props: dict[str, str], fault: Any) -> 
     assert run.committed == {("test", 0): 10}
 
 
-def test_run_starts_at_committed_offsets(props: dict[str, str]) -> None:
+def test_run_sink_starts_at_committed_offsets(props: dict[str, str]) -> None:
     run_sink(StoreTask, props, range(10), committed={("test", 0): 7})
     assert stored(props) == [7, 8, 9]
 

@@ -92,7 +92,7 @@ def values(records: Sequence[SourceRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-def test_records_and_offsets_of_all_polls_are_returned() -> None:
+def test_run_source_returns_records_and_offsets_of_all_polls() -> None:
     run = run_source(NumbersTask, {}, records=100)
     assert values(run.records) == list(range(10))
     assert run.offset == {"n": 10}
@@ -142,7 +142,7 @@ def test_empty_batches_commit_their_offsets() -> None:
     assert run.offset == {"n": 10}
 
 
-def test_transforms_are_applied() -> None:
+def test_run_source_applies_transforms() -> None:
     run = run_source(NumbersTask, {"transforms": "a", "transforms.a.type": path(drop_odd)}, records=100)
     assert values(run.records) == [0, -2, -4, -6, -8]
     assert run.offset == {"n": 10}

@@ -29,7 +29,7 @@ def test_line_splitting_does_not_depend_on_chunk_size(data: bytes, lines: list[b
     assert found + splitter.finish() == lines
 
 
-def test_lines_are_record_values_if_no_properties_are_set() -> None:
+def test_console_producer_reads_each_line_as_a_value_by_default() -> None:
     reader = LineReader({})
     columns, error = reader.read([b"a\tb", b"", b"\xff"])
     assert (columns.values, columns.keys, columns.headers, error) == ([b"a\tb", b"", b"\xff"], None, None, None)
@@ -47,7 +47,7 @@ def test_keys_headers_and_nulls_are_parsed() -> None:
     assert columns.values == [b"v=>w", None, b""]
 
 
-def test_null_marker_is_a_null_value_if_keys_are_not_parsed() -> None:
+def test_console_producer_reads_a_line_equal_to_the_null_marker_as_a_null_value() -> None:
     assert LineReader({"null.marker": "-"}).read([b"-", b"--"])[0].values == [None, b"--"]
 
 
@@ -73,7 +73,7 @@ def test_invalid_headers_are_reported(line: bytes, message: str) -> None:
     assert (len(columns), str(error)) == (0, message)
 
 
-def test_ignore_error_accepts_lines_without_separators() -> None:
+def test_console_producer_accepts_lines_without_separators_if_ignore_error_is_set() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
     columns, error = reader.read([b"value", b"h\tkey\tvalue"])
     assert error is None

@@ -44,7 +44,7 @@ def test_status_output_has_kafkas_format() -> None:
     ]
 
 
-def test_replication_lists_the_leader_first() -> None:
+def test_metadata_quorum_tool_lists_the_leader_first() -> None:
     rows = [line.split("\t") for line in replication(quorum(), now_ms=3_000)]
     assert [row[0].strip() for row in rows] == ["NodeId", "2", "1", "3", "4"]
     assert [row[3].strip() for row in rows] == ["Lag", "0", "10", "0", "20"]
@@ -53,7 +53,7 @@ def test_replication_lists_the_leader_first() -> None:
     assert len({tuple(map(len, row)) for row in rows}) == 1
 
 
-def test_missing_leader_is_reported() -> None:
+def test_metadata_quorum_tool_reports_a_missing_leader() -> None:
     with pytest.raises(ToolError, match="has no leader"):
         status(quorum(leader=-1), "id")
 
@@ -71,7 +71,7 @@ def test_produce_stats_count_acknowledged_records() -> None:
     )
 
 
-def test_steady_state_message_is_printed_once() -> None:
+def test_producer_perf_test_prints_the_steady_state_message_once() -> None:
     stats = ProduceStats(10, 0, 1, is_steady_state=True)
     assert stats.add_acknowledged(5, 5, 1, 10)[0] == "In steady state."
     assert stats.add_acknowledged(5, 5, 1, 20)[0].startswith("5 records sent")
@@ -84,7 +84,7 @@ def test_dates_are_formatted_as_in_java() -> None:
     assert text.startswith("2023-11-1")
 
 
-def test_failures_are_counted_and_the_first_of_each_kind_is_printed() -> None:
+def test_producer_perf_test_counts_failures_and_prints_the_first_of_each_kind() -> None:
     failures = FailureCounts()
     assert failures.summary(10) == []
     first = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")

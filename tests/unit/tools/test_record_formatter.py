@@ -20,14 +20,14 @@ RECORDS = RecordColumns(
 )
 
 
-def test_only_values_are_printed_by_default() -> None:
+def test_console_consumer_prints_only_values_by_default() -> None:
     assert RecordFormatter({}).format(0, RECORDS) == b"v1\nnull\n"
     assert RecordFormatter({"line.separator": ";", "null.literal": ""}).format(0, RECORDS) == b"v1;;"
     assert RecordFormatter({}).format(0, RecordColumns(values=[])) == b""
     assert RECORDS.values == [b"v1", None]
 
 
-def test_all_record_fields_are_printed_in_kafkas_order() -> None:
+def test_console_consumer_prints_all_record_fields_in_kafkas_order() -> None:
     names = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
     formatter = RecordFormatter({f"print.{name}": "true" for name in names})
     assert formatter.format(3, RECORDS).decode().splitlines() == [

@@ -46,7 +46,7 @@ def test_invalid_cluster_id_and_missing_file_are_reported(tmp_path: Path, capsys
     assert "controller.quorum.voters" in capsys.readouterr().err
 
 
-def test_info_lists_problems_of_log_directories(tmp_path: Path) -> None:
+def test_storage_info_lists_problems_of_log_directories(tmp_path: Path) -> None:
     for name, cluster in (("a", ID), ("b", "AAAAAAAAAAAAAAAAAAAAAQ")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\n")
@@ -61,7 +61,7 @@ def test_info_lists_problems_of_log_directories(tmp_path: Path) -> None:
     ]
 
 
-def test_random_uuid_has_22_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_random_uuid_has_22_characters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["random-uuid"]) == 0
     assert len(capsys.readouterr().out.strip()) == 22
 

@@ -120,12 +120,12 @@ def test_describe_shows_topic_and_all_partitions() -> None:
         (Report(at_min_isr=True), [0]),
     ],
 )
-def test_report_flags_select_partitions_by_state(report: Report, partitions: list[int]) -> None:
+def test_describe_options_select_partitions_by_state(report: Report, partitions: list[int]) -> None:
     lines = list(describe(TOPIC, report, LIVE))
     assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
 
 
-def test_partition_with_dead_leader_is_unavailable() -> None:
+def test_partition_with_a_dead_leader_is_shown_as_unavailable() -> None:
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
