@@ -66,6 +66,7 @@ class GroupMembership:
         self._purpose = f"member {next(_members)}"
         self._join_timeout_ms = max(rebalance_timeout_ms + _JOIN_TIMEOUT_EXTRA_MS, cluster.config.request_timeout_ms)
         self._rejoin = asyncio.Event()
+        self._error: ClientError | TimeoutError | None = None
         self._task: asyncio.Task[None] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
 
@@ -78,6 +79,11 @@ class GroupMembership:
     def is_stable(self) -> bool:
         """True while the member has an assignment and no rebalance is pending."""
         return self._core.state is MemberState.STABLE and not self._rejoin.is_set()
+
+    @property
+    def error(self) -> ClientError | TimeoutError | None:
+        """The last error of a request to the coordinator; None if the coordinator responds."""
+        return self._error
 
     def start(self) -> None:
         """Join the group in the background."""
@@ -148,7 +154,7 @@ class GroupMembership:
             except ClientError as error:
                 if not error.retriable:
                     raise
-                logger.info("Group %s: join failed, retrying: %s", self._core.group_id, error)
+                self._on_error(error)
                 step, assignment = NextStep.FIND_COORDINATOR, b""
             if step is NextStep.ASSIGNED:
                 return assignment
@@ -174,6 +180,7 @@ class GroupMembership:
         response = await connection.request(
             request, version=connection.version_for(JoinGroupRequest), timeout_ms=self._join_timeout_ms
         )
+        self._on_response()
         step = core.on_join(response)
         if step not in (NextStep.LEAD, NextStep.FOLLOW):
             return step, b""
@@ -194,21 +201,21 @@ class GroupMembership:
             await asyncio.sleep((self._cluster.retry_backoff_ms(failures) if failures else due) / 1000)
             now_ms = self._cluster.now_ms()
             if core.is_session_expired(now_ms):
-                core.reset()
+                core.expire_session()
                 self.rejoin("the coordinator did not respond within the session timeout")
                 return
             try:
-                response = await self._cluster.request_coordinator(
-                    core.group_id,
-                    core.heartbeat_request(now_ms),
-                    purpose=self._purpose,
-                    timeout_ms=core.session_remaining_ms(now_ms),
-                )
-            except ClientError as error:
+                # The limit includes the time to find and connect to the coordinator: any broker may hang.
+                async with asyncio.timeout(core.session_remaining_ms(now_ms) / 1000):
+                    response = await self._cluster.request_coordinator(
+                        core.group_id, core.heartbeat_request(now_ms), purpose=self._purpose
+                    )
+            except (ClientError, TimeoutError) as error:
                 failures += 1
-                logger.info("Group %s: heartbeat failed, retrying: %s", core.group_id, error)
+                self._on_error(error)
                 self._cluster.forget_coordinator(core.group_id)
                 continue
+            self._on_response()
             step = core.on_heartbeat(response.error_code, self._cluster.now_ms())
             failures = failures + 1 if step is NextStep.FIND_COORDINATOR else 0
             if step is NextStep.FIND_COORDINATOR:
@@ -219,6 +226,17 @@ class GroupMembership:
                 core.reset()
                 self._rejoin.set()
                 return
+
+    def _on_error(self, error: ClientError | TimeoutError) -> None:
+        if self._error is None:
+            reason = str(error) or "no response within the session timeout"
+            logger.warning("Group %s: the coordinator does not respond, retrying: %s", self._core.group_id, reason)
+        self._error = error
+
+    def _on_response(self) -> None:
+        if self._error is not None:
+            logger.info("Group %s: the coordinator responds again", self._core.group_id)
+        self._error = None
 
     async def _stop(self, task: asyncio.Task[None] | None) -> None:
         if task is not None and not task.done():

@@ -205,9 +205,19 @@ class MembershipCore:
         is_member = self.generation.member_id != UNKNOWN_MEMBER_ID and self._last_response_ms > 0
         if not is_member or now_ms - self._last_response_ms <= self._session_timeout_ms:
             return NextStep.FIND_COORDINATOR
-        self.reset()
+        self.expire_session()
         self.reason = "the coordinator did not respond within the session timeout"
         return NextStep.JOIN_AS_NEW_MEMBER
+
+    def expire_session(self) -> None:
+        """Clear the generation, but keep the member id.
+
+        A coordinator that was not running either still knows the member. With the known id, a rebalance does not wait
+        until the session of the old member expires.
+        """
+        member_id = self.generation.member_id
+        self.reset()
+        self.generation = Generation(member_id=member_id)
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 
