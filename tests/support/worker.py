@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -56,6 +58,10 @@ class Worker:
             **settings,
         }
         self.url = self.settings["listeners"]
+        self.tls: ssl.SSLContext | None = None
+        """The context of requests, if the worker has an https listener."""
+        self.user: str | None = None
+        """User and password of requests: `user:password`."""
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory / "worker.log"
 
@@ -127,12 +133,15 @@ class Worker:
         """Send a REST request and return the response body. Raises RestError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        if self.user is not None:
+            request.add_header("Authorization", f"Basic {base64.b64encode(self.user.encode()).decode()}")
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=60, context=self.tls) as response:
                 content = response.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise RestError(error.code, json.loads(error.read())) from None
+                content = error.read()
+            raise RestError(error.code, json.loads(content) if content[:1] in b"{[" else content.decode()) from None
         return json.loads(content) if content[:1] in b"{[" and content else content.decode()
 
     def create(self, name: str, config: Mapping[str, str], **more: str) -> Any:

@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_RETRY_S = 0.5
+KEY_RETRY_S = 1.0
 SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
 NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 
@@ -392,11 +393,25 @@ class DistributedHerder(BaseHerder):
         if key is None or key.algorithm != algorithm or key.created_ms + ttl_ms <= now_ms:
             size = (self.config["inter.worker.key.size"] or 256) // 8
             new = base64.b64encode(secrets.token_bytes(size)).decode()
-            self._spawn(self._configs.append(PutSessionKey(new, algorithm, now_ms)))
-            due_ms = ttl_ms
+            self._spawn(self._write_key(PutSessionKey(new, algorithm, now_ms), ttl_ms))
         else:
-            due_ms = key.created_ms + ttl_ms - now_ms
-        self._key_timer = asyncio.get_running_loop().call_later(due_ms / 1000, self._rotate_key_if_due)
+            self._rotate_key_after((key.created_ms + ttl_ms - now_ms) / 1000)
+
+    async def _write_key(self, key: PutSessionKey, ttl_ms: int) -> None:
+        """Write a session key; if that fails, try again with another one."""
+        try:
+            await self._configs.append(key)
+        except (ClientError, TimeoutError) as error:
+            reason = error or "timeout"
+            log.error("Session key: it could not be written, retrying in %g s: %s", KEY_RETRY_S, reason)
+            self._rotate_key_after(KEY_RETRY_S)
+        else:
+            self._rotate_key_after(ttl_ms / 1000)
+
+    def _rotate_key_after(self, delay_s: float) -> None:
+        if self._key_timer is not None:
+            self._key_timer.cancel()
+        self._key_timer = asyncio.get_running_loop().call_later(delay_s, self._rotate_key_if_due)
 
     # The config topic
 

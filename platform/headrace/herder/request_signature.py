@@ -29,6 +29,8 @@ def verify(headers: Mapping[str, str], body: bytes, *, key: PutSessionKey | None
     signature, algorithm = headers.get(SIGNATURE_HEADER.lower()), headers.get(ALGORITHM_HEADER.lower())
     if signature is None or algorithm is None:
         raise SignatureError(400, "Internal request missing required signature")
+    if algorithm not in ALGORITHMS:
+        raise SignatureError(400, f"Algorithm {algorithm} not available")
     if algorithm not in algorithms:
         raise SignatureError(
             400,

@@ -2,7 +2,7 @@
 
 A request without valid credentials gets status 401. As in Kafka Connect, the response has no WWW-Authenticate header,
 and its body is a plain text. Users and passwords come from a properties file with lines `user=password`: the one in
-`rest.basic.auth.credentials.file`, or those that the section KafkaConnect of a JAAS file names. The files are read
+`rest.basic.auth.users.file`, or those that the section KafkaConnect of a JAAS file names. The files are read
 once, at startup.
 """
 
@@ -23,7 +23,7 @@ from headrace.runtime.worker_config import WorkerConfig
 
 log = logging.getLogger(__name__)
 
-CREDENTIALS_FILE = "rest.basic.auth.credentials.file"
+USERS_FILE = "rest.basic.auth.users.file"
 JAAS_SECTION = "KafkaConnect"
 JAAS_DEFAULT_SECTION = "other"
 """The section that Java uses if the named one is missing."""
@@ -93,13 +93,13 @@ def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -
 
 def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> list[str]:
     """Return the credentials files of the worker's configuration, or of its JAAS file. Raises OSError, ValueError."""
-    if configured := config[CREDENTIALS_FILE]:
+    if configured := config[USERS_FILE]:
         return [str(configured)]
     properties = jaas.system_properties(environment)
     path = jaas.configuration_file(properties)
     if path is None:
         raise ValueError(
-            f"no users are configured: set {CREDENTIALS_FILE} to a file with lines user=password, or set "
+            f"no users are configured: set {USERS_FILE} to a file with lines user=password, or set "
             f"KAFKA_OPTS=-D{jaas.CONFIGURATION_PROPERTY}=FILE to a JAAS file with the section {JAAS_SECTION}"
         )
     with open(path, encoding="utf-8") as file:

@@ -148,7 +148,7 @@ def _tls_errors(values: Mapping[str, Any], properties: Mapping[str, str]) -> lis
 
 def _credentials_errors(values: Mapping[str, Any]) -> list[ConfigError]:
     """Check that the credentials file has an effect."""
-    key = "rest.basic.auth.credentials.file"
+    key = "rest.basic.auth.users.file"
     if values.get(key) is None or values.get("rest.extension.classes"):
         return []
     text = "has no effect without rest.extension.classes=BasicAuthSecurityRestExtension; set both, or remove the key"

@@ -145,7 +145,7 @@ _COMMON = [
         _extensions,
     ),
     _key(
-        "rest.basic.auth.credentials.file",
+        "rest.basic.auth.users.file",
         _STRING,
         None,
         "Properties file with the password of each user (user=password), for BasicAuthSecurityRestExtension. By "

@@ -73,6 +73,11 @@ def test_algorithm_that_is_not_permitted_is_rejected() -> None:
     assert "configured to use: [HmacSHA512]." in message
 
 
+def test_unknown_algorithm_is_not_available() -> None:
+    headers = {**SIGNED, "x-connect-request-signature-algorithm": "Foo"}
+    assert status_of(headers) == (400, "Algorithm Foo not available")
+
+
 def test_worker_without_a_session_key_responds_503() -> None:
     status, message = status_of(SIGNED, key=None)
     assert status == 503

@@ -64,7 +64,7 @@ def config(**more: str) -> WorkerConfig:
 def test_users_of_the_configured_file_are_read(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_bytes(b"alice: s\\u00e9cret\nbob=\xe9\n# comment\n")  # ISO 8859-1, as in Java
-    created = create_authenticator(config(rest_basic_auth_credentials_file=str(file)), {})
+    created = create_authenticator(config(rest_basic_auth_users_file=str(file)), {})
     assert created is not None
     assert created.accepts(basic("alice:sécret"))
     assert created.accepts(basic("bob:é"))
@@ -90,7 +90,7 @@ def test_worker_without_the_extension_needs_no_credentials() -> None:
 @pytest.mark.parametrize(
     ("jaas_file", "reason"),
     [
-        (None, "set rest.basic.auth.credentials.file to a file with lines user=password"),
+        (None, "set rest.basic.auth.users.file to a file with lines user=password"),
         ("KafkaClient { a.B required; };", "the section KafkaConnect is missing"),
         ("KafkaConnect { com.example.LdapLoginModule required; };", "com.example.LdapLoginModule is not supported"),
         (f"KafkaConnect {{ {LOGIN_MODULE} required; }};", "has no option file"),
@@ -111,5 +111,5 @@ def test_missing_users_are_reported_at_startup(tmp_path: Path, jaas_file: str | 
 def test_empty_credentials_file_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "users").touch()
     with caplog.at_level(logging.WARNING):
-        create_authenticator(config(rest_basic_auth_credentials_file=str(tmp_path / "users")), {})
+        create_authenticator(config(rest_basic_auth_users_file=str(tmp_path / "users")), {})
     assert "is empty: the REST server accepts all requests" in caplog.text

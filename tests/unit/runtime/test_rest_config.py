@@ -84,7 +84,7 @@ def test_header_rule_that_would_break_responses_is_rejected(text: str, reason: s
             "org.example.BasicAuth",
             "org.example.BasicAuth is unknown: the only REST extension",
         ),
-        ("rest.basic.auth.credentials.file", "/users", "has no effect without rest.extension.classes"),
+        ("rest.basic.auth.users.file", "/users", "has no effect without rest.extension.classes"),
         ("rest.advertised.listener", "ftp", "must be one of: http, https"),
         ("access.control.allow.origin", "*.example.org", "regular expressions such as"),
     ],

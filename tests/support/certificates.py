@@ -1,0 +1,96 @@
+"""Creates key stores for https listeners of workers, with certificates that are valid for 127.0.0.1."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
+
+PASSWORD = "changeit"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The files of a certificate authority, and of a server and a client whose certificates it has signed."""
+
+    key_store: Path
+    """PKCS#12, with the server's key and certificate."""
+    trust_store: Path
+    """PKCS#12, with the authority's certificate."""
+    authority: Path
+    """PEM."""
+    client: Path
+    """PEM, with the client's key and certificate."""
+
+    def settings(self, prefix: str = "listeners.https.") -> dict[str, str]:
+        """Return the `ssl.*` keys of a worker."""
+        return {
+            f"{prefix}ssl.keystore.type": "PKCS12",
+            f"{prefix}ssl.keystore.location": str(self.key_store),
+            f"{prefix}ssl.keystore.password": PASSWORD,
+            f"{prefix}ssl.truststore.type": "PKCS12",
+            f"{prefix}ssl.truststore.location": str(self.trust_store),
+            f"{prefix}ssl.truststore.password": PASSWORD,
+        }
+
+    def client_context(self, *, identify: bool) -> ssl.SSLContext:
+        """Return the context of a client that trusts the authority, with the client's certificate if it identifies."""
+        context = ssl.create_default_context(cafile=self.authority)
+        if identify:
+            context.load_cert_chain(self.client)
+        return context
+
+
+def create_certificates(directory: Path) -> Certificates:
+    """Create all files in a directory."""
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _certificate("authority", authority_key, "authority", authority_key)
+    server_key, client_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    server = _certificate("server", server_key, "authority", authority_key)
+    client = _certificate("client", client_key, "authority", authority_key)
+    encryption = BestAvailableEncryption(PASSWORD.encode())
+    found = Certificates(*(directory / name for name in ("key.p12", "trust.p12", "authority.pem", "client.pem")))
+    found.key_store.write_bytes(
+        pkcs12.serialize_key_and_certificates(b"worker", server_key, server, [authority], encryption)
+    )
+    found.trust_store.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [authority], encryption))
+    found.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+    key_pem = client_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    found.client.write_bytes(key_pem + client.public_bytes(Encoding.PEM))
+    return found
+
+
+def _certificate(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.UTC)
+    is_authority = key is issuer_key
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    return builder.sign(issuer_key, hashes.SHA256())
