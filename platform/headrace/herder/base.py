@@ -240,7 +240,7 @@ class BaseHerder:
     async def offsets(self, name: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return the committed offsets of a connector (KIP-875). Raises NotFoundError, HerderError."""
         state = self._state(name)
-        if self._type_of(self._state(name)) == "sink":
+        if await self._is_sink(name):
             return await self._group_offsets.read(name, state.config)
         return [*await self._offsets.read_all(name)]
 
@@ -249,7 +249,7 @@ class BaseHerder:
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
             config = self._stopped_config(name)
-            is_sink = self._type_of(self._state(name)) == "sink"
+            is_sink = await self._is_sink(name)
             pairs = requested_offsets.sink_offsets(offsets) if is_sink else requested_offsets.source_offsets(offsets)
             with stage(f"modifying offsets for connector {name}"):
                 result = await self._plugins.alter_offsets(name, config, pairs)
@@ -264,7 +264,7 @@ class BaseHerder:
         await self._prepare_change_of_offsets(name)
         async with self._lock(name):
             config = self._stopped_config(name)
-            is_sink = self._type_of(self._state(name)) == "sink"
+            is_sink = await self._is_sink(name)
             with stage(f"modifying offsets for connector {name}"):
                 found = await (self._group_offsets.read(name, config) if is_sink else self._offsets.read_all(name))
                 offsets: OffsetPairs = [(partition, None) for partition, _ in found]
@@ -327,7 +327,19 @@ class BaseHerder:
         await self._instances.worker.set_log_level(logger, level, now_ms)
         return affected
 
+    async def wait_for_types(self) -> None:
+        """Wait until it is known which connectors are sources and which are sinks."""
+
     # Details
+
+    async def _is_sink(self, name: str) -> bool:
+        """Whether the connector is a sink. Raises NotFoundError, HerderError."""
+        await self.wait_for_types()
+        state = self._state(name)
+        if (kind := self._type_of(state)) == "unknown":
+            class_name = state.config.get("connector.class")
+            raise HerderError(f"Connector {name}: this worker cannot load its class {class_name}; install it")
+        return kind == "sink"
 
     @property
     def _snapshot(self) -> ConfigSnapshot:

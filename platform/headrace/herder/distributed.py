@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_RETRY_S = 0.5
 KEY_RETRY_S = 1.0
+TYPES_TIMEOUT_S = 5.0
 SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
 NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 
@@ -100,6 +101,7 @@ class DistributedHerder(BaseHerder):
         self._key_timer: asyncio.TimerHandle | None = None
         self._checked_leader: str | None = None  # the leader whose internal topics were compared with this worker's
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._type_lookups: set[asyncio.Task[None]] = set()
         self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
         self._rebalanced = asyncio.Event()  # set and replaced when a rebalance has completed
@@ -262,8 +264,7 @@ class DistributedHerder(BaseHerder):
         """Check a request to fence the producers of a source connector, then reject it. Raises HerderError."""
         self._verify(body, headers)
         await self._prepare_change()
-        state = self._state(name)
-        if self._type_of(state) != "source":
+        if await self._is_sink(name):
             raise BadRequestError(f"Connector {name} is not a source connector")
         raise HerderError("exactly.once.source.support is disabled on this worker")
 
@@ -441,7 +442,14 @@ class DistributedHerder(BaseHerder):
         for class_name, config in configs.items():
             if class_name not in self._types:
                 self._types[class_name] = "unknown"  # until the result arrives
-                self._spawn(self._find_type(class_name, config))
+                lookup = self._spawn(self._find_type(class_name, config))
+                self._type_lookups.add(lookup)
+                lookup.add_done_callback(self._type_lookups.discard)
+
+    async def wait_for_types(self) -> None:
+        """Wait until the types of all connectors are known, at most `TYPES_TIMEOUT_S`."""
+        if self._type_lookups:
+            await asyncio.wait(self._type_lookups, timeout=TYPES_TIMEOUT_S)
 
     async def _find_type(self, class_name: str, config: Mapping[str, str]) -> None:
         self._types[class_name] = await self._plugins.type_of(config)

@@ -90,6 +90,9 @@ class Herder(Protocol):
     def ready(self) -> bool:
         """Whether the worker has completed its startup."""
 
+    async def wait_for_types(self) -> None:
+        """Wait a limited time until the types of all connectors are known; until then they are "unknown"."""
+
     def names(self) -> list[str]:
         """Return the names of all connectors."""
 

@@ -71,6 +71,7 @@ class ConnectorEndpoints:
         names, expansions = self._herder.names(), request.query_params.getlist("expand")
         if not expansions:
             return JSONResponse(names)
+        await self._herder.wait_for_types()
         shown: dict[str, dict[str, Any]] = {}
         for name in names:
             try:
@@ -102,6 +103,7 @@ class ConnectorEndpoints:
 
     async def info(self, request: Request) -> Response:
         """Return the configuration and the tasks of a connector."""
+        await self._herder.wait_for_types()
         return _info_response(self._herder.info(_connector_name(request)))
 
     async def delete(self, request: Request) -> Response:
@@ -125,6 +127,7 @@ class ConnectorEndpoints:
 
     async def status(self, request: Request) -> Response:
         """Return the states of a connector and its tasks."""
+        await self._herder.wait_for_types()
         return JSONResponse(shapes.connector_status(self._herder.status(_connector_name(request))))
 
     async def tasks(self, request: Request) -> Response:
