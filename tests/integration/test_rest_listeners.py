@@ -1,4 +1,7 @@
-"""Tests of the REST listeners of a real worker: https with PEM keys, separate admin listeners, response headers."""
+"""Tests of the REST listeners of real workers: https, admin listeners, advertised URLs, CORS, response headers.
+
+The expected CORS headers are those of Apache Kafka 4.3.1; test_rest_security_jvm.py compares them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.broker import BrokerProcess, running_broker
+from support.certificates import Certificates, create_certificates
+from support.distributed import DistributedWorker
 from support.ports import free_port
-from support.worker import Worker
+from support.worker import RestError, Worker
 
 pytestmark = pytest.mark.integration
 
@@ -104,3 +111,191 @@ def test_unusable_tls_key_is_reported_in_one_line(tmp_path: Path, content: str |
     assert "listeners: cannot load the key or certificates" in result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_empty_admin_listeners_disable_the_admin_endpoints(tmp_path: Path) -> None:
+    with Worker(tmp_path, {"admin.listeners": ""}) as worker:
+        with pytest.raises(RestError) as caught:
+            worker.request("GET", "/admin/loggers")
+        assert caught.value.body == {"error_code": 404, "message": "HTTP 404 Not Found"}
+        assert "/admin/loggers" not in worker.request("GET", "/openapi.json")["paths"]
+
+
+def test_admin_listener_on_the_port_of_a_listener_is_reported(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.settings["admin.listeners"] = worker.url
+    result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert f"admin.listeners: cannot bind {worker.url}: Address already in use" in result.stderr
+
+
+# CORS
+
+
+def cors(worker: Worker, method: str, path: str, origin: str | None, asked: str | None = None) -> dict[str, str]:
+    """Return the CORS headers of a response, without the prefix Access-Control-."""
+    request = urllib.request.Request(worker.url + path, method=method)
+    if origin is not None:
+        request.add_header("Origin", origin)
+    if asked is not None:
+        request.add_header("Access-Control-Request-Method", asked)
+        request.add_header("Access-Control-Request-Headers", "content-type")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            headers = response.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            headers = error.headers
+    prefix = "access-control-"
+    found = {name.lower().removeprefix(prefix): value for name, value in headers.items() if prefix in name.lower()}
+    return found | {"vary": headers["Vary"]}
+
+
+def test_responses_to_permitted_origins_have_cors_headers(tmp_path: Path) -> None:
+    settings = {
+        "access.control.allow.origin": "http://example.com,https://.*\\\\.trusted\\\\.org",
+        "access.control.allow.methods": "GET,POST,PUT",
+        "response.http.headers.config": "add X-Test: one",
+    }
+    with Worker(tmp_path, settings) as worker:
+        for origin in ("http://example.com", "https://x.trusted.org"):
+            permitted = {"allow-origin": origin, "vary": "Origin"}
+            for method, path in (("GET", "/connectors"), ("GET", "/none"), ("DELETE", "/connectors")):
+                assert cors(worker, method, path, origin) == permitted
+            assert cors(worker, "OPTIONS", "/connectors/c/config", origin) == permitted
+            assert cors(worker, "OPTIONS", "/connectors/c/config", origin, "PUT") == {
+                **permitted,
+                "allow-methods": "GET,POST,PUT",
+                "allow-headers": "Content-Type",
+                "max-age": "60",
+            }
+        for other in ("http://evil.com", "http://example.com.evil.com", "https://trusted.org", "null", None):
+            assert cors(worker, "GET", "/connectors", other) == {"vary": "Origin"}
+            assert cors(worker, "OPTIONS", "/connectors", other, "PUT") == {"vary": "Origin"}
+        assert get(f"{worker.url}/connectors")[1]["X-Test"] == "one"
+
+
+def test_star_permits_every_origin_with_the_default_methods(tmp_path: Path) -> None:
+    with Worker(tmp_path, {"access.control.allow.origin": "*"}) as worker:
+        permitted = {"allow-origin": "http://any", "vary": "Origin"}
+        assert cors(worker, "GET", "/connectors", "http://any") == permitted
+        preflight = cors(worker, "OPTIONS", "/connectors", "http://any", "DELETE")
+        assert preflight == {
+            **permitted,
+            "allow-methods": "GET,POST,HEAD",
+            "allow-headers": "Content-Type",
+            "max-age": "60",
+        }
+
+
+# Advertised URLs
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return create_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def start_group(
+    name: str, directory: Path, broker: BrokerProcess, settings: list[dict[str, str]]
+) -> list[DistributedWorker]:
+    """Return workers of one group, each with its own settings, that are not yet started."""
+    topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
+    return [
+        DistributedWorker(directory / f"worker-{number}", broker.address, {"group.id": name, **topics, **each})
+        for number, each in enumerate(settings)
+    ]
+
+
+def advertised_urls(worker: Worker) -> str:
+    return worker.log().partition("advertised URL ")[2].split()[0]
+
+
+def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Path) -> None:
+    """Check that each worker accepts changes; all but one of them forward them to the leader."""
+    config = {"connector.class": "FileStreamSource", "file": str(directory / "none"), "topic": "t"}
+    for number, worker in enumerate(workers):
+        worker.create(f"c{number}", config, initial_state="STOPPED")
+        worker.request("DELETE", f"/connectors/c{number}")
+
+
+def test_workers_reach_each_other_through_the_listener_that_is_advertised(
+    broker: BrokerProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Both workers have a listener for http and one for https; each advertises another one."""
+    both = [(free_port(), free_port()) for _ in range(2)]
+    settings = [
+        {
+            "listeners": f"https://127.0.0.1:{secure},http://127.0.0.1:{plain}",
+            "rest.advertised.listener": scheme,
+            **certificates.settings(),
+        }
+        for (plain, secure), scheme in zip(both, ("HTTPS", "http"), strict=True)
+    ]
+    workers = start_group("advertised", tmp_path, broker, settings)
+    for worker, (plain, _) in zip(workers, both, strict=True):
+        worker.url = f"http://127.0.0.1:{plain}"
+    with workers[0], workers[1]:
+        assert advertised_urls(workers[0]) == f"https://127.0.0.1:{both[0][1]}/"
+        assert advertised_urls(workers[1]) == f"http://127.0.0.1:{both[1][0]}/"
+        assert_changes_are_forwarded(workers, tmp_path)
+
+
+def test_worker_without_a_key_forwards_to_an_https_worker(
+    broker: BrokerProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    """The second worker has no https listener, but trusts the first one's certificate."""
+    secure = certificates.settings()
+    trust = {key: value for key, value in secure.items() if "truststore" in key}
+    settings = [{"listeners": f"https://127.0.0.1:{free_port()}", **secure}, trust]
+    workers = start_group("mixed", tmp_path, broker, settings)
+    workers[0].tls = certificates.client_context(identify=False)
+    with workers[0], workers[1]:
+        assert_changes_are_forwarded(workers, tmp_path)
+
+
+def test_forwarding_to_an_https_worker_that_is_not_trusted_fails(
+    broker: BrokerProcess, certificates: Certificates, tmp_path: Path
+) -> None:
+    settings = [{"listeners": f"https://127.0.0.1:{free_port()}", **certificates.settings()}, {}]
+    workers = start_group("untrusted", tmp_path, broker, settings)
+    workers[0].tls = certificates.client_context(identify=False)
+    with workers[0], workers[1]:
+        with pytest.raises(RestError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+            workers[1].request("DELETE", "/connectors/c")
+        assert caught.value.status == 500
+        assert caught.value.body["message"].startswith("IO Error trying to forward REST request to https://127.0.0.1:")
+
+
+def test_wildcard_listener_advertises_the_address_from_which_the_worker_reaches_the_brokers(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    ports = [free_port(), free_port()]
+    settings = [{"listeners": f"http://:{ports[0]}"}, {"listeners": f"http://0.0.0.0:{ports[1]}"}]
+    workers = start_group("wildcard", tmp_path, broker, settings)
+    for worker, port in zip(workers, ports, strict=True):
+        worker.url = f"http://127.0.0.1:{port}"
+    with workers[0], workers[1]:
+        assert [advertised_urls(each) for each in workers] == [f"http://127.0.0.1:{port}/" for port in ports]
+        assert_changes_are_forwarded(workers, tmp_path)
+
+
+def test_advertised_host_and_port_replace_those_of_the_listener(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The second worker reaches the leader through the port of a proxy, here the leader's second listener."""
+    first, second = free_port(), free_port()
+    settings = {
+        "listeners": f"http://127.0.0.1:{first},http://127.0.0.1:{second}",
+        "rest.advertised.host.name": "localhost",
+        "rest.advertised.port": str(second),
+    }
+    workers = start_group("proxied", tmp_path, broker, [settings, {}])
+    workers[0].url = f"http://127.0.0.1:{first}"
+    with workers[0], workers[1]:
+        assert advertised_urls(workers[0]) == f"http://localhost:{second}/"
+        assert_changes_are_forwarded(workers, tmp_path)

@@ -79,6 +79,7 @@ SCHEMAS: dict[str, Schema] = {
             "display_name": _STRING,
             "dependents": _list(_STRING),
             "order_in_group": _INTEGER,
+            "order": {**_INTEGER, "description": "order_in_group, under its name before Kafka 4.2."},
         }
     ),
     "ConfigKeys": _list(_ref("ConfigKey")),
