@@ -138,7 +138,11 @@ def test_member_that_rejoins_without_a_response_loses_its_membership_when_its_se
     assert core.on_no_response(11_000) is NextStep.FIND_COORDINATOR
     assert core.generation.member_id == "m"
     assert core.on_no_response(11_001) is NextStep.JOIN_AS_NEW_MEMBER
-    assert core.join_request([("default", b"x")]).member_id == ""
+    assert (core.generation.generation_id, core.generation.member_id) == (
+        -1,
+        "m",
+    )  # a coordinator that was down knows it
+    assert core.join_request([("default", b"x")]).member_id == "m"
     assert core.on_no_response(99_000) is NextStep.FIND_COORDINATOR
 
 
