@@ -1,0 +1,134 @@
+"""Mutants of the cores: each disables one rule that the simulation must prove necessary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from headrace.herder import assignors, core, group_core
+from headrace.herder.assignment import EMPTY
+from headrace.stores import config_topic_state
+from headrace_broker.client import membership_core
+
+
+def skip_revocation_phase() -> None:
+    """The leader assigns what it revokes in the same generation."""
+    original = assignors.IncrementalAssignor.assign
+
+    def assign(self: Any, configured: Any, held: Any, **fields: Any) -> Any:
+        plan = original(self, configured, held, **fields)
+        assigned, members = dict(plan.assigned), sorted(held)
+        for member, revoked in plan.revoked.items():
+            other = members[(members.index(member) + 1) % len(members)]
+            assigned[other] = assigned.get(other, EMPTY) | (revoked & configured)
+        return replace(plan, assigned=assigned)
+
+    assignors.IncrementalAssignor.assign = assign  # type: ignore[method-assign]
+
+
+def ignore_generation() -> None:
+    """A member ignores that the coordinator has removed it."""
+    original = membership_core.MembershipCore.on_heartbeat
+
+    def on_heartbeat(self: Any, error_code: int, now_ms: float) -> Any:
+        return original(self, 0 if error_code in (22, 25) else error_code, now_ms)
+
+    membership_core.MembershipCore.on_heartbeat = on_heartbeat  # type: ignore[method-assign]
+
+
+def start_before_reading_configs() -> None:
+    """A worker runs its assignment without reading the config topic to the assignment's offset; it never rejoins."""
+    original = group_core.GroupCore.on_assignment
+
+    def on_assignment(self: Any, *arguments: Any) -> Any:
+        return [each for each in original(self, *arguments) if not isinstance(each, group_core.ReadConfigs)]
+
+    group_core.GroupCore.on_assignment = on_assignment  # type: ignore[method-assign]
+
+
+def keep_work_after_lost_membership() -> None:
+    """A worker that lost its membership keeps its connectors and tasks."""
+
+    def drop(self: Any) -> Any:
+        self._stopping = EMPTY
+        return []
+
+    group_core.GroupCore._drop = drop  # type: ignore[method-assign]
+
+
+def report_revoked_work_as_stopped() -> None:
+    """A worker reports what it is still stopping as stopped."""
+    original = group_core.GroupCore.metadata
+
+    def metadata(self: Any) -> Any:
+        self._stopping, stopping = EMPTY, self._stopping
+        try:
+            return original(self)
+        finally:
+            self._stopping = stopping
+
+    group_core.GroupCore.metadata = metadata  # type: ignore[method-assign]
+
+
+def apply_incomplete_commits() -> None:
+    """A commit without all of its task configurations takes effect with those that are known."""
+    original = config_topic_state.ConfigTopicState._commit
+
+    def commit(self: Any, offset: int, name: str, content: Any) -> Any:
+        tasks = self._uncommitted.get(name, {})
+        if int(content["tasks"]) and not tasks.keys() >= set(range(int(content["tasks"]))):
+            content = {"tasks": next(number for number in range(len(tasks) + 1) if number not in tasks)}
+        return original(self, offset, name, content)
+
+    config_topic_state.ConfigTopicState._commit = commit  # type: ignore[method-assign]
+
+
+def ignore_session_while_joining() -> None:
+    """A worker does not notice that its session has expired while it rejoins."""
+    membership_core.MembershipCore.on_no_response = (  # type: ignore[method-assign]
+        lambda self, now_ms: membership_core.NextStep.FIND_COORDINATOR
+    )
+
+
+def accept_outdated_task_configs() -> None:
+    """A connector's owner accepts whatever a former leader has written."""
+    core.HerderCore._repair_task_configs = lambda self, before, name: []  # type: ignore[method-assign]
+
+
+def never_rejoin_for_new_configs() -> None:
+    """Workers do not rejoin when connectors or tasks are created or deleted."""
+    group_core.GroupCore._rejoin_if_changed = lambda self: []  # type: ignore[method-assign]
+
+
+def always_rejoin_for_new_configs() -> None:
+    """A worker rejoins after each rebalance."""
+    original = group_core.GroupCore.on_assignment
+
+    def on_assignment(self: Any, *arguments: Any) -> Any:
+        return [*original(self, *arguments), group_core.Rejoin("needless", 5_000)]
+
+    group_core.GroupCore.on_assignment = on_assignment  # type: ignore[method-assign]
+
+
+def accept_outdated_statuses() -> None:
+    """The owner of an instance does not write its status again (needs --statuses)."""
+    core.HerderCore.status_replaced = lambda self, connector, task: []  # type: ignore[method-assign]
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        skip_revocation_phase,
+        ignore_generation,
+        start_before_reading_configs,
+        keep_work_after_lost_membership,
+        report_revoked_work_as_stopped,
+        apply_incomplete_commits,
+        ignore_session_while_joining,
+        accept_outdated_task_configs,
+        never_rejoin_for_new_configs,
+        always_rejoin_for_new_configs,
+        accept_outdated_statuses,
+    )
+}
