@@ -74,7 +74,7 @@ async def send_hostile_requests(rng: Random) -> None:
 
 
 async def delete_log_before_snapshot(voter: Voter) -> None:
-    """Delete the log that a snapshot covers, so that offsets and epochs before it are unknown to the voter."""
+    """Delete the log before a snapshot, so that the voter does not know the earlier offsets and epochs."""
     quorum, log = voter.quorum, voter.quorum.log
     for number in (1, 2, 3):
         committed = quorum.append([ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=number)])

@@ -1,8 +1,8 @@
 """Records the events of clients during cluster failures as a history, and finds contradictions in the history.
 
-Clients append events in chronological order; `violations` compares the events with the final contents of the topic. An
-unknown outcome is not a violation: a record without a response may be in the topic or not. If such a record is in the
-topic, it must be in the topic only once and in the producer's order.
+Clients append events in chronological order; `violations` compares the events with the final contents of the topic. A
+record without a response may be in the topic or not; neither is a violation. If such a record is in the topic, it must
+be there only once and in the producer's order.
 
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice

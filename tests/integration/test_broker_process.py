@@ -60,7 +60,7 @@ def test_broker_starts_quickly_and_uses_little_memory(tmp_path: Path) -> None:
         assert broker.started_ms < 1500
 
 
-def test_data_survives_a_stop_and_a_crash(tmp_path: Path) -> None:
+def test_topics_and_records_survive_a_stop_and_a_crash_of_the_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             first_id = create_topic(client, "kept", partitions=3, retention_ms="100000")
@@ -93,7 +93,7 @@ def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
             assert (deleted.error_code, deleted.log_start_offset) == (1, 2)
 
 
-def test_acknowledged_records_survive_kills(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_repeated_kills_of_the_broker(tmp_path: Path) -> None:
     rng = random.Random(7)
     acknowledged: list[bytes] = []
     topics: set[str] = set()
@@ -185,7 +185,7 @@ def test_broker_with_thousands_of_topics_starts_quickly(tmp_path: Path) -> None:
         assert broker.started_ms < 5000
 
 
-def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_broker_reports_a_port_in_use_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = start_error(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'd'}")
@@ -195,7 +195,7 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_data_directory_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_broker_reports_a_log_directory_in_use_in_one_line(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
     assert str(broker.data_dir) in line
@@ -239,7 +239,7 @@ def test_lost_or_corrupt_metadata_log_is_reported_in_one_line_and_loses_no_topic
         assert set(topics_of(client)) == {"kept"}
 
 
-def test_invalid_configuration_is_reported_in_one_line_per_error(tmp_path: Path) -> None:
+def test_broker_reports_an_invalid_configuration_in_one_line_per_error(tmp_path: Path) -> None:
     assert "num.partitions=x" in start_error("num.partitions=x", f"log.dirs={tmp_path}")
     done = subprocess.run(
         [sys.executable, "-m", "headrace_broker.server", str(tmp_path / "nothing.properties")],
@@ -251,7 +251,7 @@ def test_invalid_configuration_is_reported_in_one_line_per_error(tmp_path: Path)
     assert done.stderr == f"headrace broker: {tmp_path}/nothing.properties: No such file or directory\n"
 
 
-def test_full_disk_at_start_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_broker_reports_a_full_disk_at_start_in_one_line(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
@@ -290,7 +290,9 @@ def test_full_disk_fails_the_producer_and_loses_no_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_stop_the_broker_cleanly_while_clients_wait(tmp_path: Path, number: signal.Signals) -> None:
+def test_broker_stops_cleanly_on_a_signal_while_clients_wait_for_responses(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
@@ -391,7 +393,7 @@ def test_connection_above_max_connections_is_closed(tmp_path: Path) -> None:
         assert set(topics_of(first)) == {"a", "b"}
 
 
-def test_descriptor_limit_rejects_connections_before_logs_fail(tmp_path: Path) -> None:
+def test_broker_rejects_connections_before_its_logs_have_no_file_descriptors_left(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace_broker.server", "--property", "listeners=PLAINTEXT://127.0.0.1:0"]
     command += ["--property", f"log.dirs={tmp_path / 'd'}"]
     limited = ["sh", "-c", 'ulimit -n 160 && exec "$@"', "sh", *command]

@@ -43,7 +43,7 @@ def wait_until_exited(pids: list[int]) -> None:
         time.sleep(0.01)
 
 
-def test_start_prints_bootstrap_servers_and_nodes(cluster: ClusterProcess) -> None:
+def test_cluster_start_prints_bootstrap_servers_and_nodes(cluster: ClusterProcess) -> None:
     lines = cluster.output.splitlines()
     assert lines[0] == f"bootstrap.servers={cluster.bootstrap_servers}"
     assert sorted(lines[1:4]) == [f"node {node} {cluster.address(node)} pid {cluster.pid(node)}" for node in (1, 2, 3)]
@@ -61,7 +61,7 @@ def test_each_node_has_its_own_properties_file(cluster: ClusterProcess) -> None:
     assert f"listeners=PLAINTEXT://{cluster.address(2)}," in text
 
 
-def test_status_stop_node_and_start_node_work_from_another_process(cluster: ClusterProcess) -> None:
+def test_cluster_commands_work_from_another_process(cluster: ClusterProcess) -> None:
     cluster.stop_node(2)
     status = cluster.run_cli("status").stdout.splitlines()
     assert status[2] == f"node 2 {cluster.address(2)} stopped"
@@ -78,7 +78,7 @@ def test_status_stop_node_and_start_node_work_from_another_process(cluster: Clus
     )
 
 
-def test_dead_node_is_reported_and_not_restarted(cluster: ClusterProcess) -> None:
+def test_cluster_supervisor_reports_a_dead_node_and_does_not_restart_it(cluster: ClusterProcess) -> None:
     cluster.kill(3)
     cluster.await_output(lambda text: "node 3 died: killed by SIGKILL\n" in text)
     assert cluster.run_cli("status").stdout.splitlines()[3] == f"node 3 {cluster.address(3)} died: killed by SIGKILL"
@@ -86,7 +86,7 @@ def test_dead_node_is_reported_and_not_restarted(cluster: ClusterProcess) -> Non
 
 
 def test_node_without_data_starts_only_with_format_option(cluster: ClusterProcess) -> None:
-    """The empty node could form a majority with a node that lacks committed records; those records would be lost."""
+    """An empty node could form a majority with a node that lacks committed records, which would then be lost."""
     data = cluster.directory / "node-3" / "data"
     cluster.stop_node(3)
     shutil.rmtree(data)
@@ -109,7 +109,7 @@ def test_status_reports_a_node_that_does_not_respond(cluster: ClusterProcess) ->
         cluster.resume(node)
 
 
-def test_directory_or_port_in_use_is_rejected(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_cluster_start_rejects_a_directory_or_port_in_use(cluster: ClusterProcess, tmp_path: Path) -> None:
     other = ClusterProcess(cluster.directory)
     other._output = tmp_path / "other.out"
     other.base_port = cluster.base_port
@@ -137,7 +137,7 @@ def test_directory_with_other_files_or_another_cluster_size_is_rejected(tmp_path
     assert "contains a cluster with --nodes 1, not 3" in start_error(existing)
 
 
-def test_invalid_property_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_cluster_start_reports_an_invalid_property_in_one_line(tmp_path: Path) -> None:
     line = start_error(ClusterProcess(tmp_path / "c", properties={"num.partitions": "many"}))
     assert line == "headrace cluster: --property: num.partitions=many: expected a whole number"
     assert start_error(ClusterProcess(tmp_path / "d"), "--property", "x") == (

@@ -107,7 +107,10 @@ def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_time_li
 
 @pytest.mark.parametrize("times", TIMES)
 def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times: int) -> None:
-    """Restart each node in turn, including leaders and the controller; short runs use a producer's default settings."""
+    """Restart each node in turn, including leaders and the controller.
+
+    Short runs use a producer's default settings.
+    """
     # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
     pauses = []
@@ -204,7 +207,7 @@ def test_short_freeze_of_a_broker_causes_no_election(cluster: ClusterProcess) ->
 
 
 def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: ClusterProcess) -> None:
-    """Without a majority, no record is acknowledged; with a majority, the cluster recovers without intervention."""
+    """Without a majority, no record is acknowledged. With a majority, the cluster recovers without an operator."""
     with running_load(cluster.bootstrap_servers, "majority") as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         for node in (1, 2):

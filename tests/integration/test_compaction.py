@@ -288,7 +288,7 @@ class TableProducer(threading.Thread):
     ],
 )
 def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, duration_s: float) -> None:
-    """Kill the broker with SIGKILL every 20 s and restart it; at the end the newest values must be readable."""
+    """Kill the broker with SIGKILL every 20 s and restart it. At the end, the newest values must be readable."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with running_broker(tmp_path, **FAST_CLEANING) as broker:

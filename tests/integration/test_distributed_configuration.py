@@ -237,7 +237,7 @@ INVALID: dict[str, tuple[str, dict[str, str | None], dict[str, list[str | None]]
 def test_invalid_configuration_is_rejected_with_all_errors(
     workers: list[DistributedWorker], tmp_path: Path, case: str
 ) -> None:
-    """PUT validate lists the errors by key; POST and PUT of a connector are rejected with the same errors."""
+    """PUT validate lists the errors by key. POST and PUT of a connector are rejected with the same errors."""
     leader, other = workers
     connector_class, changes, expected = INVALID[case]
     base = sink(tmp_path) if connector_class == "RestSink" else source(tmp_path)
@@ -428,7 +428,10 @@ def test_patch_changes_adds_and_removes_keys(workers: list[DistributedWorker], t
 
 
 def test_configurations_have_the_key_order_of_kafka_connect(workers: list[DistributedWorker], tmp_path: Path) -> None:
-    """POST and PUT return the submitted order; what was read from the config topic has the order of Java's HashMap."""
+    """POST and PUT return the submitted order.
+
+    Configurations from the config topic have the order of Java's HashMap.
+    """
     leader, other = workers
     config = {"z": "1", "a": "2", **source(tmp_path), **{f"key.{n}": str(n) for n in range(20, 0, -1)}}
     submitted = [*config, "name"]
@@ -476,7 +479,7 @@ def test_invalid_initial_state_is_rejected(workers: list[DistributedWorker], tmp
 def test_connector_with_more_tasks_than_tasks_max_fails_unless_the_limit_is_not_enforced(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """KIP-1004. The tasks of the earlier configuration continue while the connector has failed."""
+    """While the connector has failed, the tasks of its earlier configuration continue (KIP-1004)."""
     leader, other = workers
     many = source(tmp_path, **{"task.count": "3", "tasks.max": "2"})
 
@@ -525,7 +528,7 @@ def test_request_that_arrives_during_a_rebalance_waits_until_it_has_completed(
 def test_change_fails_with_its_reason_while_the_broker_does_not_respond_and_succeeds_later(
     plugins: Path, tmp_path: Path
 ) -> None:
-    """The broker is stopped by a signal, so it does not respond; requests succeed again after it continues."""
+    """SIGSTOP stops the broker, so it does not respond. Requests succeed again after SIGCONT."""
     with running_broker(tmp_path) as own, single_worker(own, plugins, tmp_path, "timeouts") as worker:
         worker.create("c", source(tmp_path))
         wait_for(lambda: is_running(worker, "c", 1), "the connector is running", 60)
@@ -560,7 +563,7 @@ def test_change_fails_with_its_reason_while_the_broker_does_not_respond_and_succ
 def test_requests_of_all_workers_succeed_while_connectors_are_created_and_deleted(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """Each creation and deletion causes rebalances; the other requests wait for them and never fail."""
+    """Each creation and deletion causes rebalances. The other requests wait for these rebalances and never fail."""
     errors: list[str] = []
 
     def change(worker: DistributedWorker, prefix: str) -> None:

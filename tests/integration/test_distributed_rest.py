@@ -157,7 +157,10 @@ def test_offsets_can_be_changed_only_while_the_connector_is_stopped(
 def test_offsets_of_a_connector_that_is_stopping_change_after_its_tasks_have_stopped_on_all_workers(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """The tasks produce without end and commit their last offsets when they stop, so a change must wait for both."""
+    """The tasks produce all the time and commit their last offsets when they stop.
+
+    The change must wait for these commits.
+    """
     leader, other = workers
     endless = {"tasks.max": "2", "records": "1000000000", "stop.seconds": "0.5", "alter.result": "true"}
     other.create("c", source(tmp_path, **endless))
@@ -694,7 +697,7 @@ def test_second_creation_of_a_connector_conflicts(workers: list[DistributedWorke
 def test_concurrent_changes_and_deletions_of_a_connector_succeed_or_report_that_it_is_missing(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """PUT creates a deleted connector again; its response always has the configuration that it submitted."""
+    """PUT creates a deleted connector again. The response to PUT always contains the submitted configuration."""
     results: list[tuple[str, int, Any]] = []
 
     def repeat(worker: DistributedWorker, method: str, path: str, config: dict[str, str] | None) -> None:

@@ -255,7 +255,10 @@ def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata
 
 
 def test_consumer_of_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
-    """The leader sends a new high watermark to the follower at once; the follower's fetch could wait up to 500 ms."""
+    """The leader sends a new high watermark to the follower immediately.
+
+    The follower's fetch could wait up to 500 ms.
+    """
     create_led_topic(cluster, "soon", 1)
     consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})
     read(consumer, 1)

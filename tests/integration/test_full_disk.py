@@ -1,6 +1,8 @@
-"""Tests of a broker on a full disk: it starts, serves records, and accepts records again once the disk has free space.
+"""Tests of a broker on a full disk.
 
-The broker's log output names the offline log directory."""
+The broker starts, returns records, and accepts records once the disk has free space. The broker's log output names the
+offline log directory.
+"""
 
 from __future__ import annotations
 

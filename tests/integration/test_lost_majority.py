@@ -1,4 +1,4 @@
-"""Tests of a lost quorum majority: logs, tools and clients report it, and the cluster recovers when a node is back."""
+"""Tests that logs, tools and clients report a lost quorum majority, and that the cluster recovers with a majority."""
 
 from __future__ import annotations
 

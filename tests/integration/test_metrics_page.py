@@ -73,7 +73,7 @@ def test_metrics_of_a_healthy_node_report_no_errors(broker: BrokerProcess) -> No
     assert value(found, "process_cpu_seconds_total") > 0
 
 
-def test_unknown_path_returns_404(broker: BrokerProcess) -> None:
+def test_metrics_listener_returns_404_for_an_unknown_path(broker: BrokerProcess) -> None:
     address = re.findall(r"Metrics: serving (http://\S+)", broker.log)[-1]
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(address.replace("/metrics", "/other"), timeout=10)
@@ -86,7 +86,7 @@ def test_invalid_metrics_listener_is_rejected(tmp_path: Path, listener: str) -> 
         pass
 
 
-def test_port_in_use_is_reported_in_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_broker_reports_a_metrics_port_in_use_in_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
     listener = f"http://127.0.0.1:{broker.port}"
     error = pytest.raises(AssertionError, match=rf"headrace.metrics.listeners: {listener} cannot be bound")
     with error, running_broker(tmp_path, headrace_metrics_listeners=listener):

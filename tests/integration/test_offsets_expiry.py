@@ -32,7 +32,7 @@ def committed(cluster: ClusterProcess, group: str) -> set[str]:
     return {item.topic for item in found.topic_partitions if item.offset != OFFSET_INVALID}
 
 
-def test_offsets_expire_on_time_after_a_coordinator_failover(tmp_path: Path) -> None:
+def test_committed_offsets_expire_on_time_after_a_coordinator_failover(tmp_path: Path) -> None:
     settings = {
         "offsets_retention_minutes": str(RETENTION_S // 60),
         "offsets_retention_check_interval_ms": "1000",

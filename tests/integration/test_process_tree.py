@@ -215,7 +215,7 @@ def test_second_signal_after_more_than_two_seconds_terminates_the_worker_immedia
     assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
 
 
-def test_port_in_use_is_reported_in_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_worker_reports_a_port_in_use_in_one_line(worker: Worker, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"listeners": worker.url})
@@ -243,7 +243,7 @@ def test_ctrl_c_stops_the_worker_while_a_connector_hangs_at_start(tmp_path: Path
         assert time.monotonic() - started < 3
 
 
-def test_data_directory_in_use_is_reported_in_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_worker_reports_a_data_directory_in_use_in_one_line(worker: Worker, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})

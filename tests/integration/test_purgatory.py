@@ -167,7 +167,7 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_after_retriable_error_cause_no_sequence_gap() -> None:
-    """Several batches are in flight when the broker loses and regains leadership; the client resends all of them."""
+    """Several batches are in flight when the broker stops and starts leading. The client sends all batches again."""
 
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         async def produce(sequence: int) -> int:

@@ -92,7 +92,7 @@ def test_full_files_become_objects_with_confluents_keys(bucket: s3.S3Server) -> 
     assert run.committed == {("items", 0): 6}
 
 
-def test_restart_writes_the_same_objects(bucket: s3.S3Server) -> None:
+def test_s3_sink_writes_the_same_objects_again_after_a_restart(bucket: s3.S3Server) -> None:
     records = [row(offset) for offset in range(20)]
     put(bucket, records)
     expected = bucket.objects()
@@ -139,7 +139,7 @@ def test_gzip_objects_are_deterministic(bucket: s3.S3Server) -> None:
     assert bucket.objects() == {key: data}
 
 
-def test_bytes_are_written_with_separators(bucket: s3.S3Server) -> None:
+def test_byte_array_format_writes_records_with_separators(bucket: s3.S3Server) -> None:
     records = [row(offset, value=b"v%d" % offset, value_schema=BYTES_SCHEMA) for offset in range(3)]
     put(bucket, records, format__class="ByteArrayFormat", format__bytearray__separator="|")
     assert list(bucket.objects().values()) == [b"v0|v1|v2|"]
@@ -191,7 +191,7 @@ def test_bucket_that_does_not_exist_fails_the_task(bucket: s3.S3Server) -> None:
         put(bucket, [row(offset) for offset in range(3)], s3__bucket__name="nope")
 
 
-def test_validation_checks_the_bucket(bucket: s3.S3Server) -> None:
+def test_s3_sink_validation_checks_the_bucket(bucket: s3.S3Server) -> None:
     def errors(**props: str) -> dict[str, list[str]]:
         settings = bucket.props() | {"format.class": "JsonFormat", "flush.size": "3"} | props
         values = config_def(S3SinkConfig).validate(settings)
@@ -270,7 +270,7 @@ def test_uploads_are_repeated_until_the_store_accepts_them(
         assert task.pre_commit({("items", 0): 7}) == {("items", 0): 6}
 
 
-def test_lost_parts_are_written_again(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = struct([("text", STRING_SCHEMA)])
     value = Struct(schema, {"text": "x" * 1_000_000})
     records = [row(offset, value=value, value_schema=schema) for offset in range(12)]

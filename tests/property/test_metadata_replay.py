@@ -1,7 +1,7 @@
 """Checks the controller's invariants under random sequences of requests.
 
 * The controller's metadata image equals the image rebuilt from the records that it wrote.
-* An image survives a round trip through its snapshot records.
+* An image that is built from the snapshot records of an image equals that image.
 * In every partition, the leader is in the ISR, the ISR is a subset of the replicas, ISR and ELR are
   disjoint, and leader epochs and partition epochs never decrease.
 """

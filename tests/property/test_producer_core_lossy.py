@@ -21,7 +21,7 @@ DEADLINE_MS = 100
 class LogModel:
     """A model of a partition's log with Kafka's checks of sequence numbers.
 
-    Like Kafka, it remembers the producer's last five batches.
+    Like Kafka, the model stores the producer's last five batches.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class LogModel:
         self.history: list[tuple[int, int, int, int]] = []
 
     def restart(self) -> None:
-        """Restart the broker. As with Kafka's producer snapshots, it then remembers only the last batch."""
+        """Restart the broker. As with Kafka's producer snapshots, the broker then knows only the last batch."""
         while len(self.recent) > 1:
             self.recent.popleft()
 

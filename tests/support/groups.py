@@ -73,7 +73,7 @@ class GroupDriver:
             self.run(after)
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the clock, and run each timer when the timer is due."""
+        """Advance the clock, and run each timer at its deadline."""
         end_ms = self.now_ms + milliseconds
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -81,7 +81,7 @@ class GroupDriver:
         self.now_ms = end_ms
 
     def run_due_timers(self) -> None:
-        """Run the timers that are due now."""
+        """Run the timers whose deadline has passed."""
         for result in self.shard.run_timers(self.now_ms):
             self.run(result)
 

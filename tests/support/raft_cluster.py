@@ -33,7 +33,10 @@ Entry = tuple[int, Any]
 
 
 class MemoryRaftLog:
-    """A log of (epoch, value) entries from `log_start_offset` on; `snapshots` cover the offsets below it."""
+    """A log of (epoch, value) entries from `log_start_offset` on.
+
+    `snapshots` contain the records before this offset.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

@@ -36,7 +36,7 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 `quiet` at the end of a command suppresses its trace.
 
 Notation: `3@1` is (offset 3, epoch 1), for a position in the log and for a record; `log_end=3@1` is the end offset and
-the epoch of the last record. `hw` is the high watermark.  A trace lists the role and log changes of the state machine
+the epoch of the last record. `hw` is the high watermark. A trace lists the role and log changes of the state machine
 first, then its effects in the order in which they are executed; `reports` is a notification to the node's other
 components. A voter that grants a vote becomes Unattached again, which restarts its election timeout.
 """

@@ -47,7 +47,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, None], *, timeout_s: float = 3600) -> None:
-    """Run `work` on a `VirtualTimeLoop`; fail after `timeout_s` of virtual time (at once in real time)."""
+    """Run `work` on a `VirtualTimeLoop`. Fail after `timeout_s` of virtual time, which takes no real time."""
 
     async def in_time() -> None:
         async with asyncio.timeout(timeout_s):

@@ -98,9 +98,7 @@ def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProces
 
 
 def test_number_of_partitions_in_a_session_is_limited(broker: BrokerProcess) -> None:
-    """The number of partitions is limited because each request of a session checks all partitions of the session, and
-    other requests wait during that time.
-    """
+    """Each request of a session checks all partitions of the session. Other requests wait during the check."""
     with RawClient(broker.address) as client:
         session_id = fetch(client, bytes(16), {}, (0, 0)).session_id
         codes = [

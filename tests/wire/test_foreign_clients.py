@@ -259,7 +259,7 @@ def batches_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_client_reads_its_own_records(broker: BrokerProcess, client: str, codec: str) -> None:
+def test_kafka_client_reads_the_records_that_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
     skip_if_missing(client, codec)
     create, produce, consume = CLIENTS[client]
     topic = f"{client}-{codec}"
@@ -270,7 +270,7 @@ def test_client_reads_its_own_records(broker: BrokerProcess, client: str, codec:
 
 
 @pytest.mark.parametrize("consumer", CLIENTS)
-def test_client_reads_records_of_other_clients(broker: BrokerProcess, consumer: str) -> None:
+def test_kafka_client_reads_records_of_other_clients(broker: BrokerProcess, consumer: str) -> None:
     skip_if_missing(consumer)
     for producer, (create, produce, _) in CLIENTS.items():
         if producer == "kcat" and shutil.which("kcat") is None:

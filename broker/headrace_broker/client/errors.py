@@ -83,7 +83,7 @@ class TimedOutError(ClientError):
 
 
 class DeliveryTimeoutError(TimedOutError):
-    """A batch was not acknowledged within delivery.timeout.ms; it may or may not be in the log."""
+    """A batch was not acknowledged within delivery.timeout.ms. The batch may be in the log or not."""
 
 
 class BufferExhaustedError(TimedOutError):

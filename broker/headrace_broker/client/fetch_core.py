@@ -4,8 +4,8 @@ This module has no I/O. `Fetcher` passes in the responses, and receives the next
 Guarantees:
 - The chunks of a partition are returned in log order, and each offset is returned once, despite pauses, seeks and
   leader elections. If the position changed after a fetch was sent, the response to this fetch is discarded.
-- At most one fetch per node is in flight. The next one is sent only while less than one response of that node is
-  buffered, so that at most one response is prefetched per node.
+- At most one fetch per node is in flight. The next fetch is sent only while less than one response of that node is
+  buffered. So at most one response per node is prefetched.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
   expires, the leader changes or the replica fails. Then they are sent to the leader, which may return a preferred read
   replica again. After a failure, this replica is ignored for some time.

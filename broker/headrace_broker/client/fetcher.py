@@ -1,9 +1,9 @@
 """The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up offsets of unknown positions.
 
-It runs `fetch_core` in the loop's thread. It keeps one fetch in flight for each broker that it reads from, over a
-separate connection. A partition without a position starts at its committed offset. If there is none, it starts at the
-offset that auto.offset.reset determines. A partition's error is queued in `errors`, and the next poll raises it. The
-fetches of the other partitions continue.
+The fetcher runs `fetch_core` in the event loop's thread. It keeps one fetch in flight for each broker from which it
+reads, over a separate connection. A partition without a position starts at its committed offset. If there is none, it
+starts at the offset that auto.offset.reset determines. A partition's error is queued in `errors`, and the next poll
+raises it. The fetches of the other partitions continue.
 """
 
 from __future__ import annotations

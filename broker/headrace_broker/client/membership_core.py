@@ -197,7 +197,7 @@ class MembershipCore:
         return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
 
     def on_no_response(self, now_ms: float) -> NextStep:
-        """Handle that the coordinator did not respond to JoinGroup or SyncGroup, or that a broker is not coordinator.
+        """Handle a missing response to JoinGroup or SyncGroup, or the error NOT_COORDINATOR.
 
         If the session has expired, the coordinator may have removed this member: it must drop its assignment at once,
         because another member may receive it before any broker responds to this one.

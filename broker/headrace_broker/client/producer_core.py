@@ -304,12 +304,12 @@ class ProducerCore:
         return self._retry_or_fail(self._remove_in_flight(batch), batch, now_ms)
 
     def requeue_from_former_leaders(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
-        """Requeue in-flight batches that were sent to a former leader, so that the new leader receives them.
+        """Queue the batches that are in flight to a former leader again, so that the new leader receives them.
 
         Returns their number. Call this after a metadata refresh. The batches have an unknown outcome, as after a
-        disconnect. A late response of the former leader does not affect them, because they are removed from its
-        request. Does nothing without idempotence, because the former leader could append the old request after the new
-        one.
+        disconnect. A late response of the former leader does not affect these batches, because they are removed from
+        the request. Does nothing without idempotence, because the former leader could append the old request after the
+        new one.
         """
         requeued = 0
         for key, state in list(self._busy.items()) if self._idempotent else ():

@@ -1,7 +1,7 @@
 """Runs one shard on the event loop: appends its records, and sends its responses when they are committed.
 
 There is no await between the shard's operation and the append, so no other request sees a
-half-finished operation. Offset commits of one event loop iteration share one append.  Responses are
+half-finished operation. Offset commits of one event loop iteration share one append. Responses are
 sent in order when the high watermark passes their records.
 """
 

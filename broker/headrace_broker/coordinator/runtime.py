@@ -40,7 +40,7 @@ class CoordinatorRecord:
 
 @dataclass(slots=True, frozen=True)
 class PendingResponse:
-    """The response to the request that `token` identifies; it is sent after the records are committed."""
+    """The response to the request that `token` identifies. The runner sends it after the records are committed."""
 
     token: Token
     response: Any
@@ -82,7 +82,7 @@ class Shard(Protocol):
         """Undo or fail the operations whose records could not be appended."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest time at which a timer may be due, or None if there is no timer."""
+        """Return the earliest time at which a timer may expire, or None if there is no timer."""
 
     def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Run the timers whose time has come, and yield the result of each."""

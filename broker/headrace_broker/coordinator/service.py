@@ -108,7 +108,7 @@ class GroupCoordinator:
                 if isinstance(error, ApiError) and error.code is ErrorCode.NOT_COORDINATOR:
                     return  # this node is no longer the partition's leader
                 # The partition stays in `_loading`, and requests for its groups fail with
-                # COORDINATOR_LOAD_IN_PROGRESS.  Consumers would otherwise find no committed offsets
+                # COORDINATOR_LOAD_IN_PROGRESS. Consumers would otherwise find no committed offsets
                 # and reset their positions.
                 _log.error(
                     "__consumer_offsets-%d: loading failed at offset %d, the partition's groups stay unavailable: %s",

@@ -129,9 +129,9 @@ class SegmentedLog:
     def high_watermark(self) -> int:
         """The high watermark, always between the log start offset and the log end offset.
 
-        The log holds it in memory. When the log is opened, it is the offset in `replication-offset-checkpoint`, clamped
-        to the log's offset range. After that, `advance_high_watermark` raises it, and a truncation lowers it to the new
-        log end offset (`_set_end_offset`).
+        The log keeps the high watermark in memory. When the log is opened, the high watermark is the offset in
+        `replication-offset-checkpoint`, limited to the log's offset range. After that, `advance_high_watermark` raises
+        it, and a truncation lowers it to the new log end offset (`_set_end_offset`).
         """
         return self._high_watermark
 

@@ -1,7 +1,7 @@
 """The controller's state: the newest metadata image, which may contain uncommitted records.
 
 `run` applies an operation to the image that includes every appended record, and adds the operation's own records to
-that image. The caller appends the records and responds when they are committed.  When the node is no longer the active
+that image. The caller appends the records and responds when they are committed. When the node is no longer the active
 controller, `revert` restores the committed image. Invariant: the image equals the result of replaying the log.
 """
 

@@ -49,7 +49,7 @@ class ReplayError(Exception):
 
 
 def apply_records(base: MetadataImage, records: Iterable[MetadataRecord], offset: int, epoch: int) -> MetadataImage:
-    """Return the image after `records`. The last record is at `offset`.  Raises ReplayError."""
+    """Return the image after `records`. The last record is at `offset`. Raises ReplayError."""
     delta = MetadataDelta(base)
     for record in records:
         delta.replay(record)

@@ -1,9 +1,8 @@
 """Encodes and decodes messages with functions that are compiled at first use for each class and version.
 
-Decoding raises only `DecodeError`, whatever bytes a peer sends, and encoding raises only
-`EncodeError`; both errors name the message, the version and the field. A decoder ignores bytes after
-the message. A caller that does not allow such bytes compares the end position that the decoder
-returns with the size of the frame.
+Decoding raises only `DecodeError` for any bytes that a peer sends, and encoding raises only `EncodeError`. Both errors
+name the message, the version and the field. A decoder ignores bytes after the message. A caller that does not allow
+such bytes compares the end position that the decoder returns with the size of the frame.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The state machine gives these guarantees under message loss, delay and duplicati
 - Each epoch has at most one leader.
 - A voter votes once per epoch, and its vote is on disk before it responds.
 - The high watermark never decreases, and a majority of the voters has every record below it on disk.
-- A leader advances the high watermark only when it covers a record of the leader's own epoch.
+- A leader advances the high watermark only to an offset after a record of the leader's own epoch.
 
 Any process can send a request, so a request may raise the epoch only by a small number. Otherwise a single request
 could use up all 32-bit epochs. A node that is many epochs behind learns the current epoch from the responses to its own

@@ -159,4 +159,4 @@ class Follower(Role):
 
 
 class DivergedError(Exception):
-    """The leader's log lacks records that this node has committed: a voter lost its disk, or there is a bug."""
+    """The leader's log lacks records that this node has committed. A voter lost its disk, or the code has a bug."""

@@ -69,7 +69,10 @@ class Leader(Role):
 
     @property
     def is_established(self) -> bool:
-        """Whether a record of this epoch is committed; the high watermark then covers all earlier committed records."""
+        """Whether a record of this epoch is committed.
+
+        The high watermark is then above all earlier committed records.
+        """
         return self.raft.high_watermark > self.epoch_start_offset
 
     @property
@@ -151,8 +154,8 @@ class Leader(Role):
     def _maybe_advance_high_watermark(self) -> None:
         """Advance the high watermark to the highest offset below which a majority of the voters has flushed its log.
 
-        The high watermark does not advance until this offset covers a record of the leader's own epoch (Raft section
-        5.4.2): another leader may still overwrite a record of an earlier epoch, even if a majority has the record.
+        The high watermark does not advance until a majority has a record of the leader's own epoch (Raft section
+        5.4.2). Another leader may still overwrite a record of an earlier epoch, even if a majority has this record.
         """
         raft = self.raft
         ends = sorted([raft.log.flushed_offset, *(seen.end_offset for seen in self.progress.values())], reverse=True)

@@ -22,7 +22,7 @@ class RaftLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Records below this offset survive a power failure."""
+        """The offset below which all records are on disk, so that a power failure does not lose them."""
 
     @property
     def last_fetched_epoch(self) -> int:

@@ -1,6 +1,6 @@
 """`Role`, the base class of the Raft roles, with the properties and events that the roles override.
 
-A role object belongs to one epoch and is never reused. `core.Raft` passes every response to the current role.  A role
+A role object belongs to one epoch and is never reused. `core.Raft` passes every response to the current role. A role
 ignores responses to requests that an earlier role has sent.
 """
 

@@ -73,8 +73,8 @@ class _EncodingTables:
     @staticmethod
     def _record_start_encoder(offset_size: int, affix_bytes: int) -> Callable[[int], bytes]:
         # Encode the previous record's header count (0), then this record's length, attributes (0) and timestamp delta
-        # (0). The record's length covers its attributes, timestamp delta, offset delta, key length, value length, value
-        # and header count.
+        # (0). The record's length is the size of its attributes, timestamp delta, offset delta, key length, value
+        # length, value and header count.
         def encode(length: int) -> bytes:
             length += affix_bytes
             return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"

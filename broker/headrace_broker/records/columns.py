@@ -13,7 +13,7 @@ class RecordColumns:
 
     `keys` is None if no record has a key, `headers` is None if no record has headers. `timestamps` is an int if all
     records have the same timestamp, or None if the timestamps are not set yet. `offsets` is None for records that are
-    not in a log yet. `next_offset` is the offset from which a reader continues; it follows the records, the skipped
+    not in a log yet. `next_offset` is the offset from which a reader continues. It is after the records, the skipped
     control batches, and the batches whose records compaction has removed. Values of records to produce can omit a
     common prefix and suffix: when a batch is built, `before` and `after` are added to each value that is not null.
     """

@@ -6,7 +6,7 @@ dirty in each session that contains it. The cost of a fetch is proportional to t
 
 On the client, `FetchSessionHandler` computes the partitions that the next request must contain.
 
-This module has no I/O.  Only the broker's event loop uses it, so there are no locks.
+This module has no I/O. Only the broker's event loop uses it, so there are no locks.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A leader's state of one partition: the fetch state of each follower, the ISR and the high watermark.
 
 A record is committed when three kinds of replicas have it: the replicas in the ISR, the replicas proposed to join the
-ISR, and the caught-up replicas that may join the ISR.  The high watermark is the smallest log end offset of these
+ISR, and the caught-up replicas that may join the ISR. The high watermark is the smallest log end offset of these
 replicas. It does not advance while the ISR is smaller than min.insync.replicas (KIP-966).
 `LeaderReplicas.compute_high_watermark` computes the high watermark, and the server advances it.
 
 The leader proposes one ISR change at a time to the controller (KIP-497). A larger ISR takes effect when the leader
-proposes it. A smaller ISR takes effect only when the metadata log contains it.  So the leader never acknowledges a
+proposes it. A smaller ISR takes effect only when the metadata log contains it. So the leader never acknowledges a
 record that a leader elected by the controller may lack.
 """
 
@@ -149,7 +149,7 @@ class LeaderReplicas:
         """After an append at `base_offset`, set the caught-up time of the in-sync followers that were caught up to now.
 
         A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
-        ago. Its lag starts with this append.  Skip followers outside the ISR, because they may be dead.
+        ago. Its lag starts with this append. Skip followers outside the ISR, because they may be dead.
         """
         for replica, follower in self.followers.items():
             if follower.log_end_offset == base_offset and replica in self.maximal_isr:
@@ -214,7 +214,10 @@ class LeaderReplicas:
     def propose_isr_change(
         self, *, high_watermark: int, log_end_offset: int, now_ms: int, is_eligible: IsEligible, may_shrink: bool
     ) -> IsrProposal | None:
-        """Return the ISR change that is due, if any. The change is pending until the controller responds."""
+        """Return an ISR change to send to the controller, or None.
+
+        The change is pending until the controller responds.
+        """
         if self.pending_proposal is not None:
             return None
         new_isr = self._expanded_isr(high_watermark, is_eligible)

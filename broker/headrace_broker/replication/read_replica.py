@@ -1,6 +1,6 @@
-"""Replica selection for consumers (KIP-392): prefer a follower in the consumer's rack.
+"""Selects the replica from which a consumer should read (KIP-392). A follower in the consumer's rack is preferred.
 
-Only the leader selects a replica; a follower serves every consumer that fetches from it. The candidates are the
+Only the leader selects a replica. A follower responds to every consumer that fetches from it. The candidates are the
 in-sync followers whose log contains the fetch offset.
 """
 

@@ -1,9 +1,9 @@
 """The broker's configuration: Kafka's keys, defaults and units, read from a properties file.
 
-`BrokerConfig.from_properties` reports all errors at once, and warns about each unknown key with the most similar known
-key. The only definition of a key, its default and its bounds is the metadata of its field; `DescribeConfigs` uses it
-too. Keys of the log (`log.retention.ms`, `log.segment.bytes`, ...) are defined in `log.config` and kept in
-`log_properties`.
+`BrokerConfig.from_properties` reports all errors together. For each unknown key, it logs a warning with the most
+similar known key. The metadata of a field is the only definition of a key, its default and its bounds;
+`DescribeConfigs` also uses this definition. Keys of the log (`log.retention.ms`, `log.segment.bytes`, ...) are defined
+in `log.config` and kept in `log_properties`.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class ControllerService:
         """Wait until the records that the last decision was based on are committed.
 
         A response, even an error, must not depend on records that may still be lost. Raises ApiError NOT_CONTROLLER if
-        leadership is lost first.
+        this node loses the leadership before.
         """
         if self._last_append is not None and not self._last_append.done():
             await asyncio.shield(self._last_append)

@@ -10,10 +10,10 @@
                           end-of-file
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
-An empty data directory is formatted at the start. When the broker serves, it prints one line to standard output,
-flushed, `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`; log lines go to standard error. SIGTERM and
-SIGINT stop it cleanly with status 0; a signal that arrives more than two seconds after the first kills it. If it cannot
-start, it prints one line to standard error and exits with status 1.
+The broker formats an empty data directory when it starts. When the broker accepts requests, it prints one line to
+standard output: `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`. Log lines go to standard error. SIGTERM
+and SIGINT stop the broker cleanly with status 0. A signal that arrives more than two seconds after the first one kills
+the process. If the broker cannot start, it prints one line to standard error and exits with status 1.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class SimulatedDisk:
     def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
         """Return an overwritten file's contents after a power failure.
 
-        Each sector has its old or its new bytes. A truncation is lost or kept as a whole.
+        Each sector has its old or its new bytes. A truncation is lost completely or not at all.
         """
         if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:

@@ -173,8 +173,8 @@ class Invariants:
     def check_acknowledged(self, partition: TopicPartition, offset: int) -> None:
         """Check that a record acknowledged at `offset` (-1 for a duplicate) to a producer with acks=all is committed.
 
-        A deleted topic is not checked: it may be deleted in the same callback in which its last records are committed
-        and acknowledged.
+        A deleted topic is not checked, because the same callback may commit and acknowledge its last records and delete
+        it.
         """
         topic, by_topic_id = self._image.topics.get(partition[0]), self._by_name[partition]
         if topic is None or by_topic_id.keys() != {topic.topic_id}:
@@ -306,7 +306,7 @@ class Invariants:
         watched.raft_high_watermark = raft.high_watermark
 
     def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
-        """Check that a node's leader epoch and vote survive every crash."""
+        """Check that a node's leader epoch and vote are still on its disk after every crash."""
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:

@@ -2,7 +2,7 @@
 
 Each callback belongs to the node in whose context it was scheduled. The callbacks of one node run in
 asyncio's order; the seed determines which node runs next. The callbacks of a crashed node never run.
-The callbacks of a paused node run when the node is resumed, as with SIGSTOP and SIGCONT.  Each node
+The callbacks of a paused node run when the node is resumed, as with SIGSTOP and SIGCONT. Each node
 has a separate clock, which may run fast or slow. The event loop never sleeps: when no callback is
 ready, simulated time advances to the next timer.
 """

@@ -1,8 +1,8 @@
 """kafka-console-consumer: write the records of topics to standard output.
 
 The event loop fetches records; a separate thread formats and writes them, so that slow output never delays the
-consumer's heartbeats. Without `--group` the consumer joins no group: it assigns itself all partitions, and reads topics
-and partitions that are created later from their beginning.
+consumer's heartbeats. Without `--group`, the consumer joins no group. It assigns all partitions to itself, and reads
+topics and partitions that are created later from their beginning.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class _Output:
     def seek_to_unwritten(self, consumer: Consumer) -> None:
         """Seek back to each partition's first unwritten record.
 
-        The consumer then commits only written records on close. Call this method in the event loop's thread.
+        On close, the consumer then commits only written records. Call this method in the event loop's thread.
         """
         assigned = set(consumer.assignment)
         for batch in reversed(self._unwritten):

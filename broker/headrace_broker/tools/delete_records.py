@@ -60,7 +60,8 @@ async def _delete(options: argparse.Namespace) -> int:
         print("Executing records delete operation")
         existing = await _existing_partitions(admin, offsets)
         results: dict[TopicPartition, int | ClientError] = {}
-        for partition, offset in offsets.items():  # one request per partition, so that an error fails only one
+        # send one request per partition, so that an error affects only one partition
+        for partition, offset in offsets.items():
             if partition not in existing:
                 results[partition] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition")
                 continue

@@ -93,7 +93,7 @@ async def _print_offsets(options: argparse.Namespace) -> int:
             if not isinstance(error, BrokerError):
                 raise
             found = {}
-            for item in partitions:  # one request per partition, so that an error fails only one
+            for item in partitions:  # send one request per partition, so that an error affects only one partition
                 try:
                     found |= await admin.list_offsets({item: timestamp})
                 except ClientError as failure:

@@ -22,7 +22,7 @@ from support.virtual_time import run_in_virtual_time
 def test_failed_auto_commit_is_not_retried_after_a_later_commit_has_started(
     monkeypatch: pytest.MonkeyPatch, is_auto_commit: bool
 ) -> None:
-    """A retry of the older commit would overwrite the newer committed offset."""
+    """If the consumer retried the older commit, it would overwrite the newer committed offset."""
     committed: list[int] = []
 
     async def commit_offsets(

@@ -60,7 +60,7 @@ class FetcherWithPendingLookups:
 
 
 def test_partition_assigned_during_lookup_starts_at_its_committed_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset to `latest` would skip the records between the committed offset and the log end offset."""
+    """If the position were reset to `latest`, the consumer would skip the records after the committed offset."""
 
     async def work() -> dict[Any, int | None]:
         fetcher = FetcherWithPendingLookups(monkeypatch)

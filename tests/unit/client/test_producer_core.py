@@ -351,7 +351,7 @@ def leader_2(topic: str, partition: int) -> int | None:
 
 
 def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -> None:
-    """The former leader may hang until request.timeout.ms; its late response must not complete the resent batches."""
+    """The former leader may hang until request.timeout.ms. Its late response must not complete the resent batches."""
     core = known_core()
     batches = [make_batch() for _ in range(3)]
     elsewhere = make_batch(partition=1)

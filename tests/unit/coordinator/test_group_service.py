@@ -147,8 +147,11 @@ def test_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset() ->
     run_scenario(scenario)
 
 
-def test_pending_reads_do_not_return_offsets_appended_after_the_request() -> None:
-    """A pending read returns the offsets at the time of the request; later offsets may be lost in a failover."""
+def test_pending_offset_fetch_does_not_return_offsets_appended_after_the_request() -> None:
+    """A pending OffsetFetch returns the offsets at the time of the request.
+
+    Later offsets may be lost in a failover.
+    """
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
@@ -301,8 +304,8 @@ def test_unload_completes_pending_requests_with_not_coordinator() -> None:
 
 
 @pytest.mark.parametrize("loses_leadership", [True, False])
-def test_pending_reads_fail_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
-    """The broker loses leadership while reads are pending, or the commit timeout expires."""
+def test_pending_offset_fetch_fails_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
+    """While an OffsetFetch is pending, another broker becomes the leader, or offsets.commit.timeout.ms passes."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False

@@ -423,7 +423,7 @@ def test_query_is_retried_throughout_a_long_outage(
     database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _orders(database, 1)
-    # Without a busy timeout, a query on a locked database fails at once. Otherwise it waits 10 s of real time.
+    # Without a busy timeout, a query on a locked database fails immediately. With one, it waits 10 s of real time.
     monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.0)
     task = JdbcSourceTask()
     task.context = Context(Offsets())  # type: ignore[assignment]

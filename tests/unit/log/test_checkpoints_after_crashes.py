@@ -67,8 +67,9 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 def test_records_after_truncation_are_recovered_after_power_failure(seed: int, is_written_late: bool) -> None:
     """Recovery does not check records below the recovery point.
 
-    With the old recovery point, it would not check new records. With `is_written_late`, a background thread writes the
-    old recovery point to the checkpoint after the truncation.
+    If the checkpoint kept the recovery point from before the truncation, recovery would not check records that were
+    appended after the truncation. With `is_written_late`, a background thread writes the old recovery point to the
+    checkpoint after the truncation.
     """
     disk, manager, log, old = with_flushed_records(seed)
     write_tasks = manager.checkpoints.write_tasks(RECOVERY_POINT_FILE)
@@ -140,7 +141,10 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_records_after_recovery_truncation_are_recovered_after_power_failure(seed: int) -> None:
-    """The disk lost records below the recovery point. Without a lower recovery point, new records are not checked."""
+    """The disk lost records below the recovery point.
+
+    If the recovery point stayed, new records would not be checked.
+    """
     disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
@@ -177,7 +181,7 @@ def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_l
 
 
 def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
-    """With the old cleaner offset, compaction would remove a refetched tombstone before the key's older values."""
+    """If the cleaner offset stayed, compaction could remove a tombstone before older values of its key."""
     disk, manager, log, old = with_flushed_records(0)
     log.cleaner_offset = 15
     for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
@@ -271,7 +275,10 @@ def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> N
 
 @pytest.mark.parametrize("seed", range(8))
 def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
-    """Recovery does not check a segment that ends at the recovery point, so consumers would read truncated records."""
+    """Recovery does not check a segment that ends at the recovery point.
+
+    If the truncation were undone, consumers would read truncated records.
+    """
     disk, manager, log, old = with_flushed_records(seed)
     end_offset = log.segments[-1].base_offset + 1
     log.truncate_to(end_offset, NOW)
@@ -287,7 +294,10 @@ def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_power_failure(seed: int) -> None:
-    """The older checkpoint has a larger recovery point, with which recovery would not check unsynced new records."""
+    """The older checkpoint has a larger recovery point.
+
+    With this point, recovery would not check unsynced records.
+    """
     disk, manager, log, _ = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
     disk.note_directory_synced("/data")
@@ -345,7 +355,7 @@ def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: i
 
 @pytest.mark.parametrize("seed", range(8))
 def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdown(seed: int) -> None:
-    """With the old high watermark, consumers would read records that no other replica has."""
+    """If the high watermark stayed, consumers would read records that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
     log.advance_high_watermark(20)
     manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)

@@ -332,7 +332,7 @@ def test_full_offset_map_ends_cleaning_and_next_run_continues() -> None:
 
 
 def test_cleaned_segment_ends_at_base_offset_of_next_segment() -> None:
-    """Recovery assumes that a power failure has caused a gap between two segments, and truncates the log."""
+    """If a gap were left between two segments, recovery would assume a power failure and truncate the log."""
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0"), (b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")])
     *cleaned, _ = clean(storage, job_of(log, segment_bytes=1), lambda size: None)

@@ -289,7 +289,7 @@ def test_log_directory_on_full_disk_is_online_again_after_space_is_freed() -> No
 
 
 def test_retention_deletes_segments_on_full_disk() -> None:
-    """The disk has no space even for the leader epoch checkpoint, which is written with the first record."""
+    """The disk is so full that even the leader epoch checkpoint cannot be written."""
     storage = SmallStorage()
     config = LogConfig(segment_bytes=300, retention_bytes=300, file_delete_delay_ms=1000)
     manager = start(storage, config=config)
@@ -373,7 +373,7 @@ def test_active_segment_is_flushed_in_background_after_flush_ms() -> None:
 
 
 def test_maintenance_writes_checkpoints_only_in_background() -> None:
-    """Syncing a checkpoint file would block the event loop."""
+    """The event loop must not sync checkpoint files, because a sync would block the event loop."""
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))

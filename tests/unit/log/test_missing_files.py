@@ -110,7 +110,7 @@ def test_missing_partition_directory_is_named_in_the_error(tmp_path: Path, opera
 
 
 def test_missing_segment_file_is_not_recreated_empty(tmp_path: Path) -> None:
-    """An empty file would hide the missing records from the next start."""
+    """If the broker created an empty file, the next start would not detect that records are missing."""
     log = create_log(tmp_path)
     for segment in log.segments:
         segment.release()

@@ -85,7 +85,7 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
 def test_log_keeps_all_records_if_modified_segment_is_not_corrupt_or_no_other_replica_exists(
     tmp_path: Path, has_others: bool
 ) -> None:
-    """Truncating the only replica at a corrupt batch would lose the valid records after this batch."""
+    """If the only replica were truncated at a corrupt batch, the valid records after this batch would be lost."""
     paths = write_segments(tmp_path)
     if not has_others:
         flip_bit(paths[1])

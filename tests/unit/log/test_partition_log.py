@@ -503,7 +503,7 @@ def test_failed_write_takes_log_offline_and_keeps_acknowledged_records(error: in
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
 def test_failed_roll_leaves_no_files_of_the_new_segment(error: int, was_closed_cleanly: bool) -> None:
-    """An empty segment at an offset inside another segment would make the next start skip or drop records."""
+    """If an empty segment stayed at an offset inside another segment, the next start would skip or drop records."""
 
     class TimeIndexFailingStorage(MemoryStorage):
         error = 0
@@ -530,9 +530,9 @@ def test_failed_roll_leaves_no_files_of_the_new_segment(error: int, was_closed_c
 
 @pytest.mark.parametrize(("suffix", "is_empty"), [(".timeindex", False), (".timeindex", True), (".index", True)])
 def test_append_writes_no_records_if_the_indexes_cannot_be_loaded(suffix: str, is_empty: bool) -> None:
-    """Indexes are loaded on first use, which fails if no file descriptor is free; append loads them before writing.
+    """An append loads the indexes before it writes, because loading fails if no file descriptor is free.
 
-    If the records were written first, a retry would write them again, and recovery would truncate the log there.
+    If the records were written first, a retry would write the records again, and recovery would truncate the log there.
     """
 
     class FewDescriptorsStorage(MemoryStorage):
@@ -846,7 +846,7 @@ def test_producer_state_after_truncation_equals_replay_of_remaining_batches(seed
 
 
 def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
-    """Truncation blocks the event loop, and reading a whole segment can take a second."""
+    """A truncation runs on the event loop, and reading a whole segment can take a second."""
     log = open_log()
     for number in range(5000):
         records = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=number)
@@ -873,7 +873,10 @@ def test_truncation_does_not_read_whole_segment(monkeypatch) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_leader_epoch_of_every_record_is_known_after_power_failure(seed: int) -> None:
-    """The leader epoch checkpoint is flushed with the records; later writes to it may be lost or incomplete."""
+    """The leader epoch checkpoint is flushed together with the records.
+
+    Later writes of the checkpoint may be lost or incomplete.
+    """
     disk = SimulatedDisk(Random(seed))
     log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, EPOCH_A_SEGMENT, NOW)
     for epoch in range(6):

@@ -136,7 +136,10 @@ def test_empty_preallocated_log_does_not_rebuild_epochs(tmp_path: Path, caplog: 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_trim_of_rolled_segment_survives_power_failure(seed: int) -> None:
-    """Recovery does not check segments before the recovery point, so reads would return zeros after the records."""
+    """Recovery does not check segments before the recovery point.
+
+    If the trim were undone, reads would return zeros.
+    """
     disk = SimulatedDisk(Random(seed))
     storage = disk.mount()
     storage.makedirs("/d")

@@ -43,7 +43,10 @@ class FewDescriptorsStorage(MemoryStorage):
 
 
 def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> None:
-    """The failed truncation has deleted segments but not lowered the log end offset, so an append would leave a gap."""
+    """The failed truncation has deleted segments but did not lower the log end offset.
+
+    An append would leave a gap.
+    """
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -83,7 +86,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """Rule R10: otherwise the leader would return 40 as the end offset of epoch 2, beyond its log end offset."""
+    """Rule R10: if epoch 3 stayed, the leader would return 40, beyond its log end offset, for epoch 2."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -159,9 +162,10 @@ def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recove
 
 @pytest.mark.parametrize("corrupt", [0, 4, 5])
 def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: int) -> None:
-    """With the old producer state, the retry of a truncated batch would be acknowledged without being appended.
+    """The old producer state still contains truncated batches.
 
-    If the corruption hides where the remaining records end, new records would overwrite some of them.
+    If the log stayed online, the leader would acknowledge a retry of these batches without appending it. If the corrupt
+    batch hides where the remaining records end, new records would overwrite some of them.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -179,7 +183,7 @@ def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: 
 
 
 def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
-    """Recovery treats a gap between two segments as records lost in a power failure, and truncates the log."""
+    """If the segments had a gap between them, recovery would assume a power failure and truncate the log."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     config = LogConfig(cleanup_compact=True, segment_bytes=100)
@@ -241,7 +245,7 @@ def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
 def test_replica_log_is_truncated_where_segment_file_was_deleted(
     lost: int, is_compacted: bool, was_closed_cleanly: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The remaining index files show the loss, because retention and compaction delete index files first."""
+    """The remaining index files prove the loss, because retention and compaction delete index files first."""
     storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")
 
@@ -277,7 +281,10 @@ def test_replica_log_is_truncated_where_segment_file_was_deleted(
 
 
 def test_truncation_that_failed_on_corrupt_log_succeeds_after_restart() -> None:
-    """After a restart, the leader makes the follower truncate at the same offset again, which must then succeed."""
+    """After a restart, the leader makes the follower truncate at the same offset again.
+
+    This truncation must succeed.
+    """
     storage = MemoryStorage()
     flushed(storage, rolled_after=(1, 3)).release()
     storage.open(f"/d/t-0/{2:020d}.log").write(bytes(12), 0)
@@ -331,7 +338,7 @@ def reopened(storage: MemoryStorage) -> PartitionLog:
 
 @pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is corrupt"])
 def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
-    """Recovery would not detect a gap below the recovery point."""
+    """The crash must leave no gap, because recovery does not detect gaps below the recovery point."""
     for steps in range(40):
         storage = CrashingStorage()
         log = flushed(storage, rolled_after=range(4))

@@ -165,7 +165,7 @@ def test_reassignment_waits_for_all_adding_replicas() -> None:
 
 
 def test_reassignment_to_fewer_replicas_waits_for_all_remaining_replicas() -> None:
-    """Completing the reassignment while most remaining replicas lag behind would shrink the ISR."""
+    """If the reassignment completed while most remaining replicas lag behind, the ISR would shrink."""
     before = reassigning_partition("2345601", "015", 1, adding="", removing="01")
     assert expect_change(before, isr=[0, 1, 5, 2], live="0125").replicas is None
     record = expect_change(before, isr=[0, 1, 2, 3, 4, 5, 6], live="0123456")

@@ -111,7 +111,7 @@ def test_invalid_topic_is_rejected_and_other_topics_are_created(
 
 
 def test_oversized_request_is_rejected_before_partitions_are_placed() -> None:
-    """A request of a few hundred bytes must not block the controller until it loses its leadership."""
+    """A request of a few hundred bytes must not block the controller for so long that it loses its leadership."""
     allocated_ids: list[bytes] = []
 
     def counted_new_id() -> bytes:

@@ -16,7 +16,7 @@ def open_session(sessions: FetchSessionCache, replica_id: int) -> FetchSession:
 
 
 def test_late_request_of_replaced_session_is_rejected() -> None:
-    """A late request would reset the replica's log end offset, and the high watermark would stop advancing."""
+    """If the late request were accepted, it would reset the replica's log end offset and stop the high watermark."""
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(10, Random(1), closed.append)
     old, other = open_session(sessions, 2), open_session(sessions, 3)

@@ -91,7 +91,7 @@ def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up(
 
 
 def test_high_watermark_does_not_wait_for_new_incarnation_of_follower_until_it_catches_up() -> None:
-    """Replica 3 is not in the ISR; its previous incarnation was caught up until it stopped."""
+    """Replica 3 is not in the ISR. The previous incarnation of its broker was caught up until it stopped."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -167,10 +167,7 @@ def test_isr_expansion_takes_effect_when_proposed_and_shrink_when_in_metadata_lo
 
 
 def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
-    """Rule R5: a new leader's high watermark may be too low.
-
-    A follower that has reached it may lack committed records.
-    """
+    """Rule R5: a follower that has only reached a new leader's high watermark may lack committed records."""
     replicas = leader(isr=(1, 2), end=10)
     fetch(replicas, 3, 7, end=10)
     assert (

@@ -1,4 +1,4 @@
-"""Tests of calls between processes. The caller receives a response whatever a plug-in raises or returns."""
+"""Tests of calls between processes. The caller receives a response for anything that a plug-in raises or returns."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from support.ports import free_ports
 
 @pytest.mark.parametrize("waits_for", ["the quorum", "its logs"])
 def test_cancelled_start_closes_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
-    """A quorum that is not closed would write to the metadata log after the directories are released."""
+    """If the quorum stayed open, it would write to the metadata log after the directories are released."""
 
     async def work() -> None:
         waiting, (port, other) = asyncio.Event(), free_ports(2)

@@ -283,7 +283,7 @@ def test_process_that_accepts_and_closes_connections_is_probed_again() -> None:
 
 
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
-    """The broker is not fenced while it accepts the probe's connections."""
+    """The controller does not fence the broker while the broker accepts the connections of the check."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()

@@ -45,7 +45,7 @@ def test_empty_directories_are_formatted_with_one_cluster_id_and_own_directory_i
 
 
 def test_node_of_a_larger_cluster_does_not_generate_a_cluster_id() -> None:
-    """The same applies to a node that lost its metadata directory, because its vote is lost."""
+    """A node that lost its metadata directory does not generate a cluster id either, because its vote is lost."""
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/data")
     release(directories)

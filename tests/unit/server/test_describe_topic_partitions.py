@@ -48,7 +48,7 @@ def test_pages_of_describe_topic_partitions_contain_every_partition_once(limit: 
 
 @pytest.mark.parametrize("topics", [(), ("b", "c")])
 def test_describe_topic_partitions_rejects_a_cursor_before_the_first_partition(topics: tuple[str, ...]) -> None:
-    """A negative cursor index would repeat the same partitions on every page."""
+    """If a negative cursor index were accepted, every page would contain the same partitions."""
     response = page(3, Cursor(topic_name="b", partition_index=-2), topics)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
         (name, ErrorCode.INVALID_REQUEST) for name in topics

@@ -46,7 +46,10 @@ def test_metadata_log_with_zeros_at_its_end_is_not_corrupt() -> None:
 
 
 def test_metadata_log_with_an_unwritten_sector_is_not_corrupt() -> None:
-    """Unsynced appends to a preallocated file may reach the disk in any order; missing sectors are zeros."""
+    """Unsynced appends to a preallocated file may reach the disk in any order.
+
+    Sectors that are missing contain zeros.
+    """
     log, ends = _log(40)
     for first in range(0, len(log) - 512, 512):
         lost = bytearray(log + bytes(4096))

@@ -41,7 +41,10 @@ def closed() -> MemoryStorage:
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("base", [2, 4])
 def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, was_closed_cleanly: bool) -> None:
-    """A crash cannot be the cause: a segment's .log file is deleted last, so index files never remain alone."""
+    """A crash cannot be the cause.
+
+    The broker deletes a segment's .log file last, so index files never remain alone.
+    """
     storage = closed()
     storage.remove(path(base))
     with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore it"):
@@ -51,7 +54,7 @@ def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, wa
 @pytest.mark.parametrize("base", [0, 2])
 @pytest.mark.parametrize("cut", [1, 0])
 def test_start_fails_when_a_metadata_segment_ends_before_the_next_segment_begins(base: int, cut: int) -> None:
-    """The segment is truncated inside or before its last batch; replay must not skip to the next segment."""
+    """The segment is truncated inside or before its last batch. The replay must not skip to the next segment."""
     storage = closed()
     data = storage.read(path(base))
     _, (last, _) = iter_batches(data)

@@ -295,7 +295,7 @@ def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snaps
 
 
 def test_leader_epochs_are_synced_with_the_records() -> None:
-    """With stale epochs after a power failure, the log would truncate records that the leader has too."""
+    """If the epochs were outdated after a power failure, this node would truncate records that the leader has too."""
     log = filled(MemoryStorage(), 2)
     log.roll()
     log.append(block(3), 2)

@@ -22,7 +22,7 @@ def metered(**handlers: Any) -> tuple[Meter, Any]:
 
 
 def test_unsupported_apis_and_versions_share_one_metric() -> None:
-    """A client may send any number as API key or version; a metric for each number would use unbounded memory."""
+    """A client may send any number as API key or version. A metric for each number would need unlimited memory."""
     meter, router = metered()
     connection = SimpleNamespace(listener="PLAINTEXT")
     for number in range(-1000, 1000):

@@ -46,7 +46,7 @@ async def started(storage: Storage, **more: Any) -> Voter:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_vote_of_a_killed_process_survives_a_power_failure_after_the_next_start_has_read_it(seed: int) -> None:
-    """Opening the metadata log must sync the vote: a voter that loses a vote could vote twice in the epoch."""
+    """Opening the metadata log must sync the vote. A voter that loses its vote could vote twice in the epoch."""
     disk = SimulatedDisk(Random(seed))
 
     def opened() -> MetadataLog:

@@ -114,7 +114,7 @@ def wanted_isr(request: AlterPartitionRequest) -> list[int]:
 
 
 def test_caught_up_follower_joins_the_isr_when_it_is_unfenced() -> None:
-    """Without new records, no fetch by the follower would trigger the ISR change."""
+    """The partition has no new records, so no fetch of the follower triggers the ISR change."""
 
     async def work() -> None:
         partition = partition_image("123", "12", 1)
@@ -317,7 +317,7 @@ def test_fetching_continues_after_an_unexpected_exception(
 
 @pytest.mark.parametrize("requested_before_s", [0.0, 0.3])
 def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatch, requested_before_s: float) -> None:
-    """This includes a request that was just sent and may become a long poll."""
+    """This also applies to a request that was just sent and may become a long poll."""
     second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
     class LongPollingLeader(FakeLeader):
@@ -343,7 +343,7 @@ def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatc
 
 
 def test_follower_far_behind_the_leader_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the last records are appended before the next fetch, which then reports the new log end offset."""
+    """The follower appends only the last records before its next fetch, which reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))

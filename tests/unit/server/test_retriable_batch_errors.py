@@ -54,7 +54,7 @@ def test_number_of_partitions_with_a_stored_error_is_limited() -> None:
 
 
 def test_stored_error_has_no_traceback() -> None:
-    """A traceback would keep the whole Produce request in memory."""
+    """If the stored error had a traceback, the traceback would keep the whole Produce request in memory."""
     errors = RetriableBatchErrors()
     try:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)

@@ -77,7 +77,7 @@ def test_clients_cannot_use_connections_reserved_for_controllers() -> None:
 
 
 def test_clients_cannot_use_connections_reserved_for_followers_on_shared_listener() -> None:
-    """Beyond the clients' quota, a new connection replaces the oldest connection on probation that no follower uses."""
+    """Above the clients' quota, a new connection replaces the oldest connection that no follower uses."""
     flooded = router(max_connections=1000, max_connections_per_ip=1000, brokers=3)
     clients = [connect(flooded) for _ in range(88)]
     replica, replica_transport = connect(flooded)
@@ -138,7 +138,7 @@ def test_handlers_support_only_versions_of_their_api() -> None:
 
 
 def test_requests_to_controllers_are_split_or_limited_in_size() -> None:
-    """A request of a hundred megabytes must not delay heartbeats and fetches until the leader loses its quorum."""
+    """A request of a hundred megabytes must not delay heartbeats and fetches so long that the leader resigns."""
     for route in load_routes()[CONTROLLER].values():
         assert route.request_splits or route.frame_bytes_max < 1 << 20, route.api.name
     client = Connection(long_requests := router(), "CONTROLLER", ConnectionLimits())

@@ -3,10 +3,10 @@
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
                ^  a join, leave or session expiry rebalances      |
 
-In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the
-next generation starts. In CompletingRebalance, it waits for the leader's assignments.  In Stable,
-the assignments are in the log. This module holds the group's data and invariants; `rebalance`
-performs the state transitions. The members' metadata and assignments are opaque bytes.
+In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the next generation
+starts. In CompletingRebalance, the coordinator waits for the leader's assignments. In Stable, the assignments are in
+the log. This module holds the group's data and invariants; `rebalance` performs the state transitions. The members'
+metadata and assignments are opaque bytes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The join phase ends when every known member has joined and no member id is pending, or after the
 longest rebalance timeout of the members. If the group was empty, the join phase instead lasts
 `group.initial.rebalance.delay.ms`, and it is extended up to the rebalance timeout while members keep
-joining. Dynamic members that did not join in time are removed.  Static members stay until their
+joining. Dynamic members that did not join in time are removed. Static members stay until their
 session expires.
 """
 

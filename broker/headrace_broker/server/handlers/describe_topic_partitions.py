@@ -28,7 +28,7 @@ def handle(
     first_partition = 0
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)
     if request.cursor is not None:
-        if request.cursor.partition_index < 0:  # otherwise every page would contain the same partitions
+        if request.cursor.partition_index < 0:  # with a negative index, every page would contain the same partitions
             return _error_response(request, ErrorCode.INVALID_REQUEST)
         start = request.cursor.topic_name
         names = [name for name in names if name >= start]

@@ -74,7 +74,8 @@ class Peers:
         self, task: asyncio.Task[BrokerConnection | None], request: Request[Any], on_response: OnResponse
     ) -> None:
         if task.cancelled():
-            return  # this node is stopping; any response, even None, would make the state machine send again
+            # this node is stopping, and any response, even None, would make the state machine send another request
+            return
         connection = task.result()
         if connection is None or not connection.is_open:
             on_response(None)

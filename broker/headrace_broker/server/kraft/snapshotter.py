@@ -39,7 +39,7 @@ class SnapshotPolicy:
 
 
 class Snapshotter:
-    """Decides after every commit whether a snapshot is due, and writes it. Runs on the event loop."""
+    """Decides after every commit whether to write a snapshot, and writes it. All methods run on the event loop."""
 
     def __init__(
         self, log: MetadataLog, image: Callable[[], MetadataImage], policy: SnapshotPolicy, now_ms: Callable[[], int]
@@ -55,7 +55,7 @@ class Snapshotter:
         self._writing: asyncio.Task[None] | None = None
 
     def on_commit(self) -> None:
-        """Write a snapshot if one is due; call it after every commit."""
+        """Write a snapshot if the limits require one. The quorum calls this method after every commit."""
         if self._writing is None and self._is_due():
             self._writing = self._loop.create_task(self._write())
             self._writing.add_done_callback(self._on_write_done)

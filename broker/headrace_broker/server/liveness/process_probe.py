@@ -30,7 +30,7 @@ def is_connection_refused(error: BaseException | None) -> bool:
 
 
 async def refuses_connections(host: str, port: int) -> bool:
-    """Return whether the process at this address is dead: it refused two connections in a row."""
+    """Return whether the process at this address is dead, because it refused two connections in a row."""
     refusals = 0
     for _ in range(_TRIES):
         error = await _connect(host, port)

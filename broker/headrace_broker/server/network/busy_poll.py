@@ -18,7 +18,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 _SMALL_BYTES = 4096
-"""The loop does not poll after a larger read. The sender then does not wait for each response, and needs the CPU."""
+"""Size of a read in bytes above which the loop does not poll: such a sender does not wait for each response."""
 _CLOSE_NS = 500_000
 _POLL_NS = 400_000
 _READS_IN_A_ROW = 16

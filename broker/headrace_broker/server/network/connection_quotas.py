@@ -1,4 +1,4 @@
-"""Connection quotas: how many connections each listener and each client host may have open.
+"""Limits the number of open connections of each listener and of each client host.
 
 The file descriptor limit applies to all connections. `max.connections` and `max.connections.per.ip` apply only to
 clients. Some connections are reserved, so that clients cannot use all connections and separate brokers and controllers
@@ -6,7 +6,7 @@ from each other.
 
 If followers and clients share a listener, the broker cannot tell whether a new connection comes from a follower. When
 clients have used up their quota, the broker therefore accepts some more connections *on probation*. Such a connection
-becomes permanent when a follower fetches over it. To make room for a new connection, the broker closes the oldest
+becomes permanent when a follower fetches over it. If another new connection arrives, the broker closes the oldest
 connection that is still on probation.
 """
 

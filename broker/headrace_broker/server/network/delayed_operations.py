@@ -73,7 +73,7 @@ class DelayedOperations:
         return sum(not entry[2].done and entry[2].required_offsets is not None for entry in self._deadlines)
 
     def watch(self, operation: DelayedOperation) -> None:
-        """Add an operation; it watches its keys until it completes or its deadline passes."""
+        """Add an operation. The operation watches its keys until it completes or its deadline passes."""
         self._sequence += 1
         self._pending += 1
         operation._sequence = self._sequence
@@ -139,7 +139,7 @@ class DelayedOperations:
         return due
 
     def cancel(self, operation: DelayedOperation) -> None:
-        """Remove an operation whose client has disconnected; it never completes."""
+        """Remove an operation whose client has disconnected. The operation never completes."""
         if not operation.done:
             self._remove(operation)
             operation.detach_payload()

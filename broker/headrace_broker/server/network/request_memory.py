@@ -92,7 +92,7 @@ class RequestMemoryPool:
         self._wake_next()
 
     def add_in_process(self, size_bytes: int) -> None:
-        """Count a request that stays in memory while it is processed; it never has to wait."""
+        """Count a request that stays in memory while it is processed. Such a request never waits for memory."""
         self.used_bytes += size_bytes
 
     def release_in_process(self, size_bytes: int) -> None:

@@ -155,7 +155,10 @@ class RequestRouter:
         connection.delayed_operations.clear()
 
     def response_bytes_max(self) -> int:
-        """Return the size limit of a response; it shrinks as more responses wait for clients that do not read them."""
+        """Return the size limit of a response.
+
+        The limit is lower if many responses wait for clients that do not read.
+        """
         return max(_RESPONSE_BYTES_MIN, min(_RESPONSE_BYTES_MAX, (_UNSENT_BYTES_MAX - self.unsent_bytes) // 4))
 
     def is_controller_listener(self, listener: str) -> bool:

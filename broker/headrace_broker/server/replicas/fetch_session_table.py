@@ -25,7 +25,7 @@ class FetchSessionTable:
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
         """Return the session of a request, or None if the request is a full fetch without a session. Raises ApiError.
 
-        If an earlier request of the session is still delayed, it is completed first.
+        If an earlier request of the session is still delayed, this method completes it first.
         """
         session = self._sessions.get_or_create(request, replica_id, self._purgatory.now_ms())
         if session is not None and self._purgatory.is_watched(session):
@@ -54,7 +54,7 @@ class FetchSessionTable:
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
         """Return whether a follower has all records of its partitions and has reported that to this leader.
 
-        If only the high watermark is new, it need not be sent immediately, unless consumers read from that follower.
+        The leader sends a new high watermark immediately only if consumers read from that follower.
         """
         if session.replica_id < 0:
             return False

@@ -1,15 +1,15 @@
 """Fetches all partitions that this broker follows from one leader, with one request at a time.
 
-While the follower is far behind, it sends the next request before it appends the records of the last response, so that
-the leader reads and sends more in the meantime.
+While the follower is far behind, it sends the next request before it appends the records of the last response. The
+leader then reads and sends the next records while the follower appends.
 
 A newly added partition does not wait for the current long poll: a second request ends the long poll. A partition that
 fails is retried after a growing backoff. After FENCED_LEADER_EPOCH a partition is not fetched again until the image has
 a new leader epoch.
 
 If the leader does not respond, the connection is reopened long before replica.socket.timeout.ms. After a network
-partition, TCP resumes an old connection only after about the duration of the partition, and meanwhile the leader waits
-for this follower if it is in the ISR.
+partition, TCP resumes an old connection only after about the duration of the network partition. During this time, the
+leader waits for this follower if the follower is in the ISR.
 """
 
 from __future__ import annotations

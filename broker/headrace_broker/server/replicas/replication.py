@@ -478,7 +478,7 @@ def _advance_high_watermark(partition: Partition, offset: int) -> int:
     uncommitted = partition.uncommitted
     while uncommitted and before < offset:
         end, size_bytes = uncommitted.popleft()
-        if end > offset:  # on a follower, one entry covers all batches of a response
+        if end > offset:  # on a follower, one entry contains all batches of a response
             part = size_bytes * (offset - before) // (end - before)
             uncommitted.appendleft((end, size_bytes - part))
             size_bytes = part
