@@ -146,7 +146,10 @@ class GroupMembership:
             self._callbacks.on_failure(error)
 
     async def _join(self) -> bytes:
-        """Join and sync until an assignment is received; return its bytes. Raises ClientError if not retriable."""
+        """Send JoinGroup and SyncGroup until the member receives an assignment. Return the assignment's bytes.
+
+        Raises ClientError for an error that is not retriable.
+        """
         attempts = 0
         while True:
             try:

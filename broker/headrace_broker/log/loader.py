@@ -215,7 +215,9 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
-        _log.error("%s/%s has no %s file: the segment's records are lost on this replica", directory, name, LOG_SUFFIX)
+        _log.error(
+            "%s/%s has no %s file, so the segment's records are lost on this replica", directory, name, LOG_SUFFIX
+        )
     return orphans
 
 

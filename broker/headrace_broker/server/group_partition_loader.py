@@ -20,7 +20,7 @@ class GroupLoading(Protocol):
 
 
 class GroupPartitionLoader:
-    """Tracks the partitions whose groups are loaded. Runs on the event loop."""
+    """Tracks the partitions whose groups are loaded. All methods run on the event loop."""
 
     def __init__(
         self,

@@ -202,7 +202,8 @@ class Node:
             is_untouched = self.quorum.log.is_closed_cleanly
         for directory in self._directories:
             if is_untouched:
-                with suppress(OSError):  # the next start recovers the logs then
+                # the directories have no clean shutdown marker then, so the next start recovers the logs
+                with suppress(OSError):
                     directory.undo_mark_in_use()
             directory.release()
 

@@ -23,7 +23,7 @@ def records(*values: str) -> SinkRecords:
     return SinkRecords([SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)])
 
 
-def test_deleted_output_file_is_created_again(tmp_path: Path) -> None:
+def test_file_sink_creates_its_deleted_output_file_again(tmp_path: Path) -> None:
     file = tmp_path / "deeper" / "out"
     file.parent.mkdir()
     task = FileStreamSinkTask()
@@ -51,7 +51,9 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("appended_by_another_task", ["", "another task's line\n"])
-def test_failed_put_on_a_full_disk_leaves_no_partial_line(tmp_path: Path, appended_by_another_task: str) -> None:
+def test_file_sink_leaves_no_partial_line_after_a_failed_put_on_a_full_disk(
+    tmp_path: Path, appended_by_another_task: str
+) -> None:
     file = tmp_path / "out"
     task = FileStreamSinkTask()
     task.start(FileStreamSinkConfig.parse({"file": str(file)}))

@@ -245,7 +245,7 @@ def test_restarted_coordinator_loads_groups_and_offsets() -> None:
     run_scenario(scenario)
 
 
-def test_load_skips_a_malformed_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_load_of_an_offsets_partition_skips_a_malformed_record(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(4), 9)
         partition = coordinator_partition("g", PARTITIONS)
@@ -354,7 +354,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_of_an_unreadable_partition_does_not_raise_and_logs_only_corruption(
+def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_logs_only_corrupt_records(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

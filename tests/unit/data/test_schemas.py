@@ -83,7 +83,7 @@ def test_default_value_must_match_its_schema() -> None:
     )
 
 
-def test_struct_put_validates_and_names_the_field() -> None:
+def test_struct_rejects_an_invalid_field_value_and_names_the_field() -> None:
     value = Struct(POINT)
     with pytest.raises(DataError, match=r'null used for required field: "x", schema type: INT32'):
         value.put("x", None)
@@ -104,7 +104,7 @@ def test_struct_validates_nested_values() -> None:
         value.put("items", [{"a": 300}])
 
 
-def test_struct_get_returns_default_for_null() -> None:
+def test_struct_returns_the_default_of_a_null_field() -> None:
     schema = struct([("n", Schema(Type.INT32, optional=True, default=7))])
     value = Struct(schema)
     assert value.get("n") == value["n"] == 7
@@ -148,7 +148,7 @@ def test_struct_equals_only_structs_with_the_same_schema_and_values() -> None:
     assert dict(value) != value
 
 
-def test_struct_replace_returns_a_validated_copy() -> None:
+def test_struct_with_replaced_fields_is_a_validated_copy() -> None:
     value = Struct(POINT, {"x": 1})
     copy = value.replace(x=2)
     assert (value["x"], copy["x"], copy.schema) == (1, 2, POINT)

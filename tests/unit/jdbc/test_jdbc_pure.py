@@ -312,7 +312,7 @@ def test_query_with_several_statements_is_rejected(sql: str) -> None:
         (["odd.schema", "Upper Case"], '"odd.schema".Upper Case'),
     ],
 )
-def test_qualified_names_keep_dots_and_quotes_in_their_parts(parts: list[str], name: str) -> None:
+def test_qualified_table_names_keep_dots_and_quotes_in_their_parts(parts: list[str], name: str) -> None:
     assert names.qualified_name(parts) == name
     assert names.split_name(name) == tuple(parts)
     assert names.unquoted(name) == ".".join(parts)
@@ -334,7 +334,9 @@ def test_qualified_names_keep_dots_and_quotes_in_their_parts(parts: list[str], n
         ('"broken', "public.orders", False),
     ],
 )
-def test_configured_table_name_matches_last_parts_of_qualified_name(wanted: str, name: str, is_match: bool) -> None:
+def test_configured_table_name_matches_the_last_parts_of_a_qualified_name(
+    wanted: str, name: str, is_match: bool
+) -> None:
     assert names.matches(wanted, name, "shop") is is_match
 
 
@@ -407,7 +409,7 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_unmappable_values_key_determines_result_for_out_of_range_date() -> None:
+def test_unmappable_values_setting_determines_the_result_for_a_date_out_of_range() -> None:
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
@@ -426,7 +428,9 @@ def test_unmappable_value_of_a_column_that_is_not_nullable_is_not_replaced_by_nu
         convert_days("null", INFINITE, column=required)
 
 
-def test_unmappable_values_skip_skips_row_with_a_value_of_the_wrong_type(caplog: pytest.LogCaptureFixture) -> None:
+def test_row_with_a_value_of_the_wrong_type_is_skipped_if_unmappable_values_is_skip(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     columns = [KEYED[0], JdbcColumn("size", INT64_SCHEMA, declared="INTEGER")]
     converter = RowConverter("shoes", columns, is_checked=True, unmappable_values="skip")
     assert converter.convert([(1, 2), (2, "big"), (3, 4)]) == [(1, 2), (3, 4)]

@@ -24,7 +24,7 @@ TABLE = Path("/tables/t")
         RuntimeError("Failed to parse parquet: External: Generic LocalFileSystem error: No space left on device"),
     ],
 )
-def test_full_disk_error_names_path_and_key(error: Exception) -> None:
+def test_error_for_a_full_disk_names_the_path_and_the_configuration_key(error: Exception) -> None:
     text = str(table_error(TABLE, "written", error))
     assert text.startswith(
         "no space left on the disk of /tables/t (lakehouse.path), the current batch was not committed"
@@ -50,13 +50,13 @@ def test_error_text_has_no_delta_rs_backtrace() -> None:
         (-15, "", ["was killed by SIGTERM; committed batches are in the tables"]),
     ],
 )
-def test_jvm_exit_error_names_cause_and_fix(status: int, output: str, texts: list[str]) -> None:
+def test_error_for_an_exit_of_the_jvm_names_the_cause_and_the_fix(status: int, output: str, texts: list[str]) -> None:
     error = str(jvm_exit_error(status, output))
     assert all(text in error for text in texts), error
 
 
 @pytest.mark.parametrize("key", ["lakehouse.path", "lakehouse.checkpoint.path"])
-def test_unwritable_directory_is_reported_with_its_key(key: str, tmp_path: Path) -> None:
+def test_error_for_a_directory_that_is_not_writable_names_its_configuration_key(key: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     props = {"lakehouse.path": str(tmp_path / "tables"), key: str(tmp_path / "file" / "below")}
     with pytest.raises(ConfigErrors, match=rf"{tmp_path}/file/below for configuration {key}: the directory is not"):

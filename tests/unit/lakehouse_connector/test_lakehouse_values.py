@@ -83,7 +83,7 @@ values = st.one_of(
 
 
 @given(st.lists(values, max_size=30))
-def test_read_many_returns_the_same_payloads_as_read(run: list[bytes | None]) -> None:
+def test_envelope_reader_returns_the_same_payloads_for_a_list_as_for_single_values(run: list[bytes | None]) -> None:
     for make in (EnvelopeReader, PlainJsonReader, lambda: StringReader("UTF-8")):
         one_by_one, at_once = PayloadColumns(), PayloadColumns()
         reader = make()
@@ -349,7 +349,7 @@ class Reporter:
         self.reported += records
 
 
-def test_bad_records_fail_the_task_or_are_reported_and_skipped() -> None:
+def test_records_that_match_no_columns_fail_the_task_or_are_reported_and_skipped() -> None:
     records = [
         BadRecord(RecordPosition("t", 0, 9), "late"),
         BadRecord(RecordPosition("t", 0, 2), "early"),

@@ -158,7 +158,7 @@ def test_deleted_partition_is_removed_after_delay_and_can_be_recreated() -> None
     assert storage.list_directories("/data") == []
 
 
-def test_maintenance_removes_due_times_of_deleted_partitions() -> None:
+def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
     """LogManager stores the due times of each log, and must remove the due times of deleted logs."""
     manager = start(MemoryStorage())
     append(manager, "t", 0, b"old")

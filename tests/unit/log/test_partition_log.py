@@ -84,7 +84,7 @@ def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> Non
     assert error_of(lambda: log.read(21, 100)) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_read_is_bounded_by_high_watermark_by_default() -> None:
+def test_read_ends_at_the_high_watermark_by_default() -> None:
     """Rule R3: a fetch offset between the high watermark and the log end offset is not out of range."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
@@ -116,7 +116,7 @@ def test_read_ends_at_indexed_batch_boundary() -> None:
     assert batches[0][1].base_offset == 3
 
 
-def test_segments_roll_by_size_and_reads_span_segments() -> None:
+def test_log_rolls_segments_by_size_and_reads_across_segments() -> None:
     log = open_log(config=LogConfig(segment_bytes=400))
     for number in range(30):
         append(log, b"value %d" % number)
@@ -126,7 +126,7 @@ def test_segments_roll_by_size_and_reads_span_segments() -> None:
     assert values_from(log, 17) == [b"value %d" % number for number in range(17, 30)]
 
 
-def test_segments_roll_by_record_timestamps() -> None:
+def test_log_rolls_segments_by_record_timestamps() -> None:
     log = open_log(config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=10**9))
     append(log, b"a", timestamp=NOW)
     append(log, b"b", timestamp=NOW + 1000)
@@ -600,7 +600,7 @@ def test_missing_indexes_are_rebuilt_after_clean_shutdown() -> None:
     assert log.offset_for_timestamp(NOW + 33) == (NOW + 33, 33, 0)
 
 
-def test_coordinator_appends_skip_client_validation() -> None:
+def test_appends_of_the_coordinator_are_not_validated_like_appends_of_clients() -> None:
     log = open_log()
     late = batch(b"a", timestamp=NOW + 10**9)
     log.append_as_leader(late, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
@@ -615,7 +615,7 @@ def test_flush_messages_advances_recovery_point() -> None:
     assert log.recovery_point == 3
 
 
-def test_full_index_rolls_segment() -> None:
+def test_log_rolls_a_segment_whose_index_is_full() -> None:
     log = open_log(config=LogConfig(index_interval_bytes=0, segment_index_bytes=120))
     for number in range(30):
         append(log, b"x", timestamp=NOW + number)

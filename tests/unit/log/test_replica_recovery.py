@@ -86,7 +86,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """Rule R10: if epoch 3 stayed, the leader would return 40, beyond its log end offset, for epoch 2."""
+    """Rule R10: if epoch 3 stayed, the leader would return 40 for epoch 2, which is beyond its log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -213,7 +213,7 @@ def test_recovery_keeps_start_offset_of_epoch_that_starts_before_recovery_point(
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: bool) -> None:
-    """Rule R2: if they were lost, a follower would keep its uncommitted records of the previous epoch."""
+    """Rule R2: if start offsets were lost, a follower would keep uncommitted records of the previous epoch."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(cleanup_compact=True), 0)

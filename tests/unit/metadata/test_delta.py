@@ -33,7 +33,7 @@ def _created(topic_id: bytes, index: int) -> PartitionRecord:
     )
 
 
-def test_partition_change_marks_only_its_partition_as_changed() -> None:
+def test_partition_change_record_marks_only_its_partition_as_changed() -> None:
     delta = MetadataDelta(IMAGE)
     delta.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=1, isr=[1, 2]))
     assert delta.changed_topics == {"t": {1}}

@@ -37,7 +37,7 @@ def expect_change(partition: PartitionImage, live: str = "123", **changes: Any) 
     return record
 
 
-def test_unchanged_partition_has_no_record() -> None:
+def test_unchanged_partition_results_in_no_metadata_record() -> None:
     assert change(partition_image("123", "123", 1)) is None
 
 
@@ -70,7 +70,7 @@ def test_replica_that_leaves_isr_at_min_isr_does_not_join_elr() -> None:
     assert (record.isr, record.eligible_leader_replicas) == ([1, 2], None)
 
 
-def test_elr_is_cleared_when_isr_reaches_min_isr_again() -> None:
+def test_elr_becomes_empty_when_isr_reaches_min_isr_again() -> None:
     record = expect_change(partition_image("123", "1", 1, elr="23"), isr=[1, 2])
     assert (record.isr, record.eligible_leader_replicas) == ([1, 2], [])
 
@@ -183,7 +183,7 @@ def test_reordering_replicas_does_not_change_leader_epoch() -> None:
 
 
 @pytest.mark.parametrize("election", list(Election))
-def test_no_election_elects_a_dead_replica(election: Election) -> None:
+def test_no_election_type_elects_a_dead_replica(election: Election) -> None:
     record = expect_change(partition_image("123", "123", 1, elr=""), live="", election=election)
     assert (record.leader, record.isr, record.last_known_elr) == (NO_LEADER, None, [1])
 

@@ -56,7 +56,7 @@ def test_task_counters_have_jmx_exporter_and_confluent_names() -> None:
         assert value(f"kafka_connect_{group}_total_records_skipped", connector=NAME, task="0") == 1
 
 
-def test_counters_of_sources_are_not_shown_for_sinks() -> None:
+def test_metrics_page_shows_counters_of_sources_only_for_source_connectors() -> None:
     assert value("kafka_connect_source_task_source_record_write_total", connector="out", task="0") is None
     assert value("kafka_connect_sink_task_sink_record_read_total", connector=NAME, task="0") is None
 
@@ -73,7 +73,7 @@ def test_worker_metrics_count_connectors_tasks_and_starts() -> None:
         assert value(f"{prefix}_connector_failed_task_count", connector="out") == 0
 
 
-def test_states_are_labels_in_lower_case() -> None:
+def test_connector_and_task_states_are_metric_labels_in_lower_case() -> None:
     assert value("kafka_connect_connector_status", connector="out", status="paused") == 1
     assert value("kafka_connect_connector_task_status", connector=NAME, task="1", status="failed") == 1
     assert (

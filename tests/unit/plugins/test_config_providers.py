@@ -87,7 +87,7 @@ def test_config_providers_read_only_allowed_paths(tmp_path: Path, caplog: pytest
         resolve({}, f__allowed_paths="relative")
 
 
-def test_resolver_collects_resolved_values_for_masking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolved_values_of_config_providers_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_SECRET", "hunter2")
     settings = {"config.providers": "env", "config.providers.env.class": JAVA + "EnvVarConfigProvider"}
     with ConfigResolver.from_worker(settings) as resolver:
@@ -112,7 +112,7 @@ class Lease(ConfigProvider[Config]):
         return "v" if key == "forever" else ConfigData("v", int(key))
 
 
-def test_shortest_time_to_live_of_the_resolved_values_counts() -> None:
+def test_resolved_configuration_expires_after_the_shortest_time_to_live_of_its_values() -> None:
     resolver = ConfigResolver({"lease": Lease()})
     assert resolver.resolve({"a": "${lease:forever}"}) == {"a": "v"}
     assert resolver.ttl_ms is None
@@ -120,7 +120,7 @@ def test_shortest_time_to_live_of_the_resolved_values_counts() -> None:
     assert resolver.ttl_ms == 300
 
 
-def test_task_configs_get_variables_again_in_place_of_their_values() -> None:
+def test_values_in_task_configurations_are_replaced_by_their_variables_again() -> None:
     originals = {"user": "${f:user}", "password": "${f:password}", "topic": "orders", "pin": "${f:pin}"}
     resolved = {"user": "bob", "password": "hunter2", "topic": "orders", "pin": "12"}
     restorer = VariableRestorer(originals, resolved, ["password", "pin"])

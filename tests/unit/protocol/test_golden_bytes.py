@@ -149,7 +149,9 @@ GOLDEN: list[tuple[Message, int, str]] = [
 
 
 @pytest.mark.parametrize(("message", "version", "expected"), GOLDEN, ids=lambda each: type(each).__name__)
-def test_messages_are_encoded_to_expected_bytes(message: Message, version: int, expected: str) -> None:
+def test_protocol_messages_are_encoded_to_the_bytes_of_the_specification(
+    message: Message, version: int, expected: str
+) -> None:
     data = bytes.fromhex(expected.replace(" ", ""))
     assert encode_joined(message, version).hex(" ") == data.hex(" ")
     assert encode_joined(decode(type(message), version, data), version) == data

@@ -157,6 +157,8 @@ def test_unknown_version_raises_decode_error_or_encode_error(version: int) -> No
         (CreateTopicsRequest(topics="abc"), 7, r"field topics.*'str' object has no attribute"),  # type: ignore[arg-type]
     ],
 )
-def test_invalid_values_raise_encode_error(request_: Message, version: int, expected_error: str) -> None:
+def test_message_with_an_invalid_field_value_raises_encode_error(
+    request_: Message, version: int, expected_error: str
+) -> None:
     with pytest.raises(EncodeError, match=expected_error):
         encode(request_, version)

@@ -267,7 +267,7 @@ def test_subclass_that_overrides_only_apply_of_a_batch_transform_is_called_for_e
     assert values(TransformChain([Step(Negated())], stages()[0]).apply(batch(1, 2))) == [-1, -2]
 
 
-def test_result_of_apply_that_is_not_a_record_is_an_error_of_the_input_record() -> None:
+def test_transform_result_that_is_not_a_record_is_an_error_of_the_input_record() -> None:
     class Wrong(Transformation):
         def apply(self, record: Any) -> Any:
             return {"a": 1} if record.value == 1 else record
@@ -277,7 +277,7 @@ def test_result_of_apply_that_is_not_a_record_is_an_error_of_the_input_record() 
     assert "apply returned an object of type dict" in str(reported[0][0].error)
 
 
-def test_wrong_results_of_batch_methods_fail_the_task() -> None:
+def test_wrong_results_of_a_plugins_batch_methods_fail_the_task() -> None:
     class Wrong(Transformation):
         stateless = True
 

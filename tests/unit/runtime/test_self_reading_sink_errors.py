@@ -83,7 +83,7 @@ def test_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: 
     assert counters.skipped == 1
 
 
-def test_report_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_of_a_self_reading_sink_raises_if_errors_are_not_tolerated() -> None:
     errors, counters = make(error_policy(), Producer())
     assert not errors.tolerates_errors
     with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 2, stage VALUE_CONVERTER"):
@@ -91,7 +91,7 @@ def test_report_raises_if_errors_are_not_tolerated() -> None:
     assert counters.skipped == 0
 
 
-def test_report_raises_if_the_dead_letter_queue_does_not_accept_the_records() -> None:
+def test_error_report_raises_if_the_dead_letter_queue_does_not_accept_the_records() -> None:
     errors, _ = make(error_policy(tolerate=True), Producer(ValueError("too large")))
     with pytest.raises(ConnectError, match="Could not write 3 failed records to the dead letter queue dlq: too large"):
         errors.report(RECORDS)

@@ -106,7 +106,7 @@ def test_dlq_records_of_the_stages_before_put_are_sent_in_offset_order() -> None
     assert counters.skipped == counters.errors == 3
 
 
-def test_wait_for_reports_sends_collected_records_once() -> None:
+def test_collected_dlq_records_are_sent_once() -> None:
     errors, producer, _ = make()
     fail(errors, Stage.TRANSFORMATION, 12)
     errors.wait_for_reports()
@@ -124,7 +124,7 @@ def test_reported_record_is_sent_immediately_with_its_fetched_bytes() -> None:
     assert producer.sent[-1].values == [b"14"]
 
 
-def test_report_future_completes_with_the_acknowledgement() -> None:
+def test_future_of_an_error_report_completes_with_the_acknowledgement() -> None:
     errors, producer, _ = make()
     producer.is_acknowledging = False
     future = errors.report(record(16), DataError("no"))
@@ -152,7 +152,7 @@ def test_report_of_a_deleted_record_contains_its_reconverted_value_and_a_header(
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_report_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_raises_if_errors_are_not_tolerated() -> None:
     errors, producer, _ = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"
@@ -161,7 +161,7 @@ def test_report_raises_if_errors_are_not_tolerated() -> None:
     assert producer.sent == []
 
 
-def test_commits_wait_for_reports_of_assigned_partitions_only() -> None:
+def test_offset_commits_wait_for_error_reports_of_assigned_partitions_only() -> None:
     errors, producer, _ = make()
     producer.is_acknowledging = False
     errors.report(record(16), DataError("no"))

@@ -230,7 +230,7 @@ def test_failed_pre_commit_of_a_revocation_rewinds_the_remaining_partitions() ->
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_requested_offset_takes_effect_after_the_put() -> None:
+def test_offset_that_the_task_requests_takes_effect_after_the_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -273,7 +273,7 @@ def test_stopped_sink_task_ignores_events_that_arrive_later() -> None:
     assert core.next_step(0) == [Wait(None)]
 
 
-def test_consumer_may_poll_again_when_at_most_one_chunk_is_held() -> None:
+def test_sink_polls_again_when_at_most_one_fetched_chunk_waits() -> None:
     core = assigned_core(A, B, records_max=2)
     assert core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)]) == []
     put_next(core)
@@ -296,12 +296,12 @@ def test_offsets_beyond_put_records_are_not_committed(caplog: pytest.LogCaptureF
     assert "the partition is not assigned" in caplog.text
 
 
-def test_assigned_partitions_are_opened_in_sorted_order() -> None:
+def test_sink_task_opens_assigned_partitions_in_sorted_order() -> None:
     core = SinkTaskCore("c-0")
     assert core.on_assigned({B: 0, A: 0}) == [Open([A, B]), Opened()]
 
 
-def test_offsets_and_pauses_requested_by_open_take_effect_before_the_first_put() -> None:
+def test_offsets_and_pauses_that_open_requests_take_effect_before_the_first_put() -> None:
     core = SinkTaskCore("c-0")
     core.on_assigned({A: 0, B: 0})
     core.request_offsets({A: 3})
@@ -321,7 +321,7 @@ def test_committed_offset_follows_the_newest_commit_even_if_it_is_lower() -> Non
     assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
-def test_dropped_records_count_as_put() -> None:
+def test_records_that_a_transform_drops_count_as_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     core.next_step(0)

@@ -27,7 +27,7 @@ def test_converter_and_its_settings_come_from_the_same_configuration() -> None:
     assert own.make_converters().value.config.schemas_enable is True
 
 
-def test_converter_properties_contain_defaults() -> None:
+def test_properties_of_a_converter_contain_its_defaults() -> None:
     settings = {
         **WORKER,
         "key.converter.converter.encoding": "UTF-8",
@@ -44,7 +44,7 @@ def test_default_header_converter_is_simple_header_converter() -> None:
     assert type(plugins().make_converters().header).__name__ == "SimpleHeaderConverter"
 
 
-def test_missing_converter_is_reported_with_its_key() -> None:
+def test_error_for_a_missing_converter_names_its_configuration_key() -> None:
     with pytest.raises(ConfigErrors, match=r"value\.converter"):
         plugins({"key.converter": "StringConverter"}).make_converters()
 

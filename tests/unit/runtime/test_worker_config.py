@@ -11,7 +11,7 @@ from headrace.runtime.worker_config import WorkerConfig, WorkerConfigErrors
 MINIMUM = {"key.converter": "K", "value.converter": "V"}
 
 
-def test_defaults_are_those_of_kafka_connect() -> None:
+def test_worker_config_has_the_defaults_of_kafka_connect() -> None:
     config = WorkerConfig.standalone(MINIMUM)
     assert config.embedded_broker
     assert config["offset.flush.interval.ms"] == 60_000

@@ -28,7 +28,7 @@ def release(directories: list[LogDirectory]) -> None:
         directory.release()
 
 
-def test_empty_directories_are_formatted_with_one_cluster_id_and_own_directory_ids(
+def test_empty_log_directories_are_formatted_with_one_cluster_id_and_different_directory_ids(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     storage = MemoryStorage()
@@ -75,7 +75,7 @@ def test_directories_are_neither_locked_nor_formatted_if_one_of_them_is_invalid(
     release(opened(storage, "/a")[1])
 
 
-def test_directories_of_two_clusters_are_rejected() -> None:
+def test_log_directories_of_two_clusters_are_rejected() -> None:
     storage = MemoryStorage()
     release(opened(storage, "/a")[1])
     release(opened(storage, "/b")[1])
@@ -90,7 +90,7 @@ def test_error_for_a_log_directory_in_use_says_what_to_do() -> None:
         opened(storage, "/a")
 
 
-def test_directory_with_other_files_is_not_formatted() -> None:
+def test_log_directory_with_other_files_is_not_formatted() -> None:
     storage = MemoryStorage()
     storage.makedirs("/home")
     storage.write("/home/thesis.tex", b"...")

@@ -176,7 +176,7 @@ def test_tool_without_arguments_prints_help_and_fails(tool: str, capsys: pytest.
         ("configs", [*SERVER, "--alter", "--topic", "t"], "At least one of --add-config"),
     ],
 )
-def test_invalid_command_line_prints_error_and_usage(
+def test_tool_with_an_invalid_command_line_prints_the_error_and_the_usage(
     tool: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -224,7 +224,7 @@ def test_properties_are_read_from_files_and_key_value_pairs(tmp_path: Path) -> N
         load_properties(str(tmp_path / "missing.properties"))
 
 
-def test_option_values_may_begin_with_a_dash() -> None:
+def test_option_values_of_the_tools_may_begin_with_a_dash() -> None:
     parse = topics._parser().parse
     assert parse([*SERVER, "--describe", "--topic-id", "-dash"]).topic_id == "-dash"
     assert parse([*SERVER, "--describe", "--topic-i", "--x"]).topic_id == "--x"

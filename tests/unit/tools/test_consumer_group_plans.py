@@ -98,7 +98,7 @@ def test_reset_and_delete_tables_have_kafkas_columns_and_widths() -> None:
         ("pt10m", 600_000),
     ],
 )
-def test_duration_is_converted_to_milliseconds(text: str, length_ms: int) -> None:
+def test_duration_option_is_converted_to_milliseconds(text: str, length_ms: int) -> None:
     assert resets.parse_duration_ms(text) == length_ms
 
 
@@ -116,7 +116,7 @@ def test_invalid_duration_is_rejected(text: str) -> None:
         ("2017-01-01T01:00:00.000+01:00", 1_483_228_800_000),
     ],
 )
-def test_datetimes_are_utc_unless_they_have_a_zone(text: str, timestamp: int) -> None:
+def test_datetime_option_without_a_time_zone_means_utc(text: str, timestamp: int) -> None:
     assert resets.parse_datetime_ms(text) == timestamp
 
 
@@ -135,7 +135,7 @@ def test_topic_arguments_select_all_or_some_partitions() -> None:
         resets.parse_topics(["a:0,x"])
 
 
-def test_shifting_a_partition_without_committed_offset_fails() -> None:
+def test_reset_offsets_with_shift_by_fails_for_a_partition_without_committed_offset() -> None:
     assert resets.shift_offsets([("t", 0)], {("t", 0): 5}, -7) == {("t", 0): -2}
     with pytest.raises(ToolError, match="Cannot shift offset for partition t-1"):
         resets.shift_offsets([("t", 1)], {("t", 0): 5}, 1)
@@ -164,7 +164,7 @@ def test_reset_plan_is_unchanged_after_export_and_import_as_csv() -> None:
 
 
 @pytest.mark.parametrize("line", ["t,0", "t,x,1", "g,t,0,-1", "a,b,c,d,e"])
-def test_invalid_csv_line_is_reported_by_number(line: str) -> None:
+def test_error_for_an_invalid_line_of_a_csv_plan_contains_the_line_number(line: str) -> None:
     with pytest.raises(ToolError, match="line 2 of the reset plan"):
         resets.from_csv(f"t,0,1\n{line}\n", ["g"])
     with pytest.raises(ToolError, match="line 1 of the reset plan"):

@@ -36,7 +36,9 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_batches_records_and_control_records_are_printed(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_prints_batches_records_and_control_records(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     columns = RecordColumns(
         values=[b"value", None], keys=[None, b"k"], headers=[[], [("h", b"x"), ("i", None)]], timestamps=[NOW, NOW + 5]
     )
@@ -73,7 +75,7 @@ def test_batches_records_and_control_records_are_printed(log: PartitionLog, caps
     ]
 
 
-def test_indexes_are_printed_and_verified(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_prints_and_verifies_indexes(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         append(log, build_batch(RecordColumns(values=[b"x" * 40], timestamps=NOW + number)))
     log.close(clean=True, now_ms=NOW)
@@ -96,7 +98,7 @@ def test_indexes_are_printed_and_verified(log: PartitionLog, capsys: pytest.Capt
     assert "Index offset: 9, log offset: 5" in capsys.readouterr().err
 
 
-def test_internal_topics_are_decoded(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_decodes_internal_topics(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     member = MemberMetadata(
         member_id="m",
         client_id="c",
@@ -123,7 +125,7 @@ def test_internal_topics_are_decoded(log: PartitionLog, capsys: pytest.CaptureFi
     ]
 
 
-def test_metadata_records_are_decoded(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_decodes_metadata_records(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
     record = PartitionRecord(partition_id=0, topic_id=bytes(16), replicas=[1], isr=[1], leader=1, leader_epoch=0)
     append(log, build_batch(RecordColumns(values=[encode_metadata_record(record, 1), b"\7"], timestamps=NOW)))
     path = log.segments[0].path(".log")
@@ -136,7 +138,9 @@ def test_metadata_records_are_decoded(log: PartitionLog, capsys: pytest.CaptureF
     assert lines[4].startswith("| payload: Error at 1, skipping.")
 
 
-def test_corruption_and_invalid_arguments_are_reported(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_reports_corruption_and_invalid_arguments(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
     path = log.segments[0].path(".log")
     with open(path, "r+b") as file:
@@ -153,7 +157,9 @@ def test_corruption_and_invalid_arguments_are_reported(log: PartitionLog, capsys
     assert "com.example.Mine is not supported" in capsys.readouterr().err
 
 
-def test_broken_pipe_is_not_reported_as_a_file_error(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_log_does_not_report_a_closed_output_pipe_as_a_file_error(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))
     monkeypatch.setattr("headrace_broker.tools.dump_log._dump_file", _raise_broken_pipe)
     with pytest.raises(BrokenPipeError):  # the console script handles this error

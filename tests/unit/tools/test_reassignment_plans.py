@@ -30,7 +30,7 @@ def plan(*entries: dict[str, Any]) -> ReassignmentPlan:
     return parse_plan({"version": 1, "partitions": list(entries)})
 
 
-def test_printed_assignment_can_be_parsed_as_plan() -> None:
+def test_printed_assignment_can_be_parsed_as_a_reassignment_plan() -> None:
     text = as_json({("b", 1): [2, 3], ("a", 0): [1]}, {("b", 1, 2): "/data"})
     assert text == (
         '{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1],"log_dirs":["any"]},'
@@ -83,13 +83,13 @@ def test_plan_cannot_choose_a_log_directory_of_a_broker(directories: list[str]) 
         (["a"], "partitions, entry 1: expected a JSON object"),
     ],
 )
-def test_invalid_plan_is_rejected(entries: list[Any], message: str) -> None:
+def test_invalid_reassignment_plan_is_rejected(entries: list[Any], message: str) -> None:
     with pytest.raises(ToolError) as raised:
         check_plan(plan(*entries))
     assert str(raised.value).startswith(message)
 
 
-def test_duplicate_topics_and_brokers_are_rejected() -> None:
+def test_reassignment_with_duplicate_topics_or_brokers_is_rejected() -> None:
     assert parse_topics({"topics": [{"topic": "a"}]}) == ["a"]
     with pytest.raises(ToolError, match="duplicate entries"):
         parse_topics({"topics": [{"topic": "a"}, {"topic": "a"}]})
@@ -149,7 +149,7 @@ def test_throttled_replicas_include_reassignments_in_progress() -> None:
         ([1], "--broker-list 1: topic t has replication factor 2 and needs at least 2 brokers"),
     ],
 )
-def test_dead_or_too_few_brokers_are_rejected(brokers: list[int], message: str) -> None:
+def test_reassignment_to_dead_or_too_few_brokers_is_rejected(brokers: list[int], message: str) -> None:
     with pytest.raises(ToolError) as raised:
         check_brokers(brokers, {3, 1, 2}, {("t", 0): [1, 2]})
     assert str(raised.value) == message

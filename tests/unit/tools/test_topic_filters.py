@@ -37,7 +37,7 @@ TOPICS = ["b", "a.1", "a-1", "__consumer_offsets"]
         ("[ab].*", ["a-1", "a.1", "b"]),
     ],
 )
-def test_topic_expression_matches_whole_names(expression: str | None, selected: list[str]) -> None:
+def test_topic_filter_of_the_tools_matches_whole_topic_names(expression: str | None, selected: list[str]) -> None:
     assert select_topics(TOPICS, expression, exclude_internal=False) == selected
 
 

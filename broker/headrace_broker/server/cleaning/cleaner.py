@@ -1,10 +1,10 @@
 """The broker's log cleaner. Selects the dirtiest compacted log, starts its cleaning, and replaces the old segments.
 
-Runs on the event loop. Cleaning is CPU-bound, so `cleaning_executor` runs it in another process. This module does the
-steps that need the current state of the log: it selects the log, and it replaces the old segments with a few renames.
-If a log is truncated or deleted during its cleaning, or its leader epoch changes, the broker stops the cleaning and
-retries it later. If a log cannot be cleaned, the broker marks it uncleanable, logs an error and cleans the other logs.
-Each replica cleans its own log.
+All methods of `LogCleaner` run on the event loop. Cleaning needs much CPU time, so `cleaning_executor` runs it in
+another process. This module does the steps that need the current state of the log: it selects the log, and it replaces
+the old segments with a few renames. If a log is truncated or deleted during its cleaning, or its leader epoch changes,
+the broker stops the cleaning and retries it later. If a log cannot be cleaned, the broker marks it uncleanable, logs an
+error and cleans the other logs. Each replica cleans its own log.
 """
 
 from __future__ import annotations

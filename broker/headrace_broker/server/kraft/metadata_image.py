@@ -16,7 +16,7 @@ ImageListener = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class CommittedImage:
-    """Holds the current image and publishes each change of it. Runs on the event loop."""
+    """Holds the current image and publishes each change of it. All methods run on the event loop."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()

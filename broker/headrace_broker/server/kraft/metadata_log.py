@@ -60,7 +60,7 @@ MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
 
 
 class MetadataLog:
-    """The metadata partition's log and snapshots. Runs on the event loop."""
+    """The metadata partition's log and snapshots. All methods run on the event loop."""
 
     def __init__(
         self,

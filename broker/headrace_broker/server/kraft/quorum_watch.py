@@ -22,7 +22,7 @@ CHECK_INTERVAL_MS = 2_000
 
 
 class QuorumWatch:
-    """Checks the quorum periodically and remembers what was reported. Runs on the event loop."""
+    """Checks the quorum periodically and remembers what was reported. All methods run on the event loop."""
 
     def __init__(
         self,

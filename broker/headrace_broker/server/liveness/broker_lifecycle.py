@@ -24,7 +24,7 @@ _DUPLICATE_MARGIN_S = 2.0
 
 
 class BrokerLifecycle:
-    """Registers the broker and sends its heartbeats. Runs on the event loop."""
+    """Registers the broker and sends its heartbeats. All methods run on the event loop."""
 
     def __init__(
         self,

@@ -19,7 +19,10 @@ _LISTED_AFTER_FENCING_S = 10.0
 
 
 class SuspectedBrokers:
-    """Brokers suspected to be dead, and brokers that were fenced a short while ago. Runs on the event loop."""
+    """Brokers that are suspected to be dead, and brokers that were fenced recently.
+
+    All methods run on the event loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

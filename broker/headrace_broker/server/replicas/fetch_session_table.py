@@ -12,7 +12,10 @@ from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 
 
 class FetchSessionTable:
-    """Links sessions and partitions; each partition lists the sessions that fetch it. Runs on the event loop."""
+    """Links sessions and partitions: each partition lists the sessions that fetch it.
+
+    All methods run on the event loop.
+    """
 
     def __init__(self, slots: int, rng: Random, purgatory: Purgatory) -> None:
         self._purgatory = purgatory

@@ -3,7 +3,7 @@
 Produce and Fetch look partitions up here. A `Partition` combines the image (leader, epoch) with the log.
 `PartitionTable.update` applies the image and returns the partitions without a log; `open` creates one. `remove_topic`
 and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a new id, and a lookup
-by that id does not return the old partitions. Runs on the event loop.
+by that id does not return the old partitions. All methods run on the event loop.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 For each partition that this broker leads, `Replication` has a `LeaderReplicas` and advances the high watermark. The
 partitions that this broker follows are fetched by one `ReplicaFetcher` per leader. ISR changes of all partitions are
-sent to the controller together, in one AlterPartition request at a time. Runs on the event loop.
+sent to the controller together, in one AlterPartition request at a time. All methods run on the event loop.
 """
 
 from __future__ import annotations
