@@ -428,7 +428,7 @@ class Cluster:
                 self._refresh_wanted.set()
                 logger.log(
                     logging.WARNING if failures == 1 else logging.DEBUG,
-                    "Metadata refresh failed, retrying: %s",
+                    "Metadata: the refresh failed, retrying: %s",
                     failure,
                 )
             except Exception as failure:  # an error of a listener must not stop the refreshes

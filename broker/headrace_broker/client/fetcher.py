@@ -125,7 +125,7 @@ class Fetcher:
                 if not error.retriable:
                     self._report_error(error)
                     return
-                logger.info("Position lookup failed, retrying: %s", error)
+                logger.info("Consumer: cannot look up the positions of partitions, retrying: %s", error)
                 await asyncio.sleep(self._cluster.retry_backoff_ms(attempts) / 1000)
                 attempts += 1
 
@@ -283,7 +283,12 @@ class Fetcher:
             self._on_partition_error(requested, ErrorCode.from_code(part.error_code), now_ms)
             return 0
         if part.preferred_read_replica >= 0:
-            logger.info("%s-%d: fetching from replica %d", topic, requested.partition, part.preferred_read_replica)
+            logger.info(
+                "Partition %s-%d: fetching from the preferred read replica %d",
+                topic,
+                requested.partition,
+                part.preferred_read_replica,
+            )
             self.core.set_preferred_replica(
                 requested, part.preferred_read_replica, now_ms + self._config.metadata_max_age_ms
             )
@@ -314,10 +319,12 @@ class Fetcher:
         action = self.core.handle_error(requested, code, now_ms)
         subject = f"{requested.topic}-{requested.partition}"
         if action is FetchAction.REFRESH_METADATA:
-            logger.info("Fetch of %s failed with %s; refreshing metadata", subject, code.name)
+            logger.info("Partition %s: fetch failed with %s, refreshing the metadata", subject, code.name)
             self._cluster.request_refresh()
         elif action is FetchAction.RESET_POSITION:
-            logger.warning("%s: offset %d is out of range; resetting the position", subject, requested.fetch_offset)
+            logger.warning(
+                "Partition %s: offset %d is out of range, resetting the position", subject, requested.fetch_offset
+            )
             self._out_of_range.add((requested.topic, requested.partition))
             self.core.forget_position((requested.topic, requested.partition))
         elif action is FetchAction.RAISE_ERROR:

@@ -199,7 +199,7 @@ class MembershipCore:
     def on_no_response(self, now_ms: float) -> NextStep:
         """Handle a missing response to JoinGroup or SyncGroup, or the error NOT_COORDINATOR.
 
-        If the session has expired, the coordinator may have removed this member: it must drop its assignment at once,
+        If the session has expired, the coordinator may have removed this member: it must drop its assignment immediately,
         because another member may receive it before any broker responds to this one.
         """
         is_member = self.generation.member_id != UNKNOWN_MEMBER_ID and self._last_response_ms > 0

@@ -190,7 +190,7 @@ class Producer:
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("Closing the producer: %s", error)
+            logger.warning("Producer: the records were not flushed before the close: %s", error)
         finally:
             await self._shut_down()
 
@@ -337,7 +337,9 @@ class Producer:
         if response is None:
             assert error is not None
             if plan.batches:
-                logger.warning("Produce request failed, retrying its %d batches: %s", len(plan.batches), error)
+                logger.warning(
+                    "Producer: Produce request failed, retrying its %d batches: %s", len(plan.batches), error
+                )
             self.cluster.request_refresh()
             for batch in plan.batches:
                 batch.last_error = str(error)
@@ -355,7 +357,9 @@ class Producer:
     ) -> None:
         subject = f"{batch.topic}-{batch.partition}"
         if response is None:
-            error: ClientError = ProtocolViolationError(f"{subject}: the Produce response lacks this partition")
+            error: ClientError = ProtocolViolationError(
+                f"{subject}: the Produce response does not contain this partition"
+            )
             self._apply_verdict(batch, self._core.handle_disconnect(batch, now_ms), -1, error)
             return
         if response.error_code == ErrorCode.NONE:
@@ -370,7 +374,9 @@ class Producer:
         verdict = self._core.handle_error(batch, ErrorCode.from_code(response.error_code), now_ms)
         if verdict is Verdict.RETRY_AFTER_DATA_LOSS:
             logger.error(
-                "%s: acknowledged records are lost, probably because of an unclean leader election; continuing", error
+                "Partition %s: acknowledged records are lost, probably because of an unclean leader election; "
+                "continuing",
+                error,
             )
         self._apply_verdict(batch, verdict, -1, error)
 
@@ -470,7 +476,10 @@ class Producer:
         if not self._core.is_idle:
             requeued = self._core.requeue_from_former_leaders(self._loop.time() * 1000, self._leader_of)
             if requeued:
-                logger.info("Sending %d batches to new leaders; the former leaders have not responded", requeued)
+                logger.info(
+                    "Producer: sending %d batches to new leaders, because the former leaders have not responded",
+                    requeued,
+                )
             self._wake()
 
     def _arm_timer(self, now_ms: float) -> None:

@@ -171,7 +171,9 @@ class ShardRunner:
             try:
                 self._last_offset = self._topic.append(self._partition, build_batch(batch_columns))
             except ApiError as error:
-                _log.warning("__consumer_offsets-%d: append failed, failing the request: %s", self._partition, error)
+                _log.warning(
+                    "__consumer_offsets-%d: cannot append records, failing the request: %s", self._partition, error
+                )
                 self.shard.on_appended(CoordinatorResult(records[:done]), now_ms)  # apply the batches already appended
                 return _COORDINATOR_ERRORS.get(error.code, error.code)
             done += len(batch_columns)

@@ -111,7 +111,8 @@ class GroupCoordinator:
                 # COORDINATOR_LOAD_IN_PROGRESS. Consumers would otherwise find no committed offsets
                 # and reset their positions.
                 _log.error(
-                    "__consumer_offsets-%d: loading failed at offset %d, the partition's groups stay unavailable: %s",
+                    "__consumer_offsets-%d: cannot load the records from offset %d on, the partition's groups stay "
+                    "unavailable: %s",
                     partition,
                     offset,
                     error,
@@ -178,7 +179,7 @@ class GroupCoordinator:
             try:
                 await self._expire(partition % count)
             except Exception:  # noqa: BLE001  continue with the next partition; this one is retried in the next round
-                _log.exception("__consumer_offsets-%d: expiring offsets failed, retrying later", partition % count)
+                _log.exception("__consumer_offsets-%d: cannot expire offsets, retrying later", partition % count)
             partition += 1
 
     async def _expire(self, partition: int) -> None:

@@ -401,7 +401,7 @@ def _load_epochs(
                     return epochs, []
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
     except CorruptBatchError as error:
-        _log.warning("%s: some of its leader epochs are lost: %s", directory, error)
+        _log.warning("%s: some leader epochs of the log are lost: %s", directory, error)
     return epochs, []
 
 

@@ -189,7 +189,7 @@ class LogManager:
         end_offset = 0 if log is None else log.log_end_offset
         if end_offset < clean_end_offset:
             _log.error(
-                "%s has lost records since its clean shutdown: its end offset was %d and is %d now",
+                "Log %s has lost records since its clean shutdown: the log end offset was %d and is %d now",
                 directory.partition_path(*key),
                 clean_end_offset,
                 end_offset,
@@ -503,7 +503,9 @@ class LogManager:
                 for name in CHECKPOINTS:
                     self.checkpoints.write(name, durable=True)
             except OSError as error:
-                _log.error("Cannot write the checkpoints, so the next start will recover the logs: %s", error)
+                _log.error(
+                    "Log directories: cannot write the checkpoints, so the next start will recover the logs: %s", error
+                )
                 clean = False
         for directory in self.directories:
             try:

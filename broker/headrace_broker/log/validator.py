@@ -117,14 +117,17 @@ def _wrong_size_error(header: BatchHeader, size_bytes: int) -> ApiError:
 def _validate_client_batch(header: BatchHeader, size_bytes: int) -> None:
     if header.base_offset != 0:
         raise ApiError(
-            ErrorCode.INVALID_RECORD, f"the base offset of a produced batch must be 0, not {header.base_offset}"
+            ErrorCode.INVALID_RECORD, f"the base offset of a produced record batch must be 0, not {header.base_offset}"
         )
     if header.attributes & CONTROL_MASK:
         raise ApiError(ErrorCode.INVALID_RECORD, "clients cannot write control records")
     if header.attributes & TIMESTAMP_TYPE_MASK:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the timestamp type to LogAppendTime")
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
-        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.compression} is unknown")
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"the record batch has the unknown compression codec {header.compression}",
+        )
     records_size_max = (
         size_bytes - HEADER_SIZE if not header.attributes & COMPRESSION_MASK else DECOMPRESSED_SIZE_BYTES_MAX
     )

@@ -233,8 +233,8 @@ class Broker:
         cluster = self.image.broker_configs().get(MIN_INSYNC_REPLICAS)
         if ours is not None and cluster not in (None, ours):
             logger.warning(
-                "min.insync.replicas=%s in the properties file is ignored, the cluster-wide value is %s: change "
-                "the latter with kafka-configs --alter --entity-type brokers --entity-default, or correct the file",
+                "min.insync.replicas=%s in the properties file is ignored, the cluster-wide value is %s: set this "
+                "value in the file, or change it with kafka-configs --alter --entity-type brokers --entity-default",
                 ours,
                 cluster,
             )

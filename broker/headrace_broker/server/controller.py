@@ -290,7 +290,7 @@ class ControllerService:
         try:
             await self.submit(decide)
         except ApiError as error:
-            logger.info("Broker %d could not be fenced: %s", broker_id, error)
+            logger.info("Broker %d: cannot fence it: %s", broker_id, error)
 
     def _schedule_session_check(self) -> None:
         if self._session_check_timer is not None:
@@ -350,14 +350,14 @@ class ControllerService:
 
         moved = await self.submit(decide)
         if moved:
-            logger.info("Elected the preferred leader of %d partitions", moved)
+            logger.info("Controller: elected the preferred leader of %d partitions", moved)
 
     async def grow_internal_topics(self) -> None:
         """Add replicas to internal topics that were created while the cluster had too few brokers."""
         factor = self._policy.internal_replication_factor
         grown = await self.submit(lambda image: grow_internal_topics(image, factor, self._topic_configs))
         if grown:
-            logger.info("Adding replicas to %d partitions of internal topics", grown)
+            logger.info("Controller: adding replicas to %d partitions of internal topics", grown)
 
     async def _run_periodically(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -97,7 +97,7 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
         if not directory.is_formatted:
             if ours is not None:
                 logger.warning(
-                    "Log directory %s is empty, formatting it: the replicas that it held are lost on this node and are "
+                    "Log directory %s is empty, formatting it: the replicas in it are lost on this node and are "
                     "fetched again from other brokers",
                     directory.path,
                 )

@@ -363,7 +363,7 @@ def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_logs_only_c
 
         topic.read = read  # type: ignore[method-assign, assignment]
         await coordinator.load(0)
-        assert ("loading failed at offset 0" in caplog.text) == (code is ErrorCode.CORRUPT_MESSAGE)
+        assert ("cannot load the records from offset 0 on" in caplog.text) == (code is ErrorCode.CORRUPT_MESSAGE)
 
     run_scenario(scenario)
 

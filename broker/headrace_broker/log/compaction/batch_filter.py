@@ -143,7 +143,7 @@ def _rewrite_batch(header: BatchHeader, batch: memoryview, kept: Sequence[int], 
                 [_with_delta(records, span, delta + shift) for span, delta in zip(spans, deltas, strict=True)]
             )
     except (ValueError, IndexError) as error:
-        raise CorruptBatchError(0, f"records cannot be parsed: {error}") from error
+        raise CorruptBatchError(0, f"the records of the batch cannot be parsed: {error}") from error
     newest_ms = header.max_timestamp if header.timestamp_type else header.base_timestamp + max(deltas)
     return replace_records(
         header,
@@ -168,7 +168,7 @@ def _record_bounds(records: bytes, count: int) -> list[int]:
             position = body + length
         bounds.append(position)
     if position != len(records):
-        raise ValueError(f"the last record ends at byte {position} of {len(records)}")
+        raise ValueError(f"the last record ends at byte {position}, but the records have {len(records)} bytes")
     return bounds
 
 

@@ -75,7 +75,7 @@ def _write_checkpoint(context: RequestContext) -> None:
         context.logs.checkpoints.write(LOG_START_FILE, durable=False)
     except OSError as error:
         logger.warning(
-            "DeleteRecords: could not write %s: %s. A crash before the next checkpoint, a minute from now, may restore"
+            "DeleteRecords: cannot write %s: %s. A crash before the next checkpoint, in about a minute, may restore"
             " the deleted records",
             LOG_START_FILE,
             error.strerror or error,

@@ -226,7 +226,9 @@ class Quorum:
         except DivergedError as error:
             self._fail(str(error))
         except OSError as error:  # if the disk is full, it may have space at the next attempt
-            logger.error("Metadata snapshot from the leader could not be stored, retrying: %s", error.strerror or error)
+            logger.error(
+                "Metadata snapshot: cannot store the snapshot from the leader, retrying: %s", error.strerror or error
+            )
         except Exception as error:  # noqa: BLE001 - a state machine in an unknown state must not continue
             self._fail_unexpectedly(error)
         return []
@@ -348,7 +350,7 @@ class Quorum:
 
     def _fail(self, reason: str) -> None:
         self.failures += 1
-        logger.error("Metadata quorum: stopping, the metadata log cannot be used: %s", reason)
+        logger.error("Metadata quorum: stopping, because the metadata log cannot be used: %s", reason)
         while self._pending_appends:
             committed = self._pending_appends.popleft()[2]
             if not committed.done():
@@ -363,7 +365,7 @@ class Quorum:
         self._committed_offset = snapshot[0]
         self.log.log.advance_high_watermark(snapshot[0])
         self.on_snapshot(image_from_records(records, snapshot[0] - 1, snapshot[1]))
-        logger.info("Loaded the metadata snapshot up to offset %d", snapshot[0])
+        logger.info("Metadata snapshot: loaded it up to offset %d", snapshot[0])
 
     def _commit(self, offset: int) -> None:
         for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):

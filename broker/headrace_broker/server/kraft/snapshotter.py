@@ -95,10 +95,10 @@ class Snapshotter:
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             self._delete_old_snapshots()
         except (OSError, ApiError) as error:
-            logger.error("Metadata snapshot could not be written, retrying when the next one is due: %s", error)
+            logger.error("Metadata snapshot: cannot write it, retrying at the time of the next snapshot: %s", error)
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             return
-        logger.info("Wrote a metadata snapshot up to offset %d, %d bytes", snapshot[0], position)
+        logger.info("Metadata snapshot: wrote it up to offset %d, %d bytes", snapshot[0], position)
 
     def _delete_old_snapshots(self) -> None:
         """Delete older snapshots by age and total size, each with the log up to the next snapshot."""
@@ -117,7 +117,7 @@ class Snapshotter:
     def _on_write_done(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         if not task.cancelled() and task.exception() is not None:
-            logger.error("Metadata snapshot could not be written", exc_info=task.exception())
+            logger.error("Metadata snapshot: unexpected error while writing it", exc_info=task.exception())
 
     async def close(self) -> None:
         """Finish the snapshot that is being written."""

@@ -115,7 +115,10 @@ class BrokerLifecycle:
             if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 raise StartError(self._registration_error(code))
             if duplicate_until is None:
-                logger.warning("%s. Waiting for that broker's session to expire", self._registration_error(code))
+                logger.warning(
+                    "Broker registration failed: %s. Waiting for the session of that broker to expire",
+                    self._registration_error(code),
+                )
                 duplicate_until = min(deadline, loop.time() + self._session_timeout_ms / 1000 + _DUPLICATE_MARGIN_S)
             if loop.time() + _DUPLICATE_PAUSE_S > duplicate_until:
                 raise StartError(self._registration_error(code))
