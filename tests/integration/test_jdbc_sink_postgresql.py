@@ -178,7 +178,7 @@ def test_table_and_column_names_with_special_characters_are_quoted(
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_tables_of_a_schema_are_created_and_extended(url: str, database: Database) -> None:
+def test_sink_creates_and_extends_tables_in_a_database_schema(url: str, database: Database) -> None:
     database.execute("CREATE SCHEMA other")
     put(url, [item(1)], table__name__format="other.${topic}", fields__whitelist="id")
     put(url, [item(2)], table__name__format="other.${topic}", auto__evolve="true")

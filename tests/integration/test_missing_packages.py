@@ -26,7 +26,7 @@ JDBC = {
 HINT = "the Python package sqlalchemy is not installed: pip install 'headrace[jdbc]'"
 
 
-def test_missing_driver_of_a_bundled_connector_is_explained(
+def test_error_for_a_missing_driver_of_a_bundled_connector_says_what_to_install(
     kafka_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sqlalchemy.py").write_text(
@@ -41,7 +41,9 @@ def test_missing_driver_of_a_bundled_connector_is_explained(
         assert HINT in str(result["configs"])
 
 
-def test_missing_module_of_a_running_plugin_is_explained(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_error_for_a_missing_module_of_a_running_plugin_says_what_to_install(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
     (tmp_path / "acme.py").write_text(PLUGIN)
     with ConnectWorker(kafka_broker.bootstrap_servers, {"plugin.path": str(tmp_path)}) as worker:
         worker.create("acme", {"connector.class": "NeedsDriver"}, wait=False)

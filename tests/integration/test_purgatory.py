@@ -167,7 +167,10 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_after_retriable_error_cause_no_sequence_gap() -> None:
-    """Several batches are in flight when the broker stops and starts leading. The client sends all batches again."""
+    """Several batches are in flight when another broker becomes leader and then this broker again.
+
+    The client sends all batches again.
+    """
 
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         async def produce(sequence: int) -> int:

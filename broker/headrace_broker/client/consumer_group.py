@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """An assignment change that the consumer's poll has to perform; poll then completes `done`."""
+    """A change of the assignment that the consumer must perform in poll. Poll then completes the future `done`."""
 
     change: Change
     partitions: list[TopicPartition]

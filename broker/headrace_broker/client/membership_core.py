@@ -193,14 +193,18 @@ class MembershipCore:
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
     def session_remaining_ms(self, now_ms: float) -> float:
-        """Return the time until the session expires without a response, at least 1 ms: the timeout of a heartbeat."""
+        """Return the time until the session expires without a response, at least 1 ms.
+
+        It is the timeout of a heartbeat.
+        """
         return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
 
     def on_no_response(self, now_ms: float) -> NextStep:
         """Handle a missing response to JoinGroup or SyncGroup, or the error NOT_COORDINATOR.
 
-        If the session has expired, the coordinator may have removed this member: it must drop its assignment immediately,
-        because another member may receive it before any broker responds to this one.
+        If the session has expired, the coordinator may have removed this member. The member must then drop its
+        assignment immediately, because another member may receive the same partitions before any broker responds to
+        this member.
         """
         is_member = self.generation.member_id != UNKNOWN_MEMBER_ID and self._last_response_ms > 0
         if not is_member or now_ms - self._last_response_ms <= self._session_timeout_ms:
@@ -212,8 +216,8 @@ class MembershipCore:
     def expire_session(self) -> None:
         """Clear the generation, but keep the member id.
 
-        A coordinator that was not running either still knows the member. With the known id, a rebalance does not wait
-        until the session of the old member expires.
+        If the coordinator was not running at that time, it still knows the member. If the member joins with the known
+        id, the rebalance does not wait until the session of the old member expires.
         """
         member_id = self.generation.member_id
         self.reset()

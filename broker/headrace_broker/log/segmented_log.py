@@ -81,7 +81,7 @@ class SegmentedLog:
         self._epochs_unflushed = loaded.is_unsynced
         self.last_flush_ms = now_ms
         self.recovery_point = loaded.recovery_point
-        self.cleaner_offset: int | None = None  # all records before this offset have been compacted
+        self.cleaner_offset: int | None = None  # compaction has processed all records before this offset
         self.is_being_cleaned = False
         self.truncations = 0
         checkpoint_ahead_of_log = loaded.checkpoint_ahead_of_log or high_watermark > loaded.log_end_offset

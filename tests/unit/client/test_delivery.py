@@ -91,7 +91,7 @@ def test_record_columns_with_and_without_keys_or_headers_are_concatenated() -> N
     assert concatenate([plain, plain]).timestamps == 5
 
 
-def test_estimate_bytes_plus_header_is_not_below_batch_size() -> None:
+def test_estimated_batch_size_is_never_below_the_real_size() -> None:
     for columns in (
         RecordColumns([b"x" * 100] * 500, timestamps=1),
         RecordColumns([b"x" * 1000] * 50, keys=[b"key"] * 50, timestamps=list(range(50))),

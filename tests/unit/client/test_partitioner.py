@@ -29,7 +29,7 @@ def test_murmur2_hashes_long_keys() -> None:
     assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
 
 
-def test_records_are_divided_by_key_in_order_and_keyless_records_stay_together() -> None:
+def test_records_with_a_key_are_divided_in_order_and_records_without_a_key_stay_together() -> None:
     keys = [b"a", b"b", None, b"a", b"c", None]
     columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
     parts = split_by_key(columns, 4, keyless=3)

@@ -381,7 +381,7 @@ def test_cleaning_reports_the_position_of_a_corrupt_batch_and_leaves_no_cleaned_
     assert not [name for name in storage.listdir(DIRECTORY) if "cleaned" in name]
 
 
-def test_exception_from_throttle_stops_cleaning() -> None:
+def test_exception_of_the_io_throttle_stops_the_cleaning() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")])
     sizes: list[int] = []

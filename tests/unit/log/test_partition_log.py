@@ -155,7 +155,7 @@ def test_invalid_batches_are_rejected_and_not_written(change, code: ErrorCode) -
     assert (log.size_bytes, log.log_end_offset) == (size, 1)
 
 
-def test_batch_over_max_message_bytes_is_rejected() -> None:
+def test_batch_larger_than_max_message_bytes_is_rejected() -> None:
     log = open_log(config=LogConfig(max_message_bytes=200))
     with pytest.raises(ApiError, match=r"max\.message\.bytes=200") as raised:
         append(log, b"x" * 200)

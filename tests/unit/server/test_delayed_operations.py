@@ -113,7 +113,7 @@ def test_cancelled_delayed_operation_never_completes() -> None:
     assert len(operations) == 0
 
 
-def test_force_complete_completes_all_operations_on_the_partition() -> None:
+def test_force_complete_completes_all_delayed_operations_of_the_partition() -> None:
     operations = DelayedOperations()
     operations.watch(fetch("f", ["a", "b"]))
     operations.watch(DelayedOperation("p", ["a"], 500, required_offsets={"a": 10}))

@@ -94,7 +94,7 @@ class TestFiles:
         records = parse_snapshot(storage.read(f"{DIRECTORY}/00000000000000000003-0000000001.checkpoint"))
         assert [record.next_producer_id for record in records] == [3000]  # type: ignore[attr-defined]
 
-    def test_truncated_or_corrupt_snapshot_is_detected(self) -> None:
+    def test_truncated_or_corrupt_metadata_snapshot_is_detected(self) -> None:
         image = MetadataImage(features={"metadata.version": 30}, next_producer_id=5)
         data = b"".join(encode_snapshot(image_records(image), 3, NOW_MS))
         assert len(parse_snapshot(data)) == 2
