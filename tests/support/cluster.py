@@ -110,7 +110,7 @@ class ClusterProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Every node's address."""
+        """The addresses of all nodes, separated by commas."""
         return ",".join(f"127.0.0.1:{self.base_port + index}" for index in range(self.nodes))
 
     def address(self, node_id: int) -> str:

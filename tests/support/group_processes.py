@@ -116,7 +116,7 @@ class GroupProcesses:
         return ["kcat", "-b", self._address, *options, "-u", "-f", _KCAT_FORMAT, "-G", self._group, self._topic]
 
     def await_(self, condition: Callable[[], bool], timeout_s: float, description: str) -> float:
-        """Wait until `condition()` is true; return the seconds until then."""
+        """Wait until `condition()` is true. Return how long this took, in seconds."""
         started = time.monotonic()
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):

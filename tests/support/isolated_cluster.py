@@ -1,4 +1,4 @@
-"""A cluster of isolated nodes: each has its own network namespace, small disk and process.
+"""A cluster of isolated nodes. Each node has its own network namespace, small disk and process.
 
 Only programs that run in a sandbox (`support.namespaces`) can use this module.
 """
@@ -124,10 +124,10 @@ class IsolatedCluster:
                 time.sleep(0.05)
 
     def unhealthy_reason(self, topic: str) -> str:
-        """Return why the cluster is not healthy, from the metadata of every node; an empty string if healthy.
+        """Return why the cluster is not healthy, according to the metadata of every node.
 
-        All nodes must have the same leaders, so that no node still considers itself the leader, and all replicas must
-        be in sync.
+        Return an empty string if it is healthy. All nodes must have the same leaders, so that no node still considers
+        itself the leader, and all replicas must be in sync.
         """
         known = {}
         for node, address in zip(self.nodes, self.bootstrap_servers.split(","), strict=True):

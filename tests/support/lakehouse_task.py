@@ -2,8 +2,8 @@
 
     python lakehouse_task.py '{"address": "127.0.0.1:9092", "topics": ["t"], "props": {"lakehouse.path": "..."}}'
 
-Prints `reported {"t/0": 5}` when the task reports offsets; reads the commands pause, resume and stop from standard
-input, one per line; exits when the task ends.
+The program prints `reported {"t/0": 5}` when the task reports offsets. It reads the commands pause, resume and stop
+from standard input, one per line. It exits when the task ends.
 """
 
 from __future__ import annotations

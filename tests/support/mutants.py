@@ -1,8 +1,8 @@
 """Mutation tests of the cluster: each mutant disables one mechanism that protects acknowledged records.
 
 `python tests/support/mutants.py NAME --seed N --count M` applies the mutant to the running code and searches for a seed
-that catches it; it then prints `caught by seed N: ...` and exits with status 0. The caller sets PYTHONHASHSEED=0,
-because the iteration order of sets must be the same in every run.
+that catches the mutant. It then prints `caught by seed N: ...` and exits with status 0. The caller sets
+PYTHONHASHSEED=0, because the iteration order of sets must be the same in every run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A voter with its log in memory, and fake peers that vote and fetch as the test specifies."""
+"""A voter with its log in memory, and fake peers whose votes and fetches the test controls."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Voter:
         log.sync_completed = sync_completed_and_notify  # type: ignore[method-assign]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until `holds()` is true; `holds` is called after every leader change, commit and sync."""
+        """Wait until `holds()` is true. The voter calls `holds` after every leader change, commit and sync."""
         while not holds():
             self._changed.clear()
             await self._changed.wait()

@@ -37,7 +37,7 @@ class RawClient:
         return self._correlation_id
 
     def frame(self, request: Message, version: int) -> bytes:
-        """Encode a request and return its bytes; the caller sends them."""
+        """Encode a request and return its bytes, which the caller sends."""
         self._correlation_id += 1
         return b"".join(encode_request(self._correlation_id, "raw", request, version))
 

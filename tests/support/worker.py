@@ -153,7 +153,7 @@ class Worker:
         return self.request("GET", f"/connectors/{name}/status")
 
     def status_if_found(self, name: str) -> Any:
-        """Return the status, None while a new connector has none yet."""
+        """Return the connector's status, or None while a new connector has no status yet."""
         try:
             return self.status(name)
         except RestError as error:

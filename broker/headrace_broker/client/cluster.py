@@ -2,9 +2,10 @@
 
 A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. A failed connection is
-retried after reconnect.backoff.ms, which grows exponentially. The metadata of tracked topics is refreshed on request,
-every metadata.max.age.ms, and while a broker has not responded for a long time, because that broker may hang and its
-partitions may have new leaders. If no known broker responds, the client uses the bootstrap servers again (KIP-899).
+retried after reconnect.backoff.ms, which grows exponentially. The client refreshes the metadata of tracked topics on
+request and every metadata.max.age.ms. It also refreshes the metadata while a broker has not responded for a long time,
+because the broker may hang and its partitions may have new leaders. If no known broker responds, the client uses the
+bootstrap servers again (KIP-899).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Computes the new state of one partition (leader, ISR, ELR, reassignment) as a PartitionChangeRecord.
 
 The caller sets the requested change (a new ISR, a new assignment or an election), and `PartitionChange.record` derives
-the rest. The new leader comes from the ISR. If the ISR is empty, the new leader comes from the eligible leader
-replicas (ELR): these left the ISR when it was already below min.insync.replicas, so they have every acknowledged record
-(KIP-966). If the ELR is empty too, the last known leader is elected. Only an unclean election can elect any other
-live replica. Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+the rest. The new leader comes from the ISR. If the ISR is empty, the new leader comes from the eligible leader replicas
+(ELR). These replicas left the ISR when it was already below min.insync.replicas, so they have every acknowledged record
+(KIP-966). If the ELR is empty too, the last known leader is elected. Only an unclean election can elect any other live
+replica. Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
 """
 
 from __future__ import annotations

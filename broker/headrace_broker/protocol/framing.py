@@ -1,10 +1,9 @@
 """Encodes frames and parses their headers. A frame is a four-byte size, a header and a message.
 
-A request header is (api_key int16, api_version int16, correlation_id int32, client_id nullable
-string) and, in flexible versions, tagged fields; the client id has a two-byte length in all versions.
-A response header is the correlation id and, in flexible versions, tagged fields. The parsers expect
-frames without the size prefix; the encoding functions return frames with the size prefix. This
-module does no I/O.
+A request header consists of api_key (int16), api_version (int16), correlation_id (int32) and client_id (nullable
+string). Flexible versions add tagged fields. The client id has a two-byte length in all versions. A response header is
+the correlation id and, in flexible versions, tagged fields. The parsers expect frames without the size prefix; the
+encoding functions return frames with the size prefix. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A follower's replication logic: builds fetch requests, and decides how to act on the leader's responses.
 
-Divergence is detected by leader epochs, never by offsets or high watermarks alone (KIP-101, KIP-279): the follower
-sends the epoch of its last record, and a leader whose log diverges before that point responds with the diverging epoch.
+The leader detects by leader epochs that a follower's log diverges, and not by offsets or high watermarks alone
+(KIP-101, KIP-279). The follower sends the epoch of its last record. If the logs diverge before this record, the leader
+responds with the diverging epoch.
 """
 
 from __future__ import annotations

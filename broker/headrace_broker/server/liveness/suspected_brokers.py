@@ -3,8 +3,8 @@
 Clients request metadata as soon as their connection to a leader breaks; if the response still names that leader,
 librdkafka requests metadata again only a second later. So if this broker's connection to the leader has broken too, the
 Metadata response waits up to 0.4 s until the controller has fenced the leader and elected new leaders. A fenced broker
-stays in the broker list for 10 s, although it leads no partitions: if a broker is missing from the list, librdkafka
-removes its partitions before it reads their new leaders, and recovers from the removal only a second later.
+stays in the list of brokers for 10 s, although it leads no partitions. If a broker is missing from the list, librdkafka
+removes the broker's partitions before it reads their new leaders, and finds these partitions again only a second later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counts requests and records for the metrics page.
 
 A node without metrics listeners has no meter and no overhead. A meter replaces the router's `handle` and `handler_of`
-and the broker's `append`, `read` and `on_partition_error` with measuring versions, and creates connections that measure
-when each of their responses is sent.
+and the broker's `append`, `read` and `on_partition_error` with methods that also measure. It creates connections that
+measure when each response is sent.
 """
 
 from __future__ import annotations
