@@ -33,19 +33,19 @@ def numbers(field: Field, rng: Random) -> Any:
     return rng.choice(EDGES[field.kind]) if field.kind in EDGES else None
 
 
-def hostile(rng: Random) -> Any:
+def random_request(rng: Random) -> Any:
     """Return a request for the metadata partition with random and extreme numbers."""
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
-        return hostile(rng)
+        return random_request(rng)
     request.cluster_id = None
     del request.topics[1:]
     topic = request.topics[0]
     topic.partitions = (topic.partitions or [])[:1]
     if hasattr(topic, "topic_id"):
         topic.topic_id = METADATA_TOPIC_ID
-    return request if topic.partitions else hostile(rng)
+    return request if topic.partitions else random_request(rng)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -62,7 +62,7 @@ async def send_hostile_requests(rng: Random) -> None:
     for _ in range(400):
         if rng.random() < 0.05:
             await elected(voter)
-        request = hostile(rng)
+        request = random_request(rng)
         try:
             async with asyncio.timeout(2):
                 await voter.quorum.handle(request)

@@ -24,7 +24,7 @@ def _check_shape(text: str, value: float) -> None:
 
 @settings(deadline=None)
 @given(_finite)
-def test_double_text_round_trips_and_is_shortest(value: float) -> None:
+def test_double_is_formatted_as_the_shortest_text_that_parses_to_the_same_number(value: float) -> None:
     text = double_text(value)
     _check_shape(text, value)
     assert math.copysign(1, float(text)) == math.copysign(1, value)
@@ -33,7 +33,7 @@ def test_double_text_round_trips_and_is_shortest(value: float) -> None:
 
 @settings(deadline=None)
 @given(_finite32)
-def test_float_text_round_trips_and_is_shortest(value: float) -> None:
+def test_float_is_formatted_as_the_shortest_text_that_parses_to_the_same_number(value: float) -> None:
     text = float_text(value)
     _check_shape(text, value)
     assert float32(float(text)) == value
@@ -44,7 +44,7 @@ def test_float_text_round_trips_and_is_shortest(value: float) -> None:
 
 @settings(deadline=None)
 @given(st.integers(), st.sampled_from([8, 16, 32, 64]))
-def test_wrapped_integer_fits_bit_width_and_is_congruent_to_original(number: int, bits: int) -> None:
+def test_integer_wrapped_to_a_bit_width_has_the_same_lowest_bits(number: int, bits: int) -> None:
     wrapped = wrap(number, bits)
     assert -(1 << (bits - 1)) <= wrapped < 1 << (bits - 1)
     assert (wrapped - number) % (1 << bits) == 0

@@ -27,13 +27,13 @@ def schema_and_rows(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=60)
 @given(schema_and_rows())
-def test_lines_of_rows_match_single_values(data: tuple[Schema, list[Any]]) -> None:
+def test_lines_of_rows_equal_the_lines_of_single_values(data: tuple[Schema, list[Any]]) -> None:
     assert java_lines(*data) == _lines(*data)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(schemaless(), max_size=4))
-def test_lines_of_schemaless_values_match_single_values(items: list[Any]) -> None:
+def test_lines_of_schemaless_values_equal_the_lines_of_single_values(items: list[Any]) -> None:
     assert java_lines(None, items) == _lines(None, items)
 
 
@@ -66,24 +66,24 @@ def _as_lines(texts: list[str]) -> Lines:
 
 @settings(deadline=None, max_examples=100)
 @given(columns(None))
-def test_lines_of_map_columns_match_single_values(compact: Columns) -> None:
+def test_lines_of_map_columns_equal_the_lines_of_single_values(compact: Columns) -> None:
     assert java_lines(None, compact) == _lines(None, compact.items())
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.data())
-def test_lines_of_struct_columns_match_single_values(data: st.DataObject) -> None:
+def test_lines_of_struct_columns_equal_the_lines_of_single_values(data: st.DataObject) -> None:
     schema = data.draw(struct_of(primitives(), 6)).replace(optional=False)
     compact = data.draw(columns(schema))
     assert java_lines(schema, compact) == _lines(schema, compact.items())
 
 
 @given(st.lists(st.text("a\xe9", max_size=3), min_size=1))
-def test_lines_of_strings_match_single_values(texts: list[str]) -> None:
+def test_lines_of_strings_equal_the_lines_of_single_values(texts: list[str]) -> None:
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 
-def test_lines_of_number_ranges_match_single_values() -> None:
+def test_lines_of_number_ranges_equal_the_lines_of_single_values() -> None:
     for start in (-5, 0, 1, 999, 1000, 1001, 5_999, 123_456_789):
         for count in (1, 2, 1000, 2500):
             compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)

@@ -35,7 +35,9 @@ def schema_and_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_values_with_schema_round_trip(data: tuple[Schema, list[Any]], numeric: bool) -> None:
+def test_json_converter_decodes_the_values_with_schema_that_it_encoded(
+    data: tuple[Schema, list[Any]], numeric: bool
+) -> None:
     schema, items = data
     converter = _converter(decimal_format="NUMERIC" if numeric else "BASE64")
     rows = to_rows(schema, items)
@@ -51,7 +53,7 @@ def test_values_with_schema_round_trip(data: tuple[Schema, list[Any]], numeric: 
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_list_encoding_matches_single_values(data: tuple[Schema, list[Any]], numeric: bool) -> None:
+def test_json_converter_encodes_a_list_like_single_values(data: tuple[Schema, list[Any]], numeric: bool) -> None:
     schema, items = data
     options = EncodingOptions(numeric_decimals=numeric)
     rows = to_rows(schema, items)
@@ -62,7 +64,7 @@ def test_list_encoding_matches_single_values(data: tuple[Schema, list[Any]], num
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values())
-def test_list_decoding_matches_single_values(data: tuple[Schema, list[Any]]) -> None:
+def test_json_converter_decodes_a_list_like_single_values(data: tuple[Schema, list[Any]]) -> None:
     schema, items = data
     payloads = encode_list(schema, to_rows(schema, items), EncodingOptions())
     decoder = PayloadDecoder(schema, True)
@@ -71,7 +73,7 @@ def test_list_decoding_matches_single_values(data: tuple[Schema, list[Any]]) -> 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(schemaless(), max_size=4))
-def test_schemaless_values_round_trip(items: list[Any]) -> None:
+def test_json_converter_decodes_the_schemaless_values_that_it_encoded(items: list[Any]) -> None:
     converter = _converter(schemas_enable="false")
     encoded = converter.from_connect_batch("t", None, items)
     runs = converter.to_connect_batch("t", encoded)
@@ -84,7 +86,7 @@ def test_schemaless_values_round_trip(items: list[Any]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
-def test_decoding_of_arbitrary_bytes_matches_single_values(data: list[bytes | None]) -> None:
+def test_json_converter_decodes_a_list_of_any_bytes_like_single_payloads(data: list[bytes | None]) -> None:
     """A batch decodes to the same values as single payloads, and fails for the same payloads."""
     for converter in (_converter(), _converter(schemas_enable="false")):
         _check_batch_matches_items(converter, data)
@@ -141,7 +143,7 @@ def similar_maps(draw: st.DrawFn) -> list[bytes]:
 
 @settings(deadline=None, max_examples=100)
 @given(similar_maps())
-def test_decoding_of_similar_maps_matches_single_values(payloads: list[bytes]) -> None:
+def test_json_converter_decodes_a_list_of_similar_maps_like_single_payloads(payloads: list[bytes]) -> None:
     """A list of payloads decodes to the same values and types as single payloads, and fails for the same payloads."""
     decoder = PayloadDecoder(None, True)
     expected: list[Any] = []

@@ -90,7 +90,7 @@ def aiokafka_rows(buffer: bytes) -> list[tuple[object, ...]]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=30), CODECS, st.integers(min_value=0, max_value=2**40))
-def test_batches_are_read_identically_by_three_parsers(records, codec, base_offset) -> None:
+def test_three_parsers_read_the_same_records_from_a_batch(records, codec, base_offset) -> None:
     columns = columns_of(records)
     batch = bytes(build_batch(columns, compression=codec, base_offset=base_offset, partition_leader_epoch=4))
     expected = [
@@ -105,7 +105,7 @@ def test_batches_are_read_identically_by_three_parsers(records, codec, base_offs
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
-def test_values_only_builder_produces_same_bytes_as_general_builder(values, codec, timestamp) -> None:
+def test_builder_for_values_only_writes_the_same_bytes_as_the_general_builder(values, codec, timestamp) -> None:
     fast = build_batch(RecordColumns(values=list(values), timestamps=timestamp), compression=codec)
     general = build_batch(
         RecordColumns(values=list(values), keys=[None] * len(values), timestamps=[timestamp] * len(values)),
@@ -168,7 +168,7 @@ def test_concatenated_batches_are_read_from_any_offset(batches, data) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
-def test_split_batches_keep_all_records_and_respect_size_limit(records, size_bytes_max) -> None:
+def test_records_split_into_batches_are_complete_and_within_the_size_limit(records, size_bytes_max) -> None:
     parts = list(split(columns_of(records), size_bytes_max))
     assert [value for part in parts for value in part.values] == [record[1] for record in records]
     for part in parts:
@@ -206,7 +206,7 @@ def test_corrupt_bytes_raise_only_corrupt_batch_error(records, codec, data) -> N
     st.booleans(),
     CODECS,
 )
-def test_prefix_and_suffix_are_added_to_each_value(
+def test_batch_builder_adds_prefix_and_suffix_to_each_value(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
     before: bytes,
     after: bytes,

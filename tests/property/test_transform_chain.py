@@ -162,7 +162,9 @@ def behaviours(draw: st.DrawFn, count: int) -> Behaviour:
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), count=st.integers(1, 8), step_count=st.integers(1, 3))
-def test_each_good_record_passes_each_step_once_and_in_order(data: st.DataObject, count: int, step_count: int) -> None:
+def test_each_good_record_passes_each_transform_and_predicate_once_and_in_order(
+    data: st.DataObject, count: int, step_count: int
+) -> None:
     steps: list[Step] = []
     plans: list[tuple[Behaviour, Behaviour | None, bool]] = []
     for _ in range(step_count):

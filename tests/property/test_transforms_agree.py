@@ -17,7 +17,7 @@ from headrace.data.schema import (
     Schema,
     struct,
 )
-from support.compact_values import compact
+from support.columnar_values import columnar_values
 from support.connect_data import schemaless, values
 from support.transforms import apply_to_each, make_plugin, records, sink_batch, source_batch, transform_errors
 
@@ -119,7 +119,7 @@ def _check(transform: Any, given_batch: Any) -> None:
 @pytest.mark.parametrize(("name", "props"), TRANSFORMS)
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
-def test_key_and_value_transforms_agree_on_batches_and_records(
+def test_key_and_value_transforms_return_the_same_results_for_batches_and_records(
     name: str, props: dict[str, str], side: str, data: st.DataObject
 ) -> None:
     _check(make_plugin(f"{name}${side}", **props), data.draw(batch(side == "Key")))
@@ -128,7 +128,9 @@ def test_key_and_value_transforms_agree_on_batches_and_records(
 @pytest.mark.parametrize(("name", "props"), RECORD_TRANSFORMS)
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
-def test_record_transforms_agree_on_batches_and_records(name: str, props: dict[str, str], data: st.DataObject) -> None:
+def test_record_transforms_return_the_same_results_for_batches_and_records(
+    name: str, props: dict[str, str], data: st.DataObject
+) -> None:
     _check(make_plugin(name, **props), data.draw(batch(False)))
 
 
@@ -140,7 +142,7 @@ def test_record_transforms_agree_on_batches_and_records(name: str, props: dict[s
 def test_columnar_values_are_transformed_like_lists_of_values(
     name: str, props: dict[str, str], data: st.DataObject
 ) -> None:
-    schema, held = data.draw(compact((ROW, ROW_WITHOUT_DEFAULTS)))
+    schema, held = data.draw(columnar_values((ROW, ROW_WITHOUT_DEFAULTS)))
     times = data.draw(st.none() | st.integers(0, 10**13) | st.just([None, *range(1, len(held))]))
     make_batch = data.draw(st.sampled_from([source_batch, sink_batch]))
     given_batch = make_batch([None] * len(held), None, timestamps=times).replace(value_schema=schema, values=held)

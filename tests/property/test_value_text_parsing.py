@@ -18,7 +18,7 @@ _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_f
 @example("{ ")
 @example("[ ")
 @given(st.text(st.sampled_from('0123456789-+.:TZe,[]{}"\\ truefalsn'), max_size=30) | st.text(max_size=20))
-def test_any_string_is_parsed_without_loss(text: str) -> None:
+def test_any_header_string_is_parsed_without_loss(text: str) -> None:
     schema, value = parse_string(text)
     if schema is None:
         assert (value, text.strip()) == (None, "null")
@@ -30,5 +30,5 @@ def test_any_string_is_parsed_without_loss(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(_plain, max_size=4) | st.dictionaries(st.text(st.sampled_from("abc"), min_size=1), _plain, max_size=4))
-def test_lists_and_maps_round_trip_as_strings(value: Any) -> None:
+def test_header_lists_and_maps_are_parsed_from_their_strings(value: Any) -> None:
     assert parse_string(convert_to_string(value)).value == value

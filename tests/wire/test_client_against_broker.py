@@ -347,7 +347,7 @@ def test_error_of_unreachable_bootstrap_server_contains_the_address() -> None:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-def test_seek_pause_and_poll_limits_take_effect(broker: BrokerProcess) -> None:
+def test_consumer_applies_seek_pause_and_poll_limits(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "seek", 2)
         producer = await Producer.open(producer_config(broker.address))
@@ -673,7 +673,9 @@ def test_our_consumers_and_confluent_consumers_share_the_partitions_of_a_group(
     asyncio.run(run())
 
 
-def test_partitions_of_dead_member_are_reassigned_after_session_timeout(broker: BrokerProcess) -> None:
+def test_partitions_of_a_dead_group_member_are_assigned_to_others_after_its_session_timeout(
+    broker: BrokerProcess,
+) -> None:
     async def run() -> None:
         await create_topic(broker.address, "dying", 4)
         config = consumer_config(broker.address, group_id="dying", **GROUP)

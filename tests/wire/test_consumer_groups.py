@@ -68,7 +68,9 @@ def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_partitions_of_killed_member_are_reassigned(broker: BrokerProcess, topic: str, kind: str) -> None:
+def test_partitions_of_a_killed_group_member_are_assigned_to_other_members(
+    broker: BrokerProcess, topic: str, kind: str
+) -> None:
     if kind == "kcat" and shutil.which("kcat") is None:
         pytest.skip("kcat is not installed: apt-get install kcat")
     values = produce(broker, topic, 0, 60)

@@ -151,7 +151,7 @@ def test_console_consumer_prints_lines_of_console_producer(broker: BrokerProcess
     assert consume(broker, topic, 2_000, "--from-beginning") == texts
 
 
-def test_large_console_input_keeps_order_and_bytes(broker: BrokerProcess) -> None:
+def test_console_producer_keeps_order_and_bytes_of_a_large_input(broker: BrokerProcess) -> None:
     data = b"".join(b"%08d\xff%s\n" % (number, b"x" * (number % 300)) for number in range(100_000))
     produce(broker, "console-big", data)
     done = subprocess.run(

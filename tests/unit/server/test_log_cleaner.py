@@ -25,7 +25,7 @@ from headrace_broker.server.cleaning.cleaner import LogCleaner
 from headrace_broker.server.cleaning.cleaning_executor import InlineCleaner
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.simulation.disk import SimulatedDisk
-from support.mortal_storage import Killed, MortalStorage
+from support.killed_storage import Killed, KilledStorage
 
 NOW = 1_700_000_000_000
 COMPACT = LogConfig(cleanup_compact=True, cleanup_delete=False, segment_bytes=500)
@@ -318,7 +318,7 @@ def test_crash_while_cleaned_segments_replace_old_segments_loses_no_record() -> 
 
     After a crash between two renames, the next start finds a valid log.
     """
-    fixture = CleanerFixture(MortalStorage())
+    fixture = CleanerFixture(KilledStorage())
     log = fixture.write("t", b"abcabcdabcabc")
     fixture.write("t", b"xyz", rolls=False)
     assert len(log.segments) > 3
@@ -344,13 +344,13 @@ def test_crash_while_cleaned_segments_replace_old_segments_loses_no_record() -> 
         assert sum(len(places) for key, places in table_of(found).items()) == 7
 
 
-def count_renames(storage: MortalStorage) -> int:
+def count_renames(storage: KilledStorage) -> int:
     storage.renames_left = 1 << 30
     run_until_killed(storage)
     return (1 << 30) - storage.renames_left
 
 
-def run_until_killed(storage: MortalStorage) -> None:
+def run_until_killed(storage: KilledStorage) -> None:
     storage._locks.clear()
     fixture = CleanerFixture(storage)
     with contextlib.suppress(Killed):

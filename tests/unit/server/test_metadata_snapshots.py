@@ -21,7 +21,7 @@ from headrace_broker.server.data_dirs import StartError
 from headrace_broker.server.kraft.metadata_log import MetadataLog
 from headrace_broker.server.kraft.snapshot_files import SnapshotError, encode_snapshot, parse_snapshot
 from headrace_broker.server.kraft.snapshotter import SnapshotPolicy, Snapshotter
-from support.mortal_storage import Killed, MortalStorage
+from support.killed_storage import Killed, KilledStorage
 
 DIRECTORY = "/data/__cluster_metadata-0"
 NOW_MS = 1_700_000_000_000
@@ -275,7 +275,7 @@ def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snaps
     Records after the snapshot's end offset come from the diverged log and must not follow the snapshot. A log without
     its first records and without a snapshot would not start.
     """
-    before = MortalStorage()
+    before = KilledStorage()
     log = opened(before)
     for number in range(1, 9):
         log.append(block(number), 1)

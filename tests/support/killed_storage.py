@@ -9,8 +9,8 @@ class Killed(BaseException):
     """Simulates a kill of the process; a BaseException, so that no exception handler catches it."""
 
 
-class MortalStorage(MemoryStorage):
-    """In-memory storage that performs `renames_left` renames and raises `Killed` at the next rename."""
+class KilledStorage(MemoryStorage):
+    """Storage in memory that does `renames_left` renames and raises `Killed` at the next rename."""
 
     renames_left = 1 << 30
 

@@ -27,7 +27,7 @@ def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
 
 
 @st.composite
-def compact(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, ColumnarValues]:
+def columnar_values(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, ColumnarValues]:
     """Generate columnar values with their schema: lines, maps, or structs of one of the schemas."""
     count = draw(st.integers(1, 4))
     if draw(st.sampled_from([True, False, False, False])):
