@@ -116,6 +116,11 @@ class BrokerProcess:
         self._process.kill()
         self._wait()
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal, for example SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def restart(self) -> None:
         """Stop cleanly and start again."""
         assert self.stop() == 0, self.log

@@ -73,12 +73,28 @@ class Worker:
 
     def start(self) -> Worker:
         """Start the worker and wait until it is healthy."""
+        self.launch()
+        wait_for(self.is_healthy, f"the worker is healthy; {self.log()}", 30)
+        return self
+
+    def launch(self) -> None:
+        """Start the worker without waiting."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
-        wait_for(self.is_healthy, f"the worker is healthy; {self.log()}", 30)
-        return self
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the worker."""
+        assert self._process is not None
+        self._process.terminate()
+
+    def stop(self, timeout_s: float = 60) -> float:
+        """Stop the worker with SIGTERM; return the seconds until it has exited with status 0."""
+        started_s = time.monotonic()
+        self.terminate()
+        assert self.wait(timeout_s) == 0, self.log()
+        return time.monotonic() - started_s
 
     def is_healthy(self) -> bool:
         """Return whether GET /health reports a healthy worker. Raises AssertionError if the process has exited."""

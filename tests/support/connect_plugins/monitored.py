@@ -1,0 +1,98 @@
+"""Connectors for tests of worker groups: they write their calls to a journal file, and fail or block on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from headrace.api import Config, ConnectError, SourceConnector, SourceRecord, SourceTask, key
+from headrace.api.config_def import ConfigValue
+from headrace.data.schema import INT64_SCHEMA
+
+
+class MonitoredConfig(Config):
+    """The keys of connector and tasks."""
+
+    journal: str = key("journal", doc="The file to which each call appends a line.")
+    topic: str = key("topic", doc="The topic of the records.")
+    tasks: int = key("tasks", default=1, doc="The number of tasks.")
+    interval_ms: int = key("interval.ms", default=20, doc="The time between two records of a task.")
+    blocks_in: str = key("blocks.in", default="", doc="The call that never returns, for example 'task poll'.")
+    fails_while: str = key("fails.while", default="", doc="The tasks fail while this file exists.")
+    number: int = key("number", default=0, doc="The number of the task.")
+
+
+class _Monitored:
+    """Writes the calls of one connector or task to the journal."""
+
+    config: MonitoredConfig
+
+    def called(self, what: str, connector: str, task: int | None = None) -> None:
+        """Append a call to the journal, and block if the configuration says so."""
+        line = json.dumps({"call": what, "connector": connector, "task": task, "pid": os.getpid()}) + "\n"
+        with open(self.config.journal, "a", buffering=1) as file:
+            file.write(line)
+        while self.config.blocks_in == what:
+            time.sleep(1)
+
+
+class MonitoredSourceTask(_Monitored, SourceTask[MonitoredConfig]):
+    """Produces the numbers 0, 1, 2, ... to partition 0 of the topic."""
+
+    def start(self, config: MonitoredConfig) -> None:
+        """Continue after the last committed number."""
+        self.called("task start", self.context.connector_name, config.number)
+        self._partition = {"task": config.number}
+        offset = self.context.offsets.read(self._partition)
+        self._next = 0 if offset is None else offset["number"] + 1
+
+    def poll(self) -> Sequence[SourceRecord]:
+        """Return the next number."""
+        if self.config.fails_while and os.path.exists(self.config.fails_while):
+            raise ConnectError(f"the file {self.config.fails_while} exists")
+        if self.config.blocks_in == "task poll":
+            self.called("task poll", self.context.connector_name, self.config.number)
+        self.context.wait(self.config.interval_ms / 1000)
+        number, self._next = self._next, self._next + 1
+        return [
+            SourceRecord(
+                topic=self.config.topic,
+                partition=0,
+                key_schema=INT64_SCHEMA,
+                key=self.config.number,
+                value_schema=INT64_SCHEMA,
+                value=number,
+                source_partition=self._partition,
+                source_offset={"number": number},
+            )
+        ]
+
+    def stop(self) -> None:
+        """Write the call to the journal."""
+        self.called("task stop", self.context.connector_name, self.config.number)
+
+
+class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
+    """Starts the configured number of tasks."""
+
+    task_class = MonitoredSourceTask
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Block if the configuration says so."""
+        while props.get("blocks.in") == "connector validate":
+            time.sleep(1)
+
+    def start(self, config: MonitoredConfig) -> None:
+        """Write the call to the journal."""
+        self.called("connector start", self.context.connector_name)
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return the configuration of each task."""
+        self.called("connector task configs", self.context.connector_name)
+        return [{**self.config.originals, "number": str(number)} for number in range(min(self.config.tasks, max_tasks))]
+
+    def stop(self) -> None:
+        """Write the call to the journal."""
+        self.called("connector stop", self.context.connector_name)
