@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.rest import jaas
 from headrace.rest.responses import Endpoint
 from headrace.runtime.rest_config import is_basic_auth_enabled
 from headrace.runtime.worker_config import WorkerConfig
@@ -95,6 +94,8 @@ def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> 
     """Return the credentials files of the worker's configuration, or of its JAAS file. Raises OSError, ValueError."""
     if configured := config[USERS_FILE]:
         return [str(configured)]
+    from headrace.rest import jaas  # a late import, because most workers need no JAAS file
+
     properties = jaas.system_properties(environment)
     path = jaas.configuration_file(properties)
     if path is None:

@@ -10,7 +10,7 @@ The syntax is that of the JDK's `sun.security.provider.ConfigFile`. This module 
 
 from __future__ import annotations
 
-import os.path
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def configuration_file(properties: Mapping[str, str]) -> str | None:
     value = properties.get(CONFIGURATION_PROPERTY, "").removeprefix("=")  # `==FILE` overrides the JDK's own settings
     if value.startswith("file:"):
         value = unquote(urlsplit(value).path)
-    return os.path.normpath(value) if value else None
+    return posixpath.normpath(value) if value else None
 
 
 def parse(text: str, properties: Mapping[str, str], path: str) -> dict[str, list[LoginModule]]:

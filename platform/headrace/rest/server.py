@@ -6,6 +6,7 @@ application has one uvicorn server per scheme, because uvicorn configures TLS pe
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -29,6 +30,8 @@ from headrace.rest.responses import Endpoint, RawPathMiddleware
 from headrace.rest.routing import method_error_handler, routes
 from headrace.runtime.rest_config import Listener, OriginPatterns, Tls, advertised_listener, header_rules, split_list
 from headrace.runtime.worker_config import WorkerConfig
+
+LAST_REQUESTS_S = 0.1
 
 
 class ListenerError(Exception):
@@ -80,7 +83,16 @@ class RestServer:
             await server.startup(sockets=bound.sockets)
 
     async def stop(self) -> None:
-        """Wait briefly for pending requests, then close the servers."""
+        """Wait briefly for pending requests, then close the servers.
+
+        Requests of connections that were accepted shortly before still get a response. Otherwise the other workers of a
+        group would not know whether a request that they have forwarded was executed.
+        """
+        for server, _ in self._servers:
+            for listening in server.servers:
+                listening.close()
+        if any(server.server_state.connections for server, _ in self._servers):
+            await asyncio.sleep(LAST_REQUESTS_S)
         for server, bound in self._servers:
             server.config.timeout_graceful_shutdown = 1
             server.should_exit = True
