@@ -851,6 +851,36 @@ def test_requests_forwarded_to_a_leader_that_stops_or_is_killed_wait_for_the_nex
         other.request("DELETE", "/connectors/c")
 
 
+def test_no_request_fails_while_leaders_stop_one_after_the_other(broker: BrokerProcess, tmp_path: Path) -> None:
+    """POST and DELETE are not repeated if the leader might have executed them; nevertheless all of them succeed."""
+    settings = {
+        "group.id": "successors",
+        "config.storage.topic": "successors-configs",
+        "offset.storage.topic": "successors-offsets",
+        "status.storage.topic": "successors-status",
+        "plugin.path": str(write_plugins(tmp_path)),
+    }
+    with worker_group(tmp_path, broker.address, 3, settings) as [first, second, third]:
+        leaders_stopped = threading.Event()
+        results: list[tuple[str, int, Any]] = []
+
+        def create_and_delete() -> None:
+            number = 0
+            while not leaders_stopped.is_set() or number == 0:
+                number += 1
+                body = json.dumps({"name": f"c{number}", "config": source(tmp_path), "initial_state": "STOPPED"})
+                results.append(("POST", *send(third, "POST", "/connectors", body.encode())))
+                results.append(("DELETE", *send(third, "DELETE", f"/connectors/c{number}")))
+
+        requests = threading.Thread(target=create_and_delete)
+        requests.start()
+        for leader in (first, second) if _leads(first) else (second, first):
+            leader.__exit__(None, None, None)
+        leaders_stopped.set()
+        requests.join()
+        assert [each for each in results if each[1] != (201 if each[0] == "POST" else 204)] == []
+
+
 def _leads(worker: DistributedWorker) -> bool:
     """Return whether the worker is the leader, according to the last assignment in its log."""
     return f"leader {worker.url}/;" in worker.log().rpartition("joined generation")[2]

@@ -135,7 +135,7 @@ class BaseHerder:
     ) -> PutResult:
         """Create or reconfigure a connector. Raises BadRequestError, AlreadyExistsError."""
         await self._prepare_change()
-        kind = await self._plugins.kind_of(config)
+        kind = await self._kind_of(config)
         async with self._lock(name):
             is_new = name not in self._snapshot.connectors
             if not is_new and not replace:
@@ -153,7 +153,7 @@ class BaseHerder:
             config = {key: patched[key] for key in _patched_order(before, patched)}
             if config.setdefault("name", name) != name:
                 raise BadRequestError(f"The name of connector {name} cannot be changed (to {config['name']})")
-            kind = await self._plugins.kind_of(config)
+            kind = await self._kind_of(config)
             async with self._lock(name):
                 if self._state(name).config is before:  # otherwise, patch the new configuration
                     await self._put(name, config, kind, None)
@@ -217,6 +217,10 @@ class BaseHerder:
         self._instances.carry_out(self._instances.core.restart(name, core.RestartPlan(connector=False, tasks=[number])))
         with stage(f"restarting task {name}-{number}"):
             await self._instances.settled(name)
+
+    async def _kind_of(self, config: Mapping[str, str]) -> str:
+        """Validate a configuration; return "source" or "sink". Raises BadRequestError, HerderError."""
+        return await self._plugins.kind_of(config)
 
     async def _put(self, name: str, config: Mapping[str, str], kind: str, target: TargetState | None) -> None:
         self._types[config["connector.class"]] = kind

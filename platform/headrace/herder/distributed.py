@@ -211,6 +211,23 @@ class DistributedHerder(BaseHerder):
         if self._stopping.is_set():
             raise WorkerStoppingError
 
+    async def _kind_of(self, config: Mapping[str, str]) -> str:
+        """Validate a configuration. Raises WorkerStoppingError instead of the error that the shutdown causes."""
+        try:
+            return await super()._kind_of(config)
+        except BadRequestError:
+            raise
+        except HerderError:
+            if self._stopping.is_set():
+                raise WorkerStoppingError from None
+            raise
+
+    async def _append(self, change: ConfigChange, description: str) -> None:
+        """Append a change to the config topic. Raises WorkerStoppingError, HerderError."""
+        if self._stopping.is_set():
+            raise WorkerStoppingError
+        await super()._append(change, description)
+
     async def _wait_until_tasks_end(self, name: str) -> None:
         """Wait until no worker runs a task of a stopped connector. Raises WorkerStoppingError, ForwardError."""
         await super()._wait_until_tasks_end(name)
