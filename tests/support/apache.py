@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import shutil
 import signal
 import socket
@@ -18,7 +19,8 @@ from support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 POM = Path(__file__).with_name("apache-pom.xml")
-LIBS = ROOT / "build" / "apache-kafka"
+LIBS = ROOT / "build" / f"apache-kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:8]}"
+"""The jars; a change of the POM leads to another directory."""
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 # The JVM flags of Kafka's start script.
 BROKER_FLAGS = (

@@ -83,6 +83,12 @@ def test_users_of_the_jaas_file_are_read(tmp_path: Path, section: str, variable:
     assert not created.accepts(None)
 
 
+def test_extension_may_be_named_without_its_package(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("alice=secret")
+    given = config(rest_basic_auth_users_file=str(tmp_path / "users"), rest_extension_classes=CLASS.rpartition(".")[2])
+    assert create_authenticator(given, {}) is not None
+
+
 def test_worker_without_the_extension_needs_no_credentials() -> None:
     assert create_authenticator(WorkerConfig.standalone(MINIMUM), {}) is None
 
