@@ -77,7 +77,7 @@ def test_all_responses_have_the_documented_status_and_schema(worker: Worker, tmp
     config = {"connector.class": CLASS, "file": str(tmp_path / "lines.txt"), "topic": "lines"}
     bad = {**config, "file": str(tmp_path), "tasks.max": 1}
     c, task = {"connector": "c"}, {"connector": "c", "task": "0"}
-    for path in ("/", "/health", "/metrics", "/openapi.json", "/admin/loggers"):
+    for path in ("/", "/health", "/metrics", "/openapi.json", "/openapi.yaml", "/admin/loggers"):
         request("GET", path)
     request("GET", "/connector-plugins")
     assert len(request("GET", "/connector-plugins", query="?connectorsOnly=false")) > 20

@@ -50,6 +50,7 @@ SCHEMAS: dict[str, Schema] = {
     "WorkerStatus": _object({"status": {**_STRING, "enum": ["starting", "healthy", "unhealthy"]}, "message": _STRING}),
     "Metrics": {**_STRING, "description": "Prometheus' text format."},
     "OpenApi": _JSON_MAP,
+    "OpenApiYaml": {**_STRING, "description": "JSON, which is a subset of YAML 1.2."},
     "Plugins": _list(
         _object(
             {

@@ -55,6 +55,7 @@ _TABLE = (
     ),
     _get("metrics", "/metrics", "Get the metrics of this worker for Prometheus", "Metrics", media_type="text/plain"),
     _get("openapiJson", "/openapi.json", "Get this document", "OpenApi"),
+    _get("openapiYaml", "/openapi.yaml", "Get this document as YAML", "OpenApiYaml", media_type="application/yaml"),
     _get("listConnectorPlugins", "/connector-plugins", "List the plug-ins", "Plugins", query=("connectorsOnly",)),
     _get(
         "getConnectorConfigDef",

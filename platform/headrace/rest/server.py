@@ -104,7 +104,7 @@ class RestServer:
         endpoints = admin.endpoints() | ConnectorEndpoints(herder).endpoints()
         if self._config["admin.listeners"] is None:
             endpoints |= admin.admin_endpoints()
-        application = self._create(endpoints | {"openapiJson": self._openapi_endpoint(endpoints)})
+        application = self._create(endpoints | self._openapi_endpoints(endpoints))
         if origins := self._config["access.control.allow.origin"].strip():
             from headrace.rest.cors import CrossOrigin
 
@@ -128,15 +128,18 @@ class RestServer:
         application.add_middleware(RawPathMiddleware)
         return application
 
-    def _openapi_endpoint(self, endpoints: Mapping[str, Endpoint]) -> Endpoint:
-        operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson")]
+    def _openapi_endpoints(self, endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+        """Return the endpoints of the document, which describes these endpoints and itself."""
+        operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson", "openapiYaml")]
 
-        async def get(_request: Request) -> Response:
+        async def get(request: Request) -> Response:
             from headrace.rest import openapi  # a late import, because most workers never serve the document
 
-            return JSONResponse(openapi.document(operations, has_basic_auth=self._authenticator is not None))
+            document = openapi.document(operations, has_basic_auth=self._authenticator is not None)
+            is_yaml = request.url.path.endswith(".yaml")
+            return JSONResponse(document, media_type="application/yaml" if is_yaml else None)
 
-        return get
+        return {"openapiJson": get, "openapiYaml": get}
 
     def _create_authenticator(self) -> Authenticator | None:
         try:

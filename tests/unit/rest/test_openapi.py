@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -68,6 +69,14 @@ async def test_every_operation_of_the_table_has_a_route(tmp_path: Path) -> None:
     assert len(routed(application)) == len(OPERATIONS)
     ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
     assert sorted(ids) == sorted(OPERATIONS)
+
+
+async def test_yaml_document_equals_the_json_document(tmp_path: Path) -> None:
+    application, document = await served(tmp_path, {})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://worker") as client:
+        response = await client.get("/openapi.yaml")
+    assert response.headers["content-type"] == "application/yaml"
+    assert yaml.safe_load(response.text) == document
 
 
 async def test_document_is_valid(tmp_path: Path) -> None:
