@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from headrace.api.errors import ConfigError, ConfigErrors
+
 _PREFIXES = ("producer.override.", "consumer.override.", "admin.override.")
 _PRINCIPAL = frozenset({"sasl.jaas.config", "sasl.mechanism", "security.protocol"})
 POLICIES = ("All", "None", "Principal", "Allowlist")
@@ -13,6 +15,18 @@ def known_policy(name: str) -> str | None:
     """Return the short name of a policy (given by short name or Java class); None if there is no such policy."""
     short = name.strip().rpartition(".")[2].removesuffix("ConnectorClientConfigOverridePolicy")
     return next((policy for policy in POLICIES if policy.lower() == short.lower()), None)
+
+
+def check_overrides(config: Mapping[str, str], worker: Mapping[str, str]) -> None:
+    """Check the client overrides of a connector that exists already, because the worker's policy may have changed.
+
+    Raises ConfigErrors.
+    """
+    policy = known_policy(worker.get("connector.client.config.override.policy") or "All") or "All"
+    allowlist = worker.get("connector.client.config.override.allowlist", "").split(",")
+    refused = refusals(policy, [key.strip() for key in allowlist], config)
+    if refused:
+        raise ConfigErrors([ConfigError("", None, message) for message in refused.values()])
 
 
 def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> dict[str, str]:

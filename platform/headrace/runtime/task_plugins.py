@@ -26,11 +26,15 @@ from headrace.plugins.plugin_sections import (
 from headrace.plugins.variables import ConfigResolver
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
+from headrace.runtime.override_policy import check_overrides
 from headrace.runtime.spec import TaskSpec
 
 
 class Plugins:
-    """The resolved configuration of one task, and methods that create its plug-ins."""
+    """The resolved configuration of one task, and methods that create its plug-ins.
+
+    Raises ConfigErrors if the worker's policy does not allow a client override of the connector.
+    """
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -43,6 +47,7 @@ class Plugins:
             self.ttl_ms = resolver.ttl_ms
             """The time after which a value of a config provider expires, in ms; None if no value expires."""
         logs.mask_secrets_of({**self.connector_config, **self.task_config})
+        check_overrides(self.connector_config, self.worker)
 
     def make_task(self) -> Task:
         """Create the task; the caller starts it."""

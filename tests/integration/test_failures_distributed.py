@@ -1,0 +1,219 @@
+"""Failures of connectors in a distributed worker: retries, DLQ, restarts, tasks.max and the override policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from support.broker import BrokerProcess, running_broker
+from support.distributed import DistributedWorker, worker_group
+from support.topics import read_topic, write_topic
+from support.worker import RestError, wait_for
+
+pytestmark = pytest.mark.integration
+
+PLUGINS = """
+from pathlib import Path
+from headrace.api import (
+    Config, ConnectError, DataError, RetriableError, SinkConnector, SinkTask, SourceConnector, SourceTask,
+    Transformation, key,
+)
+
+class FlakyConfig(Config):
+    attempts: str = key("attempts", doc="The file that counts the attempts.")
+    failures: int = key("failures", default=0, doc="The number of attempts that fail.")
+
+def count(config):
+    with open(config.attempts, "a") as file:
+        file.write("x")
+    return len(Path(config.attempts).read_text())
+
+class Flaky(Transformation[FlakyConfig]):
+    def apply(self, record):
+        if record.value == "bad":
+            raise DataError("bad record")
+        if record.value == "flaky" and count(self.config) <= self.config.failures:
+            raise RetriableError("temporary failure")
+        return record
+
+class CollectConfig(Config):
+    path: str = key("path", doc="The output file.")
+
+class CollectTask(SinkTask[CollectConfig]):
+    def put(self, records):
+        with open(self.config.path, "a") as file:
+            file.writelines(f"{record.value}\\n" for record in records)
+
+class CollectConnector(SinkConnector[CollectConfig]):
+    task_class = CollectTask
+
+class ManyConfig(FlakyConfig):
+    tasks: int = key("tasks", default=1, doc="The number of tasks, whatever tasks.max is.")
+
+class ManyTask(SourceTask[ManyConfig]):
+    def start(self, config):
+        if count(config) <= config.failures:
+            raise ConnectError("start failed")
+
+    def poll(self):
+        return None
+
+class ManyConnector(SourceConnector[ManyConfig]):
+    task_class = ManyTask
+
+    def task_configs(self, maximum):
+        return [dict(self.context.props) for _ in range(self.config.tasks)]
+"""
+STRING = dict.fromkeys(("key.converter", "value.converter"), "org.apache.kafka.connect.storage.StringConverter")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("failures")
+    (path / "plugins").mkdir()
+    (path / "plugins" / "failures.py").write_text(PLUGINS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def broker(directory: Path) -> Iterator[BrokerProcess]:
+    with running_broker(directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def worker(directory: Path, broker: BrokerProcess) -> Iterator[DistributedWorker]:
+    settings = {"plugin.path": str(directory / "plugins")}
+    with worker_group(directory, broker.address, 1, settings) as [started]:
+        yield started
+
+
+def collecting_sink(directory: Path, name: str, **settings: str) -> dict[str, str]:
+    return {
+        "connector.class": "CollectConnector",
+        "topics": name,
+        "path": str(directory / f"{name}.out"),
+        "transforms": "flaky",
+        "transforms.flaky.type": "Flaky",
+        "transforms.flaky.attempts": str(directory / f"{name}.attempts"),
+        **STRING,
+        **settings,
+    }
+
+
+def source(directory: Path, name: str, **settings: str) -> dict[str, str]:
+    return {"connector.class": "ManyConnector", "attempts": str(directory / f"{name}.attempts"), **settings}
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_retriable_error_is_retried_and_bad_record_goes_to_the_dlq(worker: DistributedWorker, directory: Path) -> None:
+    write_topic(worker.bootstrap_servers(), "retried", [(b"k", b"good"), (b"k", b"bad"), (b"k", b"flaky")])
+    config = collecting_sink(
+        directory,
+        "retried",
+        **{
+            "transforms.flaky.failures": "2",
+            "errors.retry.timeout": "60000",
+            "errors.retry.delay.max.ms": "100",
+            "errors.tolerance": "all",
+            "errors.deadletterqueue.topic.name": "retried-dlq",
+            "errors.deadletterqueue.topic.replication.factor": "1",
+            "errors.deadletterqueue.context.headers.enable": "true",
+        },
+    )
+    worker.create("retried", config)
+    wait_for(lambda: lines(directory / "retried.out") == ["good", "flaky"], "the good records", 60)
+    assert (directory / "retried.attempts").read_text() == "xxx"
+    topics = AdminClient({"bootstrap.servers": worker.bootstrap_servers()}).list_topics(timeout=20).topics
+    assert len(topics["retried-dlq"].partitions) == 1
+    (letter,) = read_topic(worker.bootstrap_servers(), "retried-dlq")
+    headers = {name: value.decode() for name, value in letter.headers() or [] if name.startswith("__connect.")}
+    assert (letter.key(), letter.value()) == (b"k", b"bad")
+    assert headers["__connect.errors.connector.name"] == "retried"
+    assert headers["__connect.errors.stage"] == "TRANSFORMATION"
+    assert headers["__connect.errors.topic"] == "retried"
+    assert headers["__connect.errors.offset"] == "1"
+    worker.request("DELETE", "/connectors/retried")
+
+
+@pytest.mark.parametrize(
+    ("value", "timeout", "reason"), [("bad", "60000", "bad record"), ("flaky", "500", "temporary failure")]
+)
+def test_task_fails_without_tolerance_and_after_the_retry_timeout(
+    worker: DistributedWorker, directory: Path, value: str, timeout: str, reason: str
+) -> None:
+    name = f"failing-{value}"
+    write_topic(worker.bootstrap_servers(), name, [(b"k", value.encode())])
+    settings = {"transforms.flaky.failures": "1000", "errors.retry.timeout": timeout, "errors.retry.delay.max.ms": "50"}
+    worker.create(name, collecting_sink(directory, name, **settings))
+    worker.wait_for_task_state(name, 0, "FAILED", 60)
+    status = worker.status(name)
+    assert "Tolerance exceeded in error handler" in status["tasks"][0]["trace"]
+    assert reason in status["tasks"][0]["trace"]
+    assert status["connector"]["state"] == "RUNNING"
+    assert lines(directory / f"{name}.out") == []
+    worker.request("DELETE", f"/connectors/{name}")
+
+
+def test_failed_task_is_restarted_automatically_if_configured(worker: DistributedWorker, directory: Path) -> None:
+    settings = {"errors.restart.max.attempts": "5", "errors.restart.backoff.initial.ms": "10"}
+    worker.create("restarted", source(directory, "restarted", failures="2", **settings))
+    worker.wait_for_state("restarted", "RUNNING", 60)
+    wait_for(lambda: lines(directory / "restarted.attempts") == ["xxx"], "three starts")
+    worker.create("failed", source(directory, "failed", failures="1"))
+    worker.wait_for_task_state("failed", 0, "FAILED")
+    worker.request("POST", "/connectors/failed/restart?includeTasks=true&onlyFailed=true")
+    worker.wait_for_state("failed", "RUNNING")
+    assert lines(directory / "failed.attempts") == ["xx"]
+    for name in ("restarted", "failed"):
+        worker.request("DELETE", f"/connectors/{name}")
+
+
+def test_more_tasks_than_tasks_max_fail_the_connector_unless_not_enforced(
+    worker: DistributedWorker, directory: Path
+) -> None:
+    worker.create("many", source(directory, "many", tasks="1"))
+    worker.wait_for_state("many", "RUNNING")
+    worker.request("PATCH", "/connectors/many/config", {"tasks": "3"})
+    wait_for(lambda: worker.status("many")["connector"]["state"] == "FAILED", "the connector fails")
+    status = worker.status("many")
+    assert "generated 3 tasks, which is greater than 1" in status["connector"]["trace"]
+    assert [task["state"] for task in status["tasks"]] == ["RUNNING"]
+    worker.request("PATCH", "/connectors/many/config", {"tasks.max.enforce": "false"})
+    wait_for(lambda: len(worker.status("many")["tasks"]) == 3, "three tasks")
+    worker.wait_for_state("many", "RUNNING")
+    assert "because tasks.max.enforce=false" in worker.log()
+    worker.request("DELETE", "/connectors/many")
+
+
+def test_overrides_that_the_policy_forbids_are_refused_and_fail_tasks_that_have_them_already(
+    worker: DistributedWorker, broker: BrokerProcess, directory: Path, tmp_path: Path
+) -> None:
+    settings = {
+        "plugin.path": str(directory / "plugins"),
+        "group.id": "policy",
+        "config.storage.topic": "policy-configs",
+        "offset.storage.topic": "policy-offsets",
+        "status.storage.topic": "policy-status",
+    }
+    override = {"producer.override.linger.ms": "5"}
+    with worker_group(tmp_path, broker.address, 1, settings) as [open_worker]:
+        open_worker.create("before", source(directory, "before", **override))
+        open_worker.wait_for_state("before", "RUNNING")
+    strict = {**settings, "connector.client.config.override.policy": "None"}
+    with worker_group(tmp_path, broker.address, 1, strict) as [strict_worker]:
+        text = "The 'None' policy does not allow 'producer.override.linger.ms' to be overridden"
+        strict_worker.wait_for_task_state("before", 0, "FAILED", 60)
+        assert text in strict_worker.status("before")["tasks"][0]["trace"]
+        with pytest.raises(RestError) as refused:
+            strict_worker.create("after", source(directory, "after", **override))
+        assert refused.value.status == 400
+        assert text in str(refused.value)
+        strict_worker.request("PATCH", "/connectors/before/config", dict.fromkeys(override))
+        strict_worker.wait_for_state("before", "RUNNING", 60)
