@@ -5,6 +5,7 @@ Most tests share one broker and one group of two workers, and delete their conne
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,7 +53,8 @@ def workers(shared_workers: list[DistributedWorker]) -> Iterator[list[Distribute
 
 
 def other_group(name: str, **more: str) -> dict[str, str]:
-    """Return the settings of another group on the same broker."""
+    """Return the settings of another group on the same broker. A test that runs again gets new topics."""
+    name = f"{name}-{uuid.uuid4().hex[:8]}"
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return {**SETTINGS, "group.id": name, **topics, **{key.replace("_", "."): value for key, value in more.items()}}
 

@@ -189,6 +189,12 @@ class WorkerGroup:
                     self._stable.clear()
                     self._membership.rejoin(reason)
                 case group_core.Rejoin(reason, delay_ms):
+                    log.info(
+                        "Group %s: rejoining in %d ms; until then, connectors and tasks of workers that left the group "
+                        "may be unassigned",
+                        self._group_id,
+                        delay_ms,
+                    )
                     loop = asyncio.get_running_loop()
                     self._timer = loop.call_later(delay_ms / 1000, self._membership.rejoin, reason)
 
