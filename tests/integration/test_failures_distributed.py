@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,12 +196,11 @@ def test_more_tasks_than_tasks_max_fail_the_connector_unless_not_enforced(
 def test_overrides_that_the_policy_forbids_are_refused_and_fail_tasks_that_have_them_already(
     worker: DistributedWorker, broker: BrokerProcess, directory: Path, tmp_path: Path
 ) -> None:
+    group = f"policy-{uuid.uuid4().hex[:8]}"
     settings = {
         "plugin.path": str(directory / "plugins"),
-        "group.id": "policy",
-        "config.storage.topic": "policy-configs",
-        "offset.storage.topic": "policy-offsets",
-        "status.storage.topic": "policy-status",
+        "group.id": group,
+        **{f"{kind}.storage.topic": f"{group}-{kind}" for kind in ("config", "offset", "status")},
     }
     override = {"producer.override.linger.ms": "5"}
     with worker_group(tmp_path, broker.address, 1, settings) as [open_worker]:
@@ -208,9 +208,9 @@ def test_overrides_that_the_policy_forbids_are_refused_and_fail_tasks_that_have_
         open_worker.wait_for_state("before", "RUNNING")
     strict = {**settings, "connector.client.config.override.policy": "None"}
     with worker_group(tmp_path, broker.address, 1, strict) as [strict_worker]:
-        text = "The 'None' policy does not allow 'producer.override.linger.ms' to be overridden"
+        text = "The 'None' policy does not allow 'linger.ms' to be overridden"
         strict_worker.wait_for_task_state("before", 0, "FAILED", 60)
-        assert text in strict_worker.status("before")["tasks"][0]["trace"]
+        assert f"producer.override.linger.ms: {text}" in strict_worker.status("before")["tasks"][0]["trace"]
         with pytest.raises(RestError) as refused:
             strict_worker.create("after", source(directory, "after", **override))
         assert refused.value.status == 400

@@ -26,7 +26,7 @@ def check_overrides(config: Mapping[str, str], worker: Mapping[str, str]) -> Non
     allowlist = worker.get("connector.client.config.override.allowlist", "").split(",")
     refused = refusals(policy, [key.strip() for key in allowlist], config)
     if refused:
-        raise ConfigErrors([ConfigError("", None, message) for message in refused.values()])
+        raise ConfigErrors([ConfigError("", None, f"{key}: {message}") for key, message in refused.items()])
 
 
 def refusals(policy: str, allowlist: Collection[str], config: Mapping[str, str]) -> dict[str, str]:
