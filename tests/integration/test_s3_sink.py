@@ -32,7 +32,8 @@ from headrace.testing import Restart, run_sink
 from headrace.testing.conformance import SinkConformance
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.sink import S3SinkConnector, S3SinkTask
-from headrace_connectors.s3.uploads import Bucket, TemporaryError, UploadLostError
+from headrace_connectors.s3.bucket import TemporaryError, UploadLostError
+from headrace_connectors.s3.uploads import SinkBucket
 from support import s3
 
 pytestmark = pytest.mark.integration
@@ -245,15 +246,15 @@ def test_uploads_are_repeated_until_the_store_accepts_them(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = []
-    upload = Bucket.put
+    upload = SinkBucket.put
 
-    def refuse_twice(self: Bucket, key: str, data: bytes) -> None:
+    def refuse_twice(self: SinkBucket, key: str, data: bytes) -> None:
         attempts.append(key)
         if len(attempts) <= 2:
             raise TemporaryError("SlowDown: reduce your request rate")
         upload(self, key, data)
 
-    monkeypatch.setattr(Bucket, "put", refuse_twice)
+    monkeypatch.setattr(SinkBucket, "put", refuse_twice)
     with running_task(bucket, retry__backoff__ms="1000") as (task, context):
         task.put(sink_records([row(offset) for offset in range(7)]))
         assert context.paused
@@ -274,16 +275,16 @@ def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monke
     schema = struct([("text", STRING_SCHEMA)])
     value = Struct(schema, {"text": "x" * 1_000_000})
     records = [row(offset, value=value, value_schema=schema) for offset in range(12)]
-    upload = Bucket.put_part
+    upload = SinkBucket.put_part
     lost = []
 
-    def lose_second_part(self: Bucket, key: str, upload_id: str, number: int, data: bytes) -> str:
+    def lose_second_part(self: SinkBucket, key: str, upload_id: str, number: int, data: bytes) -> str:
         if number == 2 and not lost:  # moto responds with an internal server error instead of NoSuchUpload
             lost.append(key)
             raise UploadLostError("NoSuchUpload: the upload does not exist")
         return upload(self, key, upload_id, number, data)
 
-    monkeypatch.setattr(Bucket, "put_part", lose_second_part)
+    monkeypatch.setattr(SinkBucket, "put_part", lose_second_part)
     with running_task(bucket, flush__size="12", s3__part__size="5242880") as (task, context):
         task.put(sink_records(records[:8]))
         task.put(sink_records(records[8:]))

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from headrace.api.config import Config, ConfigType, Importance, Password, key
+from headrace.api.config import ConfigType, Importance, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.s3.connection import S3ConnectionConfig
 from headrace_connectors.s3.joda import JodaFormat
 
 _PACKAGE = "io.confluent.connect.s3.format."
@@ -60,49 +61,30 @@ def _check_path(text: str) -> None:
         JodaFormat(text)
 
 
-class S3SinkConfig(Config):
+class S3SinkConfig(S3ConnectionConfig):
     """Configuration of the S3 sink."""
 
-    bucket: str = key("s3.bucket.name", doc="The bucket to write to.", importance=Importance.HIGH, group=_S3)
-    region: str = key("s3.region", default="us-west-2", doc="The region of the bucket.", group=_S3)
-    store_url: str | None = key(
-        "store.url",
-        default=None,
-        doc="The address of an S3-compatible store, such as http://localhost:9000.",
-        group=_S3,
-    )
-    access_key_id: str | None = key(
-        "aws.access.key.id",
-        default=None,
-        doc="The access key. If it is not set, boto3 searches for credentials: environment, files, roles.",
-        group=_S3,
-    )
-    secret_access_key: Password | None = key(
-        "aws.secret.access.key", default=None, doc="The secret of the access key.", group=_S3
-    )
-    path_style: bool = key(
-        "s3.path.style.access.enabled",
-        default=True,
-        doc="Whether the bucket is in the path of requests instead of the host's name.",
-        group=_S3,
-    )
-    proxy_url: str = key("s3.proxy.url", default="", doc="The proxy for requests.", group=_S3)
+    without_effect = S3ConnectionConfig.without_effect | {
+        "avro.codec": "Avro is not supported yet",
+        "enhanced.avro.schema.support": "Avro is not supported yet",
+        "connect.meta.data": "Avro is not supported yet",
+        "allow.optional.map.keys": "Avro is not supported yet",
+        "schema.cache.size": "the connector caches no schemas",
+        "s3.elastic.buffer.enable": "buffers always grow with the data; buffer.memory.bytes limits them",
+        "s3.elastic.buffer.init.capacity": "buffers always grow with the data; buffer.memory.bytes limits them",
+        "max.write.duration.ms": "a put writes only the records that it receives",
+        "report.null.values.to.dlq": "behavior.on.null.values and errors.tolerance decide about null values",
+        "enable.conditional.writes": "objects are always overwritten",
+        "max.files.scan.limit": "objects are always overwritten",
+        "locale": "names of months and days are English",
+    }
+
     part_size: int = key(
         "s3.part.size",
         default=26214400,
         at_least=5242880,
         doc="Bytes of a part of a multipart upload. A file that becomes larger is uploaded in parts while it is open.",
         importance=Importance.HIGH,
-        group=_S3,
-    )
-    part_retries: int = key(
-        "s3.part.retries", default=3, at_least=0, doc="How often the client repeats a failed request.", group=_S3
-    )
-    retry_backoff_ms: int = key(
-        "retry.backoff.ms",
-        default=5000,
-        at_least=0,
-        doc="Milliseconds to wait before an upload that failed for a temporary reason is repeated.",
         group=_S3,
     )
     acl: str | None = key("s3.acl.canned", default=None, doc="The canned ACL of objects.", group=_S3)
@@ -126,6 +108,9 @@ class S3SinkConfig(Config):
         case_insensitive=True,
         doc="Whether the task fails if an object cannot be tagged.",
         group=_S3,
+    )
+    send_digest: bool = key(
+        "s3.send.digest", default=False, doc="Whether requests contain the MD5 digest of their data.", group=_S3
     )
     memory_limit: int = key(
         "buffer.memory.bytes",
@@ -285,6 +270,15 @@ class S3SinkConfig(Config):
     partition_fields: list[str] = key(
         "partition.field.name", default=[], doc="The fields of FieldPartitioner.", group=_PARTITIONS
     )
+    schema_affix: str = key(
+        "s3.schema.partition.affix.type",
+        default="NONE",
+        one_of=("NONE", "PREFIX", "SUFFIX"),
+        case_insensitive=True,
+        doc="Whether the directory schema_name=NAME, with the name of the value's schema, is added before or after "
+        "the other directories.",
+        group=_PARTITIONS,
+    )
     partition_duration_ms: int = key(
         "partition.duration.ms",
         default=-1,
@@ -321,6 +315,45 @@ class S3SinkConfig(Config):
         group=_PARTITIONS,
     )
 
+    avro_codec: str = key("avro.codec", default="null", doc="Has no effect: Avro is not supported yet.", group=_COMPAT)
+    enhanced_avro: bool = key(
+        "enhanced.avro.schema.support", default=True, doc="Has no effect: Avro is not supported yet.", group=_COMPAT
+    )
+    connect_meta_data: bool = key(
+        "connect.meta.data", default=True, doc="Has no effect: Avro is not supported yet.", group=_COMPAT
+    )
+    optional_map_keys: bool = key(
+        "allow.optional.map.keys", default=False, doc="Has no effect: Avro is not supported yet.", group=_COMPAT
+    )
+    schema_cache_size: int = key(
+        "schema.cache.size", default=1000, doc="Has no effect: the connector caches no schemas.", group=_COMPAT
+    )
+    elastic_buffer: bool = key(
+        "s3.elastic.buffer.enable", default=False, doc="Has no effect: see buffer.memory.bytes.", group=_COMPAT
+    )
+    elastic_buffer_capacity: int = key(
+        "s3.elastic.buffer.init.capacity", default=131072, doc="Has no effect: see buffer.memory.bytes.", group=_COMPAT
+    )
+    max_write_duration_ms: int = key(
+        "max.write.duration.ms",
+        default=9223372036854775807,
+        type=ConfigType.LONG,
+        doc="Has no effect: a put writes only the records that it receives.",
+        group=_COMPAT,
+    )
+    report_null_values: bool = key(
+        "report.null.values.to.dlq",
+        default=True,
+        doc="Has no effect: behavior.on.null.values=fail reports them as errors.tolerance demands.",
+        group=_COMPAT,
+    )
+    conditional_writes: bool = key(
+        "enable.conditional.writes", default=True, doc="Has no effect: objects are overwritten.", group=_COMPAT
+    )
+    max_files_scan_limit: int = key(
+        "max.files.scan.limit", default=100, doc="Has no effect: objects are overwritten.", group=_COMPAT
+    )
+
     @property
     def zone(self) -> ZoneInfo:
         """The time zone of directories and schedules."""
@@ -329,6 +362,9 @@ class S3SinkConfig(Config):
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors in combinations of keys."""
+        yield from super().errors_between(values)
+        if values.get("s3.sse.customer.key") and values.get("s3.ssea.name"):
+            yield ConfigError("s3.sse.customer.key", None, "cannot be used with s3.ssea.name")
         partitioner = partitioner_name(str(values.get("partitioner.class")))
         if partitioner == "Field" and not values.get("partition.field.name"):
             yield ConfigError("partition.field.name", None, "must be set for FieldPartitioner")

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.api.errors import DataError
 from headrace.data.batch import SinkBatch
+from headrace.data.schema import Schema
 from headrace.data.struct import from_rows
 from headrace.data.text import java_string
 from headrace_connectors.s3.config import S3SinkConfig, partitioner_name
@@ -102,6 +103,20 @@ def partitioner_for(config: S3SinkConfig) -> Partitioner:
         duration_ms, path = _FORMATS[name]
         return TimeBasedPartitioner(duration_ms, path.replace("/", config.directory_delimiter), config.zone)
     return DefaultPartitioner()
+
+
+def with_schema_name(directories: str | list[str], schema: Schema | None, config: S3SinkConfig) -> str | list[str]:
+    """Add ``schema_name=NAME`` before or after directories, as s3.schema.partition.affix.type demands."""
+    affix = config.schema_affix.upper()
+    if affix == "NONE":
+        return directories
+    name = f"schema_name={None if schema is None else schema.name}".replace("=None", "=null")
+    name = name.replace(config.directory_delimiter, "_")
+
+    def add(directory: str) -> str:
+        return config.directory_delimiter.join([name, directory] if affix == "PREFIX" else [directory, name])
+
+    return add(directories) if isinstance(directories, str) else [add(each) for each in directories]
 
 
 def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]] | None:

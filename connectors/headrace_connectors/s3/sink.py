@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
+from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
 from headrace_connectors.s3.formats import Encode, FileFormat, encoder_for, extension_of, format_for, header_items
-from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
+from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
 from headrace_connectors.s3.spool import MemoryLimit, Spool
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class DirectoryFiles:
             for file in self.files:
                 file.format.finish()
             self._is_finished = True
-        for file in self.files:
+        for file in reversed(self.files):  # values last: a reader that sees them can also read their keys and headers
             file.upload.finish()
 
     def discard(self) -> None:
@@ -96,10 +97,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     def start(self, config: S3SinkConfig) -> None:
         """Create the client."""
-        from headrace_connectors.s3.uploads import Bucket  # imports boto3, which is slow
+        from headrace_connectors.s3.uploads import SinkBucket  # imports boto3, which is slow
 
         self._config = config
-        self._bucket = Bucket(config)
+        self._bucket = SinkBucket(config)
         self._partitioner = partitioner_for(config)
         self._timestamps = timestamps_of(config)
         self._limit = MemoryLimit(config.memory_limit)
@@ -187,6 +188,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         directories: str | list[str] = self._config.tombstone_partition
         if not is_tombstone:
             directories = self._partitioner.directories(batch, timestamps)
+            directories = with_schema_name(directories, batch.value_schema, self._config)
         sides = [_encode(side, batch) for side in self._sides_of(is_tombstone)]
         return Encoded(batch.value_schema, batch.original_offsets, is_tombstone, sides), directories, timestamps
 
@@ -226,7 +228,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     def _upload(self) -> None:
         """Upload complete files and complete parts of open files. A temporary failure is repeated later."""
-        from headrace_connectors.s3.uploads import TemporaryError, UploadLostError
+        from headrace_connectors.s3.bucket import TemporaryError, UploadLostError
 
         now_ms = self.context.monotonic() * 1000
         if now_ms < self._retry_at_ms:
@@ -344,6 +346,11 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
     task_class = S3SinkTask
     java_names = ("io.confluent.connect.s3.S3SinkConnector",)
 
+    def start(self, config: S3SinkConfig) -> None:
+        """Log a warning for each key that has no effect."""
+        for warning in config.warnings_about_keys():
+            logger.warning("Connector %s: %s", self.context.connector_name, warning)
+
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the modules of the client, so that all tasks share their memory."""
@@ -355,18 +362,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
             config = S3SinkConfig.parse(props)
         except ConfigErrors:
             return
-        try:
-            from headrace_connectors.s3.uploads import Bucket, TemporaryError
-        except ModuleNotFoundError as error:
-            message = f'the S3 sink needs the Python package {error.name}: pip install "headrace[s3]"'
-            values["s3.bucket.name"].errors.append(message)
-            return
-        try:
-            Bucket(config).check()
-        except TemporaryError as error:
-            values["store.url" if config.store_url else "s3.region"].errors.append(str(error))
-        except ConnectError as error:
-            values["s3.bucket.name"].errors.append(str(error))
+        check_bucket(config, values)
 
     def alter_offsets(self, config: S3SinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the sink takes its position from the consumer group."""

@@ -2,79 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 from typing import Any
 
-import boto3
-from botocore.config import Config as ClientConfig
-from botocore.exceptions import BotoCoreError, ClientError
-
 from headrace.api.errors import ConnectError
+from headrace_connectors.s3.bucket import Bucket, TemporaryError, UploadLostError
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.spool import Spool
 
 logger = logging.getLogger(__name__)
 
-# Errors that a repeated request cannot change. Others, such as a lost connection or SlowDown, may be temporary.
-_FATAL = frozenset(
-    {
-        *("AccessDenied", "403", "404", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
-        *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError", "PermanentRedirect"),
-        *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed"),
-    }
-)
 
-
-class TemporaryError(Exception):
-    """A request failed, and may succeed later."""
-
-
-class UploadLostError(Exception):
-    """The store no longer knows a multipart upload, so the file must be written again from its first record."""
-
-
-class Bucket:
-    """One bucket of an S3-compatible store. Its methods may be called from several threads."""
+class SinkBucket(Bucket):
+    """The bucket of a sink: writes objects. Its methods may be called from several threads."""
 
     def __init__(self, config: S3SinkConfig) -> None:
+        super().__init__(config)
         self._config = config
-        self.name = config.bucket
-        secret = config.secret_access_key
-        self._client: Any = boto3.session.Session().client(
-            "s3",
-            region_name=config.region,
-            endpoint_url=config.store_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=secret.value if secret else None,
-            config=ClientConfig(
-                retries={"max_attempts": config.part_retries + 1, "mode": "standard"},
-                s3={"addressing_style": "path" if config.path_style else "auto"},
-                proxies={"https": config.proxy_url, "http": config.proxy_url} if config.proxy_url else None,
-                connect_timeout=10,
-                read_timeout=60,
-                max_pool_connections=16,
-            ),
-        )
-        self._attributes = _object_attributes(config)
-
-    @property
-    def address(self) -> str:
-        """The bucket's address for error messages."""
-        return f"s3://{self.name}" + (f" at {self._config.store_url}" if self._config.store_url else "")
-
-    def check(self) -> None:
-        """Raise ConnectError if the bucket does not exist or is not accessible, TemporaryError if no store responds."""
-        self._request("head_bucket", "access the bucket")
+        self._attributes = _object_attributes(config) | self.customer_key
 
     def put(self, key: str, data: bytes) -> None:
         """Upload a whole object."""
-        self._request("put_object", f"write {key}", Key=key, Body=data, **self._attributes)
+        self.request("put_object", f"write {key}", Key=key, Body=data, **self._digest(data), **self._attributes)
 
     def tag(self, key: str, tags: dict[str, str]) -> None:
         """Set the tags of an object; an error is only logged if s3.object.behavior.on.tagging.error=ignore."""
         pairs = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
-            self._request("put_object_tagging", f"tag {key}", Key=key, Tagging={"TagSet": pairs})
+            self.request("put_object_tagging", f"tag {key}", Key=key, Tagging={"TagSet": pairs})
         except (ConnectError, TemporaryError) as error:
             if self._config.on_tagging_error.lower() == "fail":
                 raise
@@ -82,46 +39,35 @@ class Bucket:
 
     def begin_upload(self, key: str) -> str:
         """Begin a multipart upload, and return its id."""
-        response = self._request("create_multipart_upload", f"write {key}", Key=key, **self._attributes)
+        response = self.request("create_multipart_upload", f"write {key}", Key=key, **self._attributes)
         return str(response["UploadId"])
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
         """Upload a part, and return its ETag."""
-        part = {"Key": key, "UploadId": upload_id, "PartNumber": number, "Body": data}
-        return str(self._request("upload_part", f"write part {number} of {key}", **part)["ETag"])
+        part: dict[str, Any] = {"Key": key, "UploadId": upload_id, "PartNumber": number, "Body": data}
+        part |= self._digest(data) | self.customer_key
+        return str(self.request("upload_part", f"write part {number} of {key}", **part)["ETag"])
 
     def complete_upload(self, key: str, upload_id: str, tags: list[str]) -> None:
         """Complete a multipart upload: the object appears."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         upload = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
-        self._request("complete_multipart_upload", f"complete {key}", **upload)
+        self.request("complete_multipart_upload", f"complete {key}", **upload)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Discard the parts of an upload; an error is logged, because the store removes them by its own rules."""
         try:
-            self._request("abort_multipart_upload", f"discard the parts of {key}", Key=key, UploadId=upload_id)
+            self.request("abort_multipart_upload", f"discard the parts of {key}", Key=key, UploadId=upload_id)
         except (ConnectError, TemporaryError, UploadLostError) as error:
             logger.warning("%s", error)
 
-    def _request(self, name: str, purpose: str, **arguments: Any) -> Any:
-        try:
-            return getattr(self._client, name)(Bucket=self.name, **arguments)
-        except ClientError as error:
-            details = error.response.get("Error", {})
-            code, message = str(details.get("Code")), str(details.get("Message"))
-            text = f"Cannot {purpose} in {self.address}: {code}: {message}"
-            if code == "NoSuchUpload":
-                raise UploadLostError(text) from error
-            if code in _FATAL:
-                raise ConnectError(text) from error
-            raise TemporaryError(text) from error
-        except BotoCoreError as error:
-            if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError"):
-                raise ConnectError(f"Cannot {purpose} in {self.address}: {error}") from error
-            raise TemporaryError(f"Cannot {purpose} in {self.address}: {error}") from error
+    def _digest(self, data: bytes) -> dict[str, str]:
+        if not self._config.send_digest:
+            return {}
+        return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
 
 
-def _object_attributes(config: S3SinkConfig) -> dict[str, str]:
+def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
     attributes = {
         "ACL": config.acl,
         "ServerSideEncryption": config.storage_encryption,
@@ -133,7 +79,7 @@ def _object_attributes(config: S3SinkConfig) -> dict[str, str]:
 class ObjectUpload:
     """The upload of one object from a spool. A failed step can be repeated."""
 
-    def __init__(self, bucket: Bucket, key: str, spool: Spool, part_size: int) -> None:
+    def __init__(self, bucket: SinkBucket, key: str, spool: Spool, part_size: int) -> None:
         self.key = key
         self.spool = spool
         self._bucket = bucket

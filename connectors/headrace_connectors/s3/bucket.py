@@ -1,0 +1,218 @@
+"""One bucket of an S3-compatible store: its client, the classification of its errors, listings and reads.
+
+`TemporaryError` means that the same request may succeed later: the connection failed, the store is slow or overloaded
+(SlowDown). Errors about the bucket, the credentials or the request are fatal: ConnectError. Messages name the object,
+the bucket and the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import boto3
+from botocore.config import Config as ClientConfig
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import get_session
+from urllib3.exceptions import HTTPError
+
+from headrace.api.errors import ConnectError
+from headrace_connectors.s3.connection import S3ConnectionConfig, decode_customer_key
+
+# Errors that a repeated request cannot change. Others, such as a lost connection or SlowDown, may be temporary.
+_FATAL = frozenset(
+    {
+        *("AccessDenied", "403", "404", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"),
+        *("InvalidRequest", "InvalidArgument", "InvalidBucketName", "KeyTooLongError", "PermanentRedirect"),
+        *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
+    }
+)
+_DENIED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
+_FATAL_CLIENT_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProxyConnectionError")
+
+
+class TemporaryError(Exception):
+    """A request failed, and may succeed later."""
+
+
+class AccessDeniedError(ConnectError):
+    """The store rejects the credentials, or they do not permit the request."""
+
+
+class UploadLostError(Exception):
+    """The store no longer knows a multipart upload, so the file must be written again from its first record."""
+
+
+class MissingObjectError(Exception):
+    """An object was deleted after it was listed."""
+
+
+class ListedObject(NamedTuple):
+    """An object of a listing."""
+
+    key: str
+    modified_ms: int
+
+
+class Page(NamedTuple):
+    """One page of a listing."""
+
+    objects: Sequence[ListedObject]
+    folders: Sequence[str]
+    """Prefixes that end with the delimiter."""
+    token: str | None
+    """Continues the listing after this page; None for the last page."""
+    server_ms: int
+    """The server's time of the response."""
+
+
+class Bucket:
+    """One bucket of an S3-compatible store. Its methods may be called from several threads."""
+
+    def __init__(self, config: S3ConnectionConfig) -> None:
+        self.connection = config
+        self.name = config.bucket
+        secret = config.secret_access_key
+        proxy = _proxy(config)
+        self._client: Any = _session(config).client(
+            "s3",
+            region_name=config.region,
+            endpoint_url=config.store_url,
+            aws_access_key_id=config.access_key_id,
+            aws_secret_access_key=secret.value if secret else None,
+            config=ClientConfig(
+                retries={"max_attempts": config.part_retries + 1, "mode": "standard"},
+                s3={
+                    "addressing_style": "path" if config.path_style and not config.wan_mode else "auto",
+                    "use_accelerate_endpoint": config.wan_mode,
+                },
+                proxies={"https": proxy, "http": proxy} if proxy else None,
+                connect_timeout=10,
+                read_timeout=60,
+                max_pool_connections=16,
+            ),
+        )
+        self.customer_key = _customer_key(config)
+
+    @property
+    def address(self) -> str:
+        """The bucket's address for error messages."""
+        return f"s3://{self.name}" + (f" at {self.connection.store_url}" if self.connection.store_url else "")
+
+    def check(self) -> None:
+        """Raise ConnectError if the bucket does not exist or is not accessible, TemporaryError if no store responds."""
+        self.request("head_bucket", "access the bucket")
+
+    def list_page(
+        self, prefix: str, delimiter: str = "", start_after: str | None = None, token: str | None = None
+    ) -> Page:
+        """Return up to 1000 objects whose keys begin with `prefix`, in the order of their keys.
+
+        With a delimiter, keys that contain it after the prefix are combined to folders. `start_after` is a key after
+        which the listing begins, `token` continues a listing.
+        """
+        arguments = {"Prefix": prefix, "Delimiter": delimiter, "StartAfter": start_after, "ContinuationToken": token}
+        given = {name: value for name, value in arguments.items() if value}
+        response = self.request("list_objects_v2", f"list {prefix}", **given)
+        found = [
+            ListedObject(item["Key"], int(item["LastModified"].timestamp() * 1000))
+            for item in response.get("Contents", ())
+        ]
+        folders = [item["Prefix"] for item in response.get("CommonPrefixes", ())]
+        following = response.get("NextContinuationToken") if response.get("IsTruncated") else None
+        date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return Page(found, folders, following, int(parsedate_to_datetime(date).timestamp() * 1000) if date else 0)
+
+    def open(self, key: str) -> ObjectBody:
+        """Begin to read an object. Raises MissingObjectError, ConnectError or TemporaryError."""
+        response = self.request("get_object", f"read {key}", Key=key, **self.customer_key)
+        return ObjectBody(response["Body"], f"Cannot read {key} in {self.address}")
+
+    def request(self, name: str, purpose: str, **arguments: Any) -> Any:
+        """Send a request; `purpose` completes the sentence "Cannot ..." of errors."""
+        with _translated(f"Cannot {purpose} in {self.address}"):
+            return getattr(self._client, name)(Bucket=self.name, **arguments)
+
+
+class ObjectBody:
+    """The content of an object, read from the network."""
+
+    def __init__(self, body: Any, failure: str) -> None:
+        self._body = body
+        self._failure = failure
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes, none at the end. Raises TemporaryError if the connection fails."""
+        with _translated(self._failure):
+            return bytes(self._body.read(size))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._body.close()
+
+
+@contextmanager
+def _translated(failure: str) -> Iterator[None]:
+    """Raise the errors of boto3 as this module's errors; their messages begin with `failure`."""
+    try:
+        yield
+    except ClientError as error:
+        details = error.response.get("Error", {})
+        code, message = str(details.get("Code")), str(details.get("Message"))
+        text = f"{failure}: {code}: {message}"
+        if code == "NoSuchUpload":
+            raise UploadLostError(text) from error
+        if code == "NoSuchKey":
+            raise MissingObjectError(text) from error
+        if code in _DENIED:
+            raise AccessDeniedError(text) from error
+        if code in _FATAL:
+            raise ConnectError(text) from error
+        raise TemporaryError(text) from error
+    except BotoCoreError as error:
+        if type(error).__name__ in _FATAL_CLIENT_ERRORS:
+            raise ConnectError(f"{failure}: {error}") from error
+        raise TemporaryError(f"{failure}: {error}") from error
+    except (HTTPError, OSError) as error:
+        raise TemporaryError(f"{failure}: {error}") from error
+
+
+def _session(config: S3ConnectionConfig) -> boto3.session.Session:
+    role = config.assumed_role
+    if role is None:
+        return boto3.session.Session()
+    base = get_session()
+    if config.access_key_id and config.secret_access_key:
+        base.set_credentials(config.access_key_id, config.secret_access_key.value)
+    options = {"RoleSessionName": role.get("sts.role.session.name", "headrace")}
+    if role.get("sts.role.external.id"):
+        options["ExternalId"] = role["sts.role.external.id"]
+
+    def create_client(*arguments: Any, **options: Any) -> Any:
+        options |= {"region_name": config.region, "endpoint_url": config.store_url}
+        return base.create_client(*arguments, **options)
+
+    fetcher = AssumeRoleCredentialFetcher(
+        create_client, base.get_credentials(), role.get("sts.role.arn", ""), extra_args=options
+    )
+    session = get_session()
+    session._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+    return boto3.session.Session(botocore_session=session)
+
+
+def _proxy(config: S3ConnectionConfig) -> str:
+    if not config.proxy_url or not config.proxy_user:
+        return config.proxy_url
+    url = urlsplit(config.proxy_url if "//" in config.proxy_url else f"http://{config.proxy_url}")
+    password = config.proxy_password.value if config.proxy_password else ""
+    return urlunsplit(url._replace(netloc=f"{quote(config.proxy_user, '')}:{quote(password, '')}@{url.netloc}"))
+
+
+def _customer_key(config: S3ConnectionConfig) -> dict[str, Any]:
+    if config.customer_key is None or not config.customer_key.value:
+        return {}
+    return {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": decode_customer_key(config.customer_key)}

@@ -1,0 +1,28 @@
+"""Validates that a configured bucket can be accessed, and attributes an error to the key that causes it."""
+
+from __future__ import annotations
+
+from headrace.api.config_def import ConfigValue
+from headrace.api.errors import ConnectError
+from headrace_connectors.s3.connection import S3ConnectionConfig
+
+
+def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> None:
+    """Add an error to the values of a validation if the bucket does not exist or cannot be accessed."""
+    try:
+        from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, TemporaryError
+    except ModuleNotFoundError as error:
+        message = f'the S3 connectors need the Python package {error.name}: pip install "headrace[s3]"'
+        values["s3.bucket.name"].errors.append(message)
+        return
+    try:
+        Bucket(config).check()
+    except TemporaryError as error:
+        values["store.url" if config.store_url else "s3.region"].errors.append(str(error))
+    except AccessDeniedError as error:
+        key = "aws.access.key.id" if config.access_key_id else "s3.credentials.provider.class"
+        values[key].errors.append(f"{error}; check the credentials and that they permit access to the bucket")
+    except ConnectError as error:
+        values["s3.bucket.name"].errors.append(str(error))
+    except ValueError as error:  # boto3 rejects an endpoint that is no URL
+        values["store.url" if config.store_url else "s3.bucket.name"].errors.append(str(error))
