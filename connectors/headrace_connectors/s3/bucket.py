@@ -7,6 +7,7 @@ the bucket and the store.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
@@ -125,7 +126,8 @@ class Bucket:
         folders = [item["Prefix"] for item in response.get("CommonPrefixes", ())]
         following = response.get("NextContinuationToken") if response.get("IsTruncated") else None
         date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
-        return Page(found, folders, following, int(parsedate_to_datetime(date).timestamp() * 1000) if date else 0)
+        server_s = parsedate_to_datetime(date).timestamp() if date else time.time()
+        return Page(found, folders, following, int(server_s * 1000))
 
     def open(self, key: str) -> ObjectBody:
         """Begin to read an object. Raises MissingObjectError, ConnectError or TemporaryError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from headrace.api.config import ConfigType, Importance, key
@@ -64,7 +64,8 @@ def _check_path(text: str) -> None:
 class S3SinkConfig(S3ConnectionConfig):
     """Configuration of the S3 sink."""
 
-    without_effect = S3ConnectionConfig.without_effect | {
+    without_effect: ClassVar[Mapping[str, str]] = {
+        **S3ConnectionConfig.without_effect,
         "avro.codec": "Avro is not supported yet",
         "enhanced.avro.schema.support": "Avro is not supported yet",
         "connect.meta.data": "Avro is not supported yet",

@@ -43,7 +43,7 @@ def decode_customer_key(secret: Password) -> bytes:
 class S3ConnectionConfig(Config):
     """The keys for the bucket and for requests to it."""
 
-    passthrough_prefixes = (_PROVIDER_PREFIX,)
+    passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)
     without_effect: ClassVar[Mapping[str, str]] = {
         "s3.retry.backoff.ms": "boto3 chooses the delay between its retries",
         "s3.http.send.expect.continue": "boto3 sends no Expect header for the bodies of this connector",

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.api.errors import DataError, RecordErrors
+from headrace.data.json_encoding import encode_schema
+from headrace.data.json_values import EncodingOptions
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME, scale_of
 from headrace.data.schema import Schema, Type
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.formats import FileFormat
+from headrace_connectors.s3.parquet_reading import SCHEMA_METADATA
 from headrace_connectors.s3.spool import Spool
 
 _GROUP_ROWS = 10_000
@@ -54,7 +57,8 @@ class ParquetFormat(FileFormat):
     def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
         """Append rows; write a row group when there are enough."""
         if self._schema is None and schema is not None:
-            self._schema = pa.schema([_field(field.name, field.schema) for field in schema.fields])
+            metadata = {SCHEMA_METADATA: encode_schema(schema, EncodingOptions())}
+            self._schema = pa.schema([_field(field.name, field.schema) for field in schema.fields], metadata)
         self._rows += encoded
         while len(self._rows) >= _GROUP_ROWS:
             self._write_group(self._rows[:_GROUP_ROWS])

@@ -1,0 +1,276 @@
+"""Finds the objects that an S3 sink has written and that are not read yet, in the order in which they are read.
+
+A walk through the folders below ``topics.dir`` finds the series: the objects of one topic partition in one folder. It
+skips the objects of a series that are already read, and reads ahead at most `PENDING_MAX` names of a series, so the
+time and memory of a walk depend on the number of series and of new objects, not on the number of all objects.
+The objects of a topic partition are read in the order of their first offsets, across all folders.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from zlib import crc32
+
+from headrace_connectors.s3.object_names import (
+    BackupName,
+    BackupNames,
+    SeriesId,
+    after_position,
+    after_series,
+    is_padded,
+)
+
+PENDING_MAX = 1000
+
+Position = Mapping[str, Any]
+"""The source offset of a series: `start` (the digits of the first offset in the object's name), `record` (the number of
+records that were read), `complete` (whether the object was read to its end)."""
+
+
+class ListedKeys(Protocol):
+    """A page of a listing; see `headrace_connectors.s3.bucket.Page`."""
+
+    @property
+    def objects(self) -> Sequence[Any]: ...
+    @property
+    def folders(self) -> Sequence[str]: ...
+    @property
+    def token(self) -> str | None: ...
+
+
+ListPage = Callable[..., ListedKeys]
+"""`Bucket.list_page`: prefix, delimiter, start_after, token."""
+
+
+class BackupObject(NamedTuple):
+    """The objects with the values, keys and headers of the same records."""
+
+    series: SeriesId
+    start: str
+    values: str | None
+    """The key of the object with the values; None for records with null values."""
+    keys: str | None
+    headers: str | None
+    done: int
+    """The number of records that are already read."""
+
+
+@dataclass(slots=True)
+class _Series:
+    id: SeriesId
+    prefix: str
+    position: Position | None
+    pending: deque[tuple[str, dict[str, str]]] = field(default_factory=deque)
+    """Digits of the offset, and the keys of the objects by their side, in the order of offsets."""
+    has_more: bool = False
+    """Whether the listing has more objects after the pending ones."""
+
+    def is_read(self, start: str) -> bool:
+        """Whether the object that begins at that offset is completely read."""
+        if self.position is None:
+            return False
+        last, number = int(self.position["start"]), int(start)
+        return number < last or (number == last and bool(self.position.get("complete")))
+
+    def resume_key(self) -> str | None:
+        """Return a key that is less than the keys of all objects that are not read."""
+        if self.position is None:
+            return None
+        start = str(self.position["start"])
+        if self.position.get("complete"):
+            return after_position(self.prefix, start)
+        return self.prefix + start if is_padded(start) else self.prefix
+
+
+class BackupFinder:
+    """Finds the objects of one task's share of topic partitions."""
+
+    def __init__(
+        self,
+        list_page: ListPage,
+        names: BackupNames,
+        root: str,
+        delimiter: str,
+        read_positions: Callable[[Sequence[SeriesId]], Sequence[Position | None]],
+        share: tuple[int, int] = (0, 1),
+        folders: Sequence[str] = (),
+        tombstones: str = "tombstone",
+    ) -> None:
+        """`root` is ``topics.dir`` with its delimiter; `share` is the number of the task and the number of tasks.
+
+        `tombstones` is the name of folders with records that have null values: they contain only keys and headers.
+        """
+        self._list = list_page
+        self._names = names
+        self._root = root
+        self._delimiter = delimiter
+        self._read_positions = read_positions
+        self._task, self._tasks = share
+        self._folders = folders
+        self._tombstones = tombstones
+        self._series: dict[SeriesId, _Series] = {}
+        self._ready: dict[tuple[str, int], list[tuple[int, SeriesId]]] = {}
+        """For each topic partition, a heap of the series with pending objects."""
+        self._turns: deque[tuple[str, int]] = deque()
+
+    def next_object(self) -> BackupObject | None:
+        """Return the next object that `find` has found, None if there are no more. Topic partitions take turns."""
+        while self._turns:
+            turn = self._turns[0]
+            heap = self._ready[turn]
+            if not heap:
+                del self._ready[turn]
+                self._turns.popleft()
+                continue
+            series = self._series[heap[0][1]]
+            if len(series.pending) == 1 and series.has_more:
+                self._list_more(series)
+            heapq.heappop(heap)
+            if not series.pending:  # the object was deleted
+                continue
+            start, sides = series.pending.popleft()
+            self._make_ready(series)
+            self._turns.rotate(-1)
+            if "" not in sides and not ("keys" in sides and self._has_tombstones(series.id.folder)):
+                continue  # the sink uploads the values last
+            done = 0
+            if series.position is not None and int(series.position["start"]) == int(start):
+                done = int(series.position["record"])
+            series.position = {"start": start, "record": done, "complete": True}
+            return BackupObject(series.id, start, sides.get(""), sides.get("keys"), sides.get("headers"), done)
+        return None
+
+    def find(self) -> None:
+        """Walk through the folders. Call it when `next_object` has returned None."""
+        if self._folders:
+            for folder in self._folders:
+                self._find_in_topics(folder.rstrip(self._delimiter) + self._delimiter)
+        else:
+            self._find_in_topics(self._root)
+
+    def _find_in_topics(self, prefix: str) -> None:
+        if prefix != self._root and prefix.startswith(self._root):
+            self._walk(prefix, prefix[len(self._root) :].split(self._delimiter, 1)[0])
+            return
+        for topic_folder in self._subfolders(prefix):
+            self._walk(topic_folder, topic_folder[len(prefix) : -len(self._delimiter)])
+
+    def _subfolders(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        token: str | None = None
+        while True:
+            page = self._list(prefix, self._delimiter, None, token)
+            found += page.folders
+            token = page.token
+            if token is None:
+                return found
+
+    def _walk(self, topic_folder: str, topic: str) -> None:
+        folders = [topic_folder]
+        while folders:
+            folders += self._list_folder(folders.pop(0), topic)
+
+    def _list_folder(self, folder: str, topic: str) -> list[str]:
+        """Add the new objects of a folder to their series; return its subfolders."""
+        subfolders: list[str] = []
+        start_after: str | None = None
+        token: str | None = None
+        touched: set[SeriesId] = set()
+        while True:
+            page = self._list(folder, self._delimiter, start_after, token)
+            subfolders += page.folders
+            last = self._add_page(folder, topic, page, touched)
+            if page.token is None:
+                break
+            token, start_after = page.token, None
+            jump = None if last is None else self._jump(last, page.objects[-1].key)
+            if jump is not None:
+                token, start_after = None, jump
+        for series_id in touched:
+            self._make_ready(self._series[series_id])
+        return subfolders
+
+    def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
+        """Add the objects of a page to their series; return the series of the last object."""
+        parsed: list[tuple[SeriesId, BackupName, str]] = []
+        last: SeriesId | None = None
+        unknown: dict[SeriesId, None] = {}
+        for item in page.objects:
+            name = self._names.parse(item.key[len(folder) :], topic)
+            last = None
+            if name is None:
+                continue
+            last = SeriesId(folder, topic, name.partition)
+            if self._is_mine(last):
+                parsed.append((last, name, item.key))
+                if last not in self._series:
+                    unknown[last] = None
+        for series_id, position in zip(unknown, self._read_positions(list(unknown)) if unknown else (), strict=True):
+            self._series[series_id] = _Series(series_id, self._names.prefix(series_id), position)
+        for series_id, name, key in parsed:
+            self._add(self._series[series_id], name, key)
+            touched.add(series_id)
+        return last
+
+    def _add(self, series: _Series, name: BackupName, key: str) -> None:
+        pending = series.pending
+        if series.is_read(name.offset) or series.has_more:
+            return
+        if pending and pending[-1][0] == name.offset:
+            pending[-1][1][name.side] = key
+        elif len(pending) >= PENDING_MAX and all(is_padded(text) for text in (pending[-1][0], name.offset)):
+            series.has_more = True
+        else:
+            pending.append((name.offset, {name.side: key}))
+
+    def _jump(self, series_id: SeriesId, last_key: str) -> str | None:
+        """Return the key after which the listing of a folder continues, None to continue after the last key."""
+        series = self._series.get(series_id)
+        if series is None:  # a series of another task
+            return after_series(self._names.prefix(series_id))
+        if series.has_more:
+            return after_series(series.prefix)
+        resume = series.resume_key()
+        return resume if resume is not None and resume > last_key else None
+
+    def _list_more(self, series: _Series) -> None:
+        """Add the objects after the pending ones; the last pending object may be incomplete."""
+        start, _ = series.pending.pop()
+        series.has_more = False
+        start_after: str | None = series.prefix + start
+        token: str | None = None
+        while not series.has_more:
+            page = self._list(series.prefix, "", start_after, token)
+            for item in page.objects:
+                name = self._names.parse(item.key[len(series.id.folder) :], series.id.topic)
+                if name is not None:
+                    self._add(series, name, item.key)
+            token, start_after = page.token, None
+            if token is None:
+                break
+        self._sort(series)
+
+    @staticmethod
+    def _sort(series: _Series) -> None:
+        if any(not is_padded(start) for start, _ in series.pending):
+            series.pending = deque(sorted(series.pending, key=lambda each: int(each[0])))
+
+    def _make_ready(self, series: _Series) -> None:
+        if not series.pending:
+            return
+        self._sort(series)
+        turn = (series.id.topic, series.id.partition)
+        if turn not in self._ready:
+            self._ready[turn] = []
+            self._turns.append(turn)
+        heapq.heappush(self._ready[turn], (int(series.pending[0][0]), series.id))
+
+    def _has_tombstones(self, folder: str) -> bool:
+        return folder.endswith(f"{self._delimiter}{self._tombstones}{self._delimiter}")
+
+    def _is_mine(self, series: SeriesId) -> bool:
+        return (crc32(series.topic.encode()) + series.partition) % self._tasks == self._task

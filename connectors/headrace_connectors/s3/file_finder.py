@@ -1,0 +1,122 @@
+"""Finds the objects that are not read yet in a bucket with any keys (``mode=GENERIC``).
+
+Objects are read in the order of their time of modification and their key. They are divided into a fixed number of
+slots by a hash of their key, and each slot has one source offset: the last object that was read. So the number of
+source offsets does not depend on the number of objects. An object is read when it is at least
+``file.discovery.settle.ms`` old by the clock of the store: objects that appear at the same time are then read in order.
+A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+SLOTS = 64
+BATCH_MAX = 100_000
+
+FilePosition = Mapping[str, Any]
+"""The source offset of a slot: `modified` (ms), `object`, `record` (number of records read) and `complete`."""
+
+
+class FoundFile(NamedTuple):
+    """An object to read."""
+
+    modified_ms: int
+    key: str
+    topic: str
+    done: int
+    """The number of records that are already read."""
+
+    @property
+    def slot(self) -> int:
+        """The slot of the object's source offset."""
+        return slot_of(self.key)
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of an object."""
+    return crc32(key.encode()) % SLOTS
+
+
+class FileFinder:
+    """Finds the objects of one task's share of slots."""
+
+    def __init__(
+        self,
+        list_page: Callable[..., Any],
+        prefixes: Sequence[str],
+        topic_of: Callable[[str], str | None],
+        positions: Mapping[int, FilePosition],
+        share: tuple[int, int] = (0, 1),
+        starting_ms: int = 0,
+        settle_ms: int = 0,
+    ) -> None:
+        """`positions` are the stored offsets by slot; `topic_of` returns the topic for a key, None to skip the object.
+
+        `share` is the number of the task and the number of tasks.
+        """
+        self._list = list_page
+        self._prefixes = prefixes
+        self._topic_of = topic_of
+        self._task, self._tasks = share
+        self._last: dict[int, tuple[int, str, int | None]] = {}
+        """For each slot, modification time and key of the last object, and the records read if it is incomplete."""
+        for slot, position in positions.items():
+            done = None if position.get("complete") else int(position["record"])
+            self._last[slot] = (int(position["modified"]), str(position["object"]), done)
+        self._starting_ms = starting_ms
+        self._settle_ms = settle_ms
+        self._pending: deque[FoundFile] = deque()
+        self._has_more = False
+
+    def next_object(self) -> FoundFile | None:
+        """Return the next object that `find` has found, None if there are no more."""
+        if not self._pending and self._has_more:
+            self.find()
+        if not self._pending:
+            return None
+        found = self._pending.popleft()
+        self._last[found.slot] = (found.modified_ms, found.key, None)
+        return found
+
+    def find(self) -> None:
+        """List the objects. Call it when `next_object` has returned None."""
+        found = heapq.nsmallest(BATCH_MAX + 1, self._new_objects())
+        self._has_more = len(found) > BATCH_MAX
+        self._pending = deque(found[:BATCH_MAX])
+
+    def _new_objects(self) -> Iterator[FoundFile]:
+        seen: set[str] = set()
+        for prefix in self._prefixes:
+            if prefix in seen:
+                continue
+            seen.add(prefix)
+            token: str | None = None
+            while True:
+                page = self._list(prefix, "", None, token)
+                for key, modified_ms in page.objects:
+                    found = self._if_new(key, modified_ms, page.server_ms)
+                    if found is not None:
+                        yield found
+                token = page.token
+                if token is None:
+                    break
+
+    def _if_new(self, key: str, modified_ms: int, server_ms: int) -> FoundFile | None:
+        slot = slot_of(key)
+        if slot % self._tasks != self._task or modified_ms < self._starting_ms:
+            return None
+        if server_ms - modified_ms < self._settle_ms or key.endswith("/"):  # consoles create such keys for folders
+            return None
+        done = 0
+        last = self._last.get(slot)
+        if last is not None and (modified_ms, key) <= last[:2]:
+            if (modified_ms, key) != last[:2] or last[2] is None:
+                return None
+            done = last[2]
+        topic = self._topic_of(key)
+        return None if topic is None else FoundFile(modified_ms, key, topic, done)

@@ -1,0 +1,81 @@
+"""Names of the objects that the S3 sink writes, and their order. This module has no I/O.
+
+The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. The sink pads the offset
+with zeros. As long as an offset has a leading zero, the order of names is the order of offsets, so a listing can
+continue after a position; names without a leading zero must be listed completely and sorted by number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class SeriesId(NamedTuple):
+    """The objects of one topic partition in one folder: their offsets increase."""
+
+    folder: str
+    """The prefix of the keys, including the last delimiter."""
+    topic: str
+    partition: int
+
+
+class BackupName(NamedTuple):
+    """The parts of an object's name."""
+
+    partition: int
+    offset: str
+    """The digits of the first record's offset."""
+    side: str
+    """What the object contains: "" for values, "keys" or "headers"."""
+    extension: str
+
+
+class BackupNames:
+    """Parses and creates names with a delimiter."""
+
+    def __init__(self, delimiter: str, extension: str) -> None:
+        """`extension` is the one of objects with values, such as ``.json``."""
+        self._delimiter = delimiter
+        between = re.escape(delimiter)
+        self._rest = re.compile(rf"(\d+){between}(\d+)(?:\.(keys|headers))?(\.\S+)")
+        self._extension = extension
+
+    def parse(self, name: str, topic: str) -> BackupName | None:
+        """Return the parts of the name of an object of that topic; None if the sink writes no such name."""
+        start = topic + self._delimiter
+        if not name.startswith(start):
+            return None
+        found = self._rest.fullmatch(name, len(start))
+        if found is None:
+            return None
+        side, extension = found[3] or "", found[4]
+        if not side and not self._is_values_extension(extension):
+            return None
+        return BackupName(int(found[1]), found[2], side, extension)
+
+    def _is_values_extension(self, extension: str) -> bool:
+        if self._extension == ".parquet":  # the codec is a part of the extension: .snappy.parquet
+            return extension.endswith(".parquet")
+        return extension in (self._extension, self._extension + ".gz")
+
+    def prefix(self, series: SeriesId) -> str:
+        """Return the beginning of all keys of a series."""
+        return f"{series.folder}{series.topic}{self._delimiter}{series.partition}{self._delimiter}"
+
+
+def is_padded(offset: str) -> bool:
+    """Whether the digits of an offset begin with a zero that only fills their width."""
+    return offset.startswith("0") and len(offset) > 1
+
+
+def after_series(prefix: str) -> str:
+    """Return a key that is greater than all keys of the series with that prefix."""
+    return prefix + ":"  # the character after 9
+
+
+def after_position(prefix: str, offset: str) -> str:
+    """Return a key that is less than all keys of a series with greater offsets, and greater than most others."""
+    if is_padded(offset):
+        return f"{prefix}{offset}/"  # the character after the dot of the extension
+    return f"{prefix}0:" if len(offset) > 1 else prefix

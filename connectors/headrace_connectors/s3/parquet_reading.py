@@ -1,0 +1,162 @@
+"""Reads Parquet files as rows with a Connect schema.
+
+The S3 sink stores the Connect schema in the file, so that names, versions and defaults are restored. For other files,
+the schema is derived from the types of the columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.api.errors import DataError
+from headrace.data.json_schema import schema_from_json
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import Schema, Type, array, map_of, struct
+
+SCHEMA_METADATA = b"headrace.connect.schema"
+_TYPES = {
+    pa.int8(): Type.INT8,
+    pa.int16(): Type.INT16,
+    pa.int32(): Type.INT32,
+    pa.int64(): Type.INT64,
+    pa.uint8(): Type.INT16,
+    pa.uint16(): Type.INT32,
+    pa.uint32(): Type.INT64,
+    pa.float16(): Type.FLOAT32,
+    pa.float32(): Type.FLOAT32,
+    pa.float64(): Type.FLOAT64,
+    pa.bool_(): Type.BOOLEAN,
+    pa.string(): Type.STRING,
+    pa.large_string(): Type.STRING,
+    pa.binary(): Type.BYTES,
+    pa.large_binary(): Type.BYTES,
+}
+_GROUP_ROWS = 5_000
+
+
+class ParquetRows:
+    """The rows of one file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        """Read the footer. Raises DataError if the file is no Parquet file or a column has an unknown type."""
+        try:
+            self._file = pq.ParquetFile(file)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"the object is no Parquet file: {error}") from error
+        self._arrow = _without_dictionaries(self._file.schema_arrow)
+        self.schema = _stored_schema(self._arrow) or _struct(self._arrow)
+        self._rows = self._all_rows()
+
+    def read(self, count: int) -> list[tuple[Any, ...]]:
+        """Return up to `count` rows, fewer only at the end."""
+        found: list[tuple[Any, ...]] = []
+        for row in self._rows:
+            found.append(row)
+            if len(found) == count:
+                break
+        return found
+
+    def _all_rows(self) -> Iterator[tuple[Any, ...]]:
+        converters = [_converter(field.type) for field in self._arrow]
+        for batch in self._file.iter_batches(batch_size=_GROUP_ROWS):
+            columns = []
+            for column, field, convert in zip(batch.columns, self._arrow, converters, strict=True):
+                values = _micros(column.cast(field.type)).to_pylist()
+                columns.append(values if convert is None else [convert(value) for value in values])
+            yield from zip(*columns, strict=True)
+
+
+def _micros(column: pa.Array) -> pa.Array:
+    """Round nanoseconds, which Python's times do not have, down to microseconds."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if pa.types.is_time(column.type) and column.type.unit == "ns":
+        return column.cast(pa.time64("us"), safe=False)
+    return column
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
+    ]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _stored_schema(schema: pa.Schema) -> Schema | None:
+    text = (schema.metadata or {}).get(SCHEMA_METADATA)
+    return None if text is None else schema_from_json(json.loads(text), _default)
+
+
+def _default(schema: Schema, tree: Any) -> Any:
+    from headrace_connectors.s3.defaults import default_from_json
+
+    return default_from_json(schema, tree)
+
+
+def _struct(fields: Any) -> Schema:
+    return struct([(field.name, _schema(field.name, field.type, field.nullable)) for field in fields])
+
+
+def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
+    """Return the Connect schema of a column."""
+    if type_ in _TYPES:
+        return Schema(_TYPES[type_], optional=optional)
+    if pa.types.is_decimal(type_):
+        return decimal_schema(type_.scale, optional=optional)
+    if pa.types.is_date(type_):
+        return DATE_SCHEMA.replace(optional=optional)
+    if pa.types.is_time(type_):
+        return TIME_SCHEMA.replace(optional=optional)
+    if pa.types.is_timestamp(type_):
+        return TIMESTAMP_SCHEMA.replace(optional=optional)
+    if pa.types.is_struct(type_):
+        return _struct(type_).replace(optional=optional)
+    if pa.types.is_map(type_):
+        key = _schema(f"{name}.key", type_.key_type, False)
+        return map_of(key, _schema(f"{name}.value", type_.item_type, type_.item_field.nullable), optional=optional)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return array(_schema(f"{name}.element", type_.value_type, type_.value_field.nullable), optional=optional)
+    if pa.types.is_fixed_size_binary(type_):
+        return Schema(Type.BYTES, optional=optional)
+    raise DataError(f"column {name} has the Parquet type {type_}, which has no Connect type")
+
+
+def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return a function that converts a value of `to_pylist` to one of a row; None if they are equal."""
+    if pa.types.is_struct(type_):
+        names = [field.name for field in type_]
+        inner = [_converter(field.type) or _same for field in type_]
+
+        def to_row(value: Any) -> Any:
+            if value is None:
+                return None
+            return tuple(convert(value[name]) for name, convert in zip(names, inner, strict=True))
+
+        return to_row
+    if pa.types.is_map(type_):
+        key, item = _converter(type_.key_type) or _same, _converter(type_.item_type) or _same
+        return lambda value: None if value is None else {key(name): item(each) for name, each in value}
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        element = _converter(type_.value_type)
+        if element is None:
+            return None
+        return lambda value: None if value is None else [element(each) for each in value]
+    if pa.types.is_timestamp(type_):
+        return _to_utc
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _to_utc(value: dt.datetime | None) -> dt.datetime | None:
+    if value is None:
+        return None
+    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)

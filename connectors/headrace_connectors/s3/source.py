@@ -1,0 +1,304 @@
+"""S3SourceConnector, which reads the objects of a bucket: those of an S3 sink, or any others.
+
+Each task reads a share of the objects, one object at a time, and finds new objects when all are read. The source offset
+contains the object and the number of records that were read from it, so a task continues inside an object. Objects must
+not change after they were written. Delivery is at least once, and exactly once with ``exactly.once.source.support``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.api.config_def import ConfigValue
+from headrace.api.connector import ExactlyOnceSupport, SourceConnector
+from headrace.api.errors import ConfigErrors, ConnectError, DataError
+from headrace.api.task import SourceTask
+from headrace.data.batch import SourceBatch
+from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
+from headrace_connectors.s3.bucket_check import check_bucket
+from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
+from headrace_connectors.s3.object_names import BackupNames, SeriesId
+from headrace_connectors.s3.readers import Format, ItemReader, format_of_side, headers_from, reader_for
+from headrace_connectors.s3.source_config import S3SourceConfig, source_format_name, topic_pairs
+
+if TYPE_CHECKING:
+    from headrace_connectors.s3.bucket import Bucket
+
+logger = logging.getLogger(__name__)
+
+_SHARE = "headrace.s3.share"
+"""Key of task configurations: number of the task, slash, number of tasks."""
+_IDLE_S = 1.0
+
+
+class _Reading(NamedTuple):
+    """An object that is being read."""
+
+    found: BackupObject | FoundFile
+    values: ItemReader | None
+    """None for records with null values."""
+    keys: ItemReader | None
+    headers: ItemReader | None
+
+    def close(self) -> None:
+        for reader in (self.values, self.keys, self.headers):
+            if reader is not None:
+                reader.close()
+
+
+class S3SourceTask(SourceTask[S3SourceConfig]):
+    """Reads its share of the objects."""
+
+    def __init__(self) -> None:
+        self._reading: _Reading | None = None
+        self._found: BackupObject | FoundFile | None = None
+        self._done = 0
+        """The number of records of `_found` that were read."""
+        self._search_at_s = 0.0
+        self._failures = 0
+
+    def start(self, config: S3SourceConfig) -> None:
+        """Create the client, and read the stored offsets."""
+        from headrace_connectors.s3.bucket import Bucket  # imports boto3, which is slow
+
+        self._bucket: Bucket = Bucket(config)
+        self._format = Format(source_format_name(config.format_class) or "json", config.separator)
+        number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
+        share = (int(number), int(count))
+        self._finder = self._file_finder(config, share) if config.is_generic else self._backup_finder(config, share)
+
+    def poll(self) -> SourceBatch | None:
+        """Return the next records of the current object, or those of the next one."""
+        from headrace_connectors.s3.bucket import MissingObjectError, TemporaryError
+
+        try:
+            if self._found is None and not self._find():
+                return None
+            batch = self._read()
+        except TemporaryError as error:
+            self._retry(error)
+            return None
+        except MissingObjectError as error:
+            logger.warning("%s; the object was deleted after it was listed, and is skipped", error)
+            return self._skip_rest()
+        except DataError as error:
+            return self._handle(error)
+        if self._failures:
+            logger.info("The bucket %s can be read again", self._bucket.address)
+            self._failures = 0
+        return batch
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._close()
+
+    # -- finding
+
+    def _find(self) -> bool:
+        """Set the next object; if there is none, wait and return False."""
+        found = self._finder.next_object()
+        if found is None and self.context.monotonic() >= self._search_at_s:
+            self._finder.find()
+            self._search_at_s = self.context.monotonic() + self.config.poll_interval_ms / 1000
+            found = self._finder.next_object()
+        if found is None:
+            self.context.wait(min(_IDLE_S, max(0.0, self._search_at_s - self.context.monotonic())))
+            return False
+        self._found, self._done = found, found.done
+        return True
+
+    def _backup_finder(self, config: S3SourceConfig, share: tuple[int, int]) -> BackupFinder:
+        names = BackupNames(config.file_delimiter, config.extension)
+
+        def read_positions(series: Sequence[SeriesId]) -> Sequence[Mapping[str, Any] | None]:
+            prefixes = map(names.prefix, series)
+            return self.context.offsets.read_all([_series_partition(self._bucket.name, each) for each in prefixes])
+
+        self._names = names
+        delimiter = config.directory_delimiter
+        root = config.topics_dir + delimiter if config.topics_dir else ""
+        return BackupFinder(
+            self._bucket.list_page, names, root, delimiter, read_positions, share, config.folders,
+            config.tombstone_partition,
+        )  # fmt: skip
+
+    def _file_finder(self, config: S3SourceConfig, share: tuple[int, int]) -> FileFinder:
+        slots = [slot for slot in range(SLOTS) if slot % share[1] == share[0]]
+        stored = self.context.offsets.read_all([_slot_partition(self._bucket.name, slot) for slot in slots])
+        positions = {slot: offset for slot, offset in zip(slots, stored, strict=True) if offset is not None}
+        pairs = topic_pairs(config.topic_regex_list)
+
+        def topic_of(key: str) -> str | None:
+            return next((topic for topic, pattern in pairs if pattern.matches(key)), None)
+
+        return FileFinder(
+            self._bucket.list_page, config.folders or [""], topic_of, positions, share, config.starting_timestamp_ms,
+            config.settle_ms,
+        )  # fmt: skip
+
+    # -- reading
+
+    def _read(self) -> SourceBatch:
+        if self._reading is None:
+            self._reading = self._open()
+        reading, count = self._reading, self.config.batch_size
+        values = None if reading.values is None else reading.values.read(count)
+        keys = None if reading.keys is None else reading.keys.read(count)
+        headers = None if reading.headers is None else headers_from(reading.headers.read(count))
+        lengths = {len(each) for each in (values and values.values, keys and keys.values, headers) if each is not None}
+        if len(lengths) > 1:
+            raise DataError(f"the values, keys and headers have different numbers of records: {sorted(lengths)}")
+        (length,) = lengths
+        is_complete = length < count
+        self._done += length
+        batch = self._batch([None] * length if values is None else values.values, is_complete)
+        if values is not None:
+            batch.value_schema = values.schema
+        if keys is not None:
+            batch.keys, batch.key_schema = keys.values, keys.schema
+        batch.headers = headers
+        if is_complete:
+            self._close()
+            self._found = None
+        return batch
+
+    def _open(self) -> _Reading:
+        found, opened = self._found, []
+        assert found is not None
+
+        def open_reader(key: str | None, form: Format) -> ItemReader | None:
+            if key is None:
+                return None
+            reader = reader_for(self._bucket.open(key), key, form)
+            opened.append(reader)
+            reader.skip(self._done)
+            return reader
+
+        try:
+            if isinstance(found, FoundFile):
+                return _Reading(found, open_reader(found.key, self._format), None, None)
+            return _Reading(
+                found,
+                open_reader(found.values, self._format),
+                open_reader(found.keys, format_of_side(found.keys or "", self._format)),
+                open_reader(found.headers, format_of_side(found.headers or "", self._format)),
+            )
+        except BaseException:
+            for reader in opened:
+                reader.close()
+            raise
+
+    def _batch(self, values: list[Any], is_complete: bool) -> SourceBatch:
+        """Return records with the source offset after them."""
+        found = self._found
+        assert found is not None
+        progress = {"record": self._done, "complete": is_complete}
+        if isinstance(found, FoundFile):
+            return SourceBatch(
+                found.topic, values,
+                source_partition=_slot_partition(self._bucket.name, found.slot),
+                source_offset={"modified": found.modified_ms, "object": found.key, **progress},
+            )  # fmt: skip
+        series = found.series
+        return SourceBatch(
+            series.topic, values, partition=series.partition,
+            source_partition=_series_partition(self._bucket.name, self._names.prefix(series)),
+            source_offset={"start": found.start, **progress},
+        )  # fmt: skip
+
+    # -- errors
+
+    def _retry(self, error: Exception) -> None:
+        """Wait; then the same object is read from the next record."""
+        self._close()
+        self._failures += 1
+        if self._failures == 1 or self._failures % 10 == 0:
+            logger.warning("%s; failure %d in a row, the request is repeated", error, self._failures)
+        self.context.wait(self.config.retry_backoff_ms / 1000)
+
+    def _handle(self, error: DataError) -> SourceBatch:
+        """Fail, or skip the rest of the object, as behavior.on.error demands."""
+        key = "" if self._found is None else _key_of(self._found)
+        form = self.config.format_class
+        text = f"Cannot read object {key} in {self._bucket.address} with format.class={form}: {error}"
+        if self.config.on_error.lower() == "fail":
+            raise ConnectError(f"{text}; behavior.on.error=log skips the rest of such an object") from error
+        if self.config.on_error.lower() == "log":
+            logger.error("%s; the object is skipped after record %d", text, self._done)
+        return self._skip_rest()
+
+    def _skip_rest(self) -> SourceBatch:
+        self._close()
+        batch = self._batch([], True)
+        self._found = None
+        return batch
+
+    def _close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+
+
+def _key_of(found: BackupObject | FoundFile) -> str:
+    return found.key if isinstance(found, FoundFile) else str(found.values or found.keys)
+
+
+def _series_partition(bucket: str, prefix: str) -> dict[str, Any]:
+    return {"bucket": bucket, "prefix": prefix}
+
+
+def _slot_partition(bucket: str, slot: int) -> dict[str, Any]:
+    return {"bucket": bucket, "slot": slot}
+
+
+class S3SourceConnector(SourceConnector[S3SourceConfig]):
+    """Starts `tasks.max` tasks; each reads a share of the topic partitions, or of all objects with mode=GENERIC."""
+
+    task_class = S3SourceTask
+    java_names = ("io.confluent.connect.s3.source.S3SourceConnector",)
+
+    def start(self, config: S3SourceConfig) -> None:
+        """Log a warning for each key that has no effect."""
+        for warning in config.warnings_about_keys():
+            logger.warning("Connector %s: %s", self.context.connector_name, warning)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return the modules of the client, so that all tasks share their memory."""
+        modules = [__name__, f"{__package__}.bucket"]
+        return [*modules, f"{__package__}.parquet_reading"] if "Parquet" in props.get("format.class", "") else modules
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return one configuration per task, with its share of the objects."""
+        return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check that the bucket exists and is accessible."""
+        try:
+            config = S3SourceConfig.parse(props)
+        except ConfigErrors:
+            return
+        check_bucket(config, values)
+
+    def exactly_once_support(self, config: S3SourceConfig) -> ExactlyOnceSupport:
+        """Return SUPPORTED: an object is read again from the record of the source offset."""
+        return ExactlyOnceSupport.SUPPORTED
+
+    def alter_offsets(self, config: S3SourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Validate source partitions and offsets. Raises ConnectError if one is invalid."""
+        names = {"bucket", "slot"} if config.is_generic else {"bucket", "prefix"}
+        first = {"modified": int, "object": str} if config.is_generic else {"start": str}
+        types: dict[str, type] = {**first, "record": int, "complete": bool}
+        for partition, offset in offsets.items():
+            if {name for name, _ in partition} != names:
+                raise ConnectError(f"A source partition must have the fields {sorted(names)}, not {dict(partition)}")
+            if offset is None:
+                continue
+            if set(offset) != set(types) or any(type(offset[name]) is not types[name] for name in types):
+                wanted = {name: type_.__name__ for name, type_ in types.items()}
+                raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
+            if "start" in types and not str(offset["start"]).isdecimal():
+                raise ConnectError(f"start must be the digits of the offset in an object's name, not {offset['start']}")
+        return True

@@ -1,0 +1,297 @@
+"""Tests of the S3 source with a real S3-compatible server (moto)."""
+
+from __future__ import annotations
+
+import decimal
+import gzip
+import io
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.headers import Headers
+from headrace.data.logical import TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.records import SinkRecord, SourceRecord
+from headrace.data.schema import BYTES_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, struct
+from headrace.data.struct import Struct
+from headrace.testing import RestartSource, run_sink, run_source
+from headrace.testing.conformance import SourceConformance
+from headrace_connectors.s3.sink import S3SinkConnector
+from headrace_connectors.s3.source import S3SourceConnector
+from headrace_connectors.s3.source_config import S3SourceConfig
+from support import s3
+
+pytestmark = pytest.mark.integration
+
+ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)], name="shop.Item", version=3)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[s3.S3Server]:
+    with s3.running() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: s3.S3Server) -> s3.S3Server:
+    server.clear()
+    return server
+
+
+def sink_record(offset: int, partition: int = 0, topic: str = "items", **more: Any) -> SinkRecord:
+    value = Struct(ROW, {"id": offset, "name": f"n{offset}"})
+    position = {"original_topic": topic, "original_partition": partition, "original_offset": offset}
+    fields = {"topic": topic, "timestamp": offset, "value": value, "value_schema": ROW} | position | more
+    return SinkRecord(partition=partition, offset=offset, **fields)
+
+
+def back_up(server: s3.S3Server, records: Sequence[SinkRecord], **props: str) -> None:
+    settings = server.props() | {"format.class": "JsonFormat", "flush.size": "3"}
+    run_sink(S3SinkConnector, settings | {key.replace("__", "."): value for key, value in props.items()}, records)
+
+
+def source_props(server: s3.S3Server, **props: str) -> dict[str, str]:
+    settings = server.props() | {"format.class": "JsonFormat"}
+    del settings["storage.class"]
+    return settings | {key.replace("__", "."): value for key, value in props.items()}
+
+
+def restore(server: s3.S3Server, *faults: Any, **props: str) -> list[SourceRecord]:
+    return run_source(S3SourceConnector, source_props(server, **props), records=1000, faults=faults).records
+
+
+class TestS3SourceOfBackups(SourceConformance):
+    plugin = S3SourceConnector
+    _server: s3.S3Server
+    _next = 0
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket: s3.S3Server) -> None:
+        type(self)._server = bucket
+        self._next = 0
+
+    def config(self) -> dict[str, str]:
+        return source_props(self._server, record__batch__max__size="2")
+
+    def produce(self, count: int) -> None:
+        records = [sink_record(offset) for offset in range(self._next, self._next + count)]
+        back_up(self._server, records, flush__size="5")
+        self._next += count
+
+
+class TestS3SourceOfAnyFiles(SourceConformance):
+    plugin = S3SourceConnector
+    _server: s3.S3Server
+    _next = 0
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket: s3.S3Server) -> None:
+        type(self)._server = bucket
+        self._next = 0
+
+    def config(self) -> dict[str, str]:
+        return source_props(
+            self._server, mode="GENERIC", topic__regex__list="lines:.*", record__batch__max__size="2",
+            file__discovery__settle__ms="0",
+        )  # fmt: skip
+
+    def produce(self, count: int) -> None:
+        for number in range(self._next, self._next + count, 5):
+            lines = b"".join(b'{"n":%d}\n' % each for each in range(number, min(number + 5, self._next + count)))
+            self._server.client().put_object(Bucket=s3.BUCKET, Key=f"in/{number:05}.json", Body=lines)
+        self._next += count
+
+
+def test_restored_records_have_the_topic_partition_and_order_of_the_backup(bucket: s3.S3Server) -> None:
+    for topic in ("items", "other.topic"):
+        for partition in range(3):
+            back_up(bucket, [sink_record(offset, partition, topic) for offset in range(12)])
+    records = restore(bucket)
+    assert len(records) == 72
+    for topic in ("items", "other.topic"):
+        for partition in range(3):
+            found = [record.value["id"] for record in records if (record.topic, record.partition) == (topic, partition)]
+            assert found == list(range(12))
+
+
+@pytest.mark.parametrize("tasks", ["1", "2", "5"])
+def test_every_topic_partition_is_read_by_exactly_one_task(bucket: s3.S3Server, tasks: str) -> None:
+    for partition in range(4):
+        back_up(bucket, [sink_record(offset, partition) for offset in range(6)])
+    records = restore(bucket, tasks__max=tasks)
+    assert sorted((record.partition, record.value["id"]) for record in records) == [
+        (partition, offset) for partition in range(4) for offset in range(6)
+    ]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_keys_headers_and_tombstones_are_restored(bucket: s3.S3Server, compression: str) -> None:
+    headers = Headers().add("h", "x", STRING_SCHEMA).add("h", 5, INT32_SCHEMA)
+    records = [sink_record(offset, key=f"k{offset}", key_schema=STRING_SCHEMA, headers=headers) for offset in range(3)]
+    records[2] = records[2].replace(value=None, value_schema=None)
+    back_up(bucket, records, store__kafka__keys="true", store__kafka__headers="true",
+            behavior__on__null__values="write", s3__compression__type=compression)  # fmt: skip
+    restored = restore(bucket)
+    assert [(record.key, record.value) for record in restored] == [
+        ("k0", {"id": 0, "name": "n0"}), ("k1", {"id": 1, "name": "n1"}), ("k2", None),
+    ]  # fmt: skip
+    assert [[(each.key, each.value) for each in record.headers] for record in restored] == [[("h", "x"), ("h", 5)]] * 3
+
+
+def test_null_keys_are_restored(bucket: s3.S3Server) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(3)], store__kafka__keys="true")
+    assert [record.key for record in restore(bucket)] == [None] * 3
+
+
+def test_parquet_is_restored_with_its_schema(bucket: s3.S3Server) -> None:
+    amount = decimal_schema(2)
+    schema = struct([("row", ROW), ("tags", array(STRING_SCHEMA)), ("amount", amount), ("at", TIMESTAMP_SCHEMA),
+                     ("level", INT32_SCHEMA.replace(default=7))], name="shop.Order", version=2)  # fmt: skip
+    import datetime as dt
+
+    at = dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC)
+    value = Struct(schema, {"row": Struct(ROW, {"id": 1, "name": None}), "tags": ["a", "b"],
+                            "amount": decimal.Decimal("12.30"), "at": at, "level": 1})  # fmt: skip
+    back_up(bucket, [sink_record(offset, value=value, value_schema=schema) for offset in range(3)],
+            format__class="ParquetFormat")  # fmt: skip
+    records = restore(bucket, format__class="io.confluent.connect.s3.format.parquet.ParquetFormat")
+    assert [record.value_schema for record in records] == [schema] * 3
+    assert [record.value for record in records] == [value] * 3
+
+
+def test_bytes_are_restored(bucket: s3.S3Server) -> None:
+    records = [sink_record(offset, value=b"v\n%d" % offset, value_schema=BYTES_SCHEMA) for offset in range(6)]
+    more = {"format__class": "ByteArrayFormat", "format__bytearray__separator": "||"}
+    back_up(bucket, records, **more)
+    assert [record.value for record in restore(bucket, **more)] == [b"v\n%d" % offset for offset in range(6)]
+
+
+def test_directories_by_field_and_time_are_restored_in_order_of_offsets(bucket: s3.S3Server) -> None:
+    hour_ms = 3_600_000
+    records = [sink_record(offset, timestamp=(offset // 3) * hour_ms) for offset in range(30)]
+    back_up(bucket, records, timezone="UTC", timestamp__extractor="Record", rotate__interval__ms=str(hour_ms),
+            partitioner__class="HourlyPartitioner", flush__size="3")  # fmt: skip
+    assert len(bucket.objects()) == 10
+    assert [record.value["id"] for record in restore(bucket, record__batch__max__size="2")] == list(range(30))
+
+
+def test_source_continues_inside_an_object_after_a_restart(bucket: s3.S3Server) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(100)], flush__size="100")
+    first = run_source(S3SourceConnector, source_props(bucket, record__batch__max__size="7"), records=21)
+    assert first.offset == {"start": "0000000000", "record": 21, "complete": False}
+    second = run_source(S3SourceConnector, source_props(bucket), records=1000, offsets=first.offsets)
+    assert [record.value["id"] for record in [*first.records, *second.records]] == list(range(100))
+    assert second.offset == {"start": "0000000000", "record": 100, "complete": True}
+
+
+def test_offsets_beyond_the_width_of_names_are_restored_in_order(bucket: s3.S3Server) -> None:
+    starts = [0, 5, 10, 95, 100, 1000]
+    for start in starts:
+        name = f"topics/items/partition=0/items+0+{start:02d}.json"
+        bucket.client().put_object(Bucket=s3.BUCKET, Key=name, Body=b'{"id":%d}\n' % start)
+    assert [record.value["id"] for record in restore(bucket)] == starts
+    first = run_source(S3SourceConnector, source_props(bucket), records=4)
+    again = run_source(S3SourceConnector, source_props(bucket), records=100, offsets=first.offsets)
+    assert [record.value["id"] for record in again.records] == [100, 1000]
+
+
+def test_hostile_names_of_topics_are_restored(bucket: s3.S3Server) -> None:
+    topics = ["a.b_c-d", "topics", "items+0+5", "x" * 200, ".hidden"]
+    for topic in topics:
+        back_up(bucket, [sink_record(offset, topic=topic) for offset in range(3)])
+    assert sorted({record.topic or "" for record in restore(bucket)}) == sorted(topics)
+
+
+def test_generic_mode_selects_topics_by_regular_expression(bucket: s3.S3Server) -> None:
+    client = bucket.client()
+    client.put_object(Bucket=s3.BUCKET, Key="a/one.json", Body=b'{"n":1}\n{"n":2}')
+    client.put_object(Bucket=s3.BUCKET, Key="b/two.json.gz", Body=gzip.compress(b'{"n":3}\n'))
+    client.put_object(Bucket=s3.BUCKET, Key="c/skipped.txt", Body=b"no JSON")
+    client.put_object(Bucket=s3.BUCKET, Key="folder/", Body=b"")
+    records = restore(bucket, mode="GENERIC", topic__regex__list="first:a/.*,second:.*\\.gz",
+                      file__discovery__settle__ms="0")  # fmt: skip
+    found = sorted((record.topic, record.value["n"]) for record in records)
+    assert found == [("first", 1), ("first", 2), ("second", 3)]
+
+
+def test_generic_parquet_gets_a_schema_from_its_columns(bucket: s3.S3Server) -> None:
+    buffer = io.BytesIO()
+    columns = {"id": pa.array([1, 2], pa.int64()), "kind": pa.array(["a", "b"]).dictionary_encode()}
+    pq.write_table(pa.table(columns), buffer)
+    bucket.client().put_object(Bucket=s3.BUCKET, Key="t.parquet", Body=buffer.getvalue())
+    records = restore(bucket, mode="GENERIC", topic__regex__list="t:.*", format__class="CloudStorageParquetFormat",
+                      file__discovery__settle__ms="0")  # fmt: skip
+    assert [dict(record.value) for record in records] == [{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}]
+
+
+@pytest.mark.parametrize("behavior", ["fail", "ignore", "log"])
+def test_invalid_objects_fail_the_task_or_are_skipped(
+    bucket: s3.S3Server, behavior: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = bucket.client()
+    client.put_object(Bucket=s3.BUCKET, Key="1.json", Body=b'{"n":1}\n{broken\n{"n":2}\n')
+    client.put_object(Bucket=s3.BUCKET, Key="2.json", Body=b'{"n":3}\n')
+    props = {"mode": "GENERIC", "topic__regex__list": "t:.*", "behavior__on__error": behavior,
+             "record__batch__max__size": "1", "file__discovery__settle__ms": "0"}  # fmt: skip
+    if behavior == "fail":
+        with pytest.raises(ConnectError, match=r"Cannot read object 1\.json in s3://lake at http.*line 2 is invalid"):
+            restore(bucket, **props)
+        return
+    with caplog.at_level(logging.ERROR):
+        assert sorted(record.value["n"] for record in restore(bucket, **props)) == [1, 3]
+    assert ("1.json" in caplog.text) == (behavior == "log")
+
+
+def test_restarted_source_finds_objects_that_were_written_later(bucket: s3.S3Server) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(6)])
+    first = run_source(S3SourceConnector, source_props(bucket), records=100)
+    back_up(bucket, [sink_record(offset) for offset in range(6, 12)])
+    back_up(bucket, [sink_record(offset, partition=5) for offset in range(3)])
+    second = run_source(S3SourceConnector, source_props(bucket), records=100, offsets=first.offsets)
+    assert sorted((record.partition, record.value["id"]) for record in second.records) == [
+        *((0, offset) for offset in range(6, 12)), *((5, offset) for offset in range(3)),
+    ]  # fmt: skip
+
+
+def test_restart_in_the_middle_reads_no_record_of_committed_objects_again(bucket: s3.S3Server) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(30)])
+    records = restore(bucket, RestartSource(10), record__batch__max__size="2")
+    ids = [record.value["id"] for record in records]
+    assert sorted(set(ids)) == list(range(30))
+    assert len(ids) <= 32
+
+
+def test_s3_source_validation_names_the_key_at_fault(bucket: s3.S3Server) -> None:
+    def errors(**props: str) -> dict[str, list[str]]:
+        settings = source_props(bucket) | props
+        values = config_def(S3SourceConfig).validate(settings)
+        for error in S3SourceConfig.errors(settings):
+            values[error.key].errors.append(str(error))  # type: ignore[attr-defined]
+        S3SourceConnector().validate(settings, values)
+        return {key: value.errors for key, value in values.items() if value.errors}
+
+    assert errors() == {}
+    assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]
+    assert list(errors(**{"store.url": "http://127.0.0.1:1", "s3.part.retries": "0"})) == ["store.url"]
+    assert "topic.regex.list" in errors(mode="GENERIC")
+    assert "Avro" in errors(**{"format.class": "AvroFormat"})["format.class"][0]
+
+
+def test_altered_source_offsets_are_validated(bucket: s3.S3Server) -> None:
+    config = S3SourceConfig.parse(source_props(bucket))
+    partition = (("bucket", "lake"), ("prefix", "topics/items/partition=0/items+0+"))
+    valid = {"start": "0000000003", "record": 1, "complete": False}
+    assert S3SourceConnector().alter_offsets(config, {partition: valid})
+    assert json.dumps(valid)
+    for invalid in ({"start": "x", "record": 1, "complete": False}, {"position": 3}):
+        with pytest.raises(ConnectError, match="start"):
+            S3SourceConnector().alter_offsets(config, {partition: invalid})
+    with pytest.raises(ConnectError, match="source partition"):
+        S3SourceConnector().alter_offsets(config, {(("filename", "x"),): valid})
