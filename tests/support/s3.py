@@ -24,11 +24,13 @@ class S3Server:
     """A running S3-compatible server."""
 
     url: str
+    access_key: str = "key"
+    secret: str = "secret"
 
     def client(self) -> Any:
         """Return a boto3 client of the server."""
-        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="key",
-                            aws_secret_access_key="secret")  # fmt: skip
+        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1",
+                            aws_access_key_id=self.access_key, aws_secret_access_key=self.secret)  # fmt: skip
 
     def props(self) -> dict[str, str]:
         """Return the configuration of a sink that writes to the bucket."""
@@ -36,8 +38,8 @@ class S3Server:
             "s3.bucket.name": BUCKET,
             "s3.region": "us-east-1",
             "store.url": self.url,
-            "aws.access.key.id": "key",
-            "aws.secret.access.key": "secret",
+            "aws.access.key.id": self.access_key,
+            "aws.secret.access.key": self.secret,
             "storage.class": "io.confluent.connect.s3.storage.S3Storage",
             "retry.backoff.ms": "100",
         }
@@ -67,11 +69,17 @@ def running(port: int | None = None) -> Iterator[S3Server]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     server = S3Server(f"http://127.0.0.1:{port}")
+    yield from serve(process, server)
+
+
+def serve(process: subprocess.Popen[bytes], server: S3Server) -> Iterator[S3Server]:
+    """Wait until the server of a process has the bucket, yield it, and end the process."""
     try:
         deadline = time.monotonic() + _START_S
         while True:
             try:
-                server.client().create_bucket(Bucket=BUCKET)
+                if BUCKET not in [bucket["Name"] for bucket in server.client().list_buckets()["Buckets"]]:
+                    server.client().create_bucket(Bucket=BUCKET)
                 break
             except BotoCoreError:
                 if process.poll() is not None or time.monotonic() > deadline:

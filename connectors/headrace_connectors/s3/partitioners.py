@@ -6,6 +6,7 @@ The directories are those of Confluent's partitioners, so an object key is the s
 from __future__ import annotations
 
 import datetime as dt
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from headrace_connectors.s3.joda import JodaFormat
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_SHORT_TEXT, _TEXT_BYTES_MAX = 100, 500
 _FORMATS = {
     "Daily": (_DAY_MS, "'year'=YYYY/'month'=MM/'day'=dd"),
     "Hourly": (_HOUR_MS, "'year'=YYYY/'month'=MM/'day'=dd/'hour'=HH"),
@@ -51,11 +53,27 @@ class FieldPartitioner(Partitioner):
     def __init__(self, fields: Sequence[str], delimiter: str) -> None:
         self._fields = fields
         self._delimiter = delimiter
+        self._unsafe = re.compile(f"[\\x00-\\x1f\\x7f]|{re.escape(delimiter)}")
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
         """Return one directory per record."""
-        columns = [[f"{name}={java_string(value)}" for value in self._values(batch, name)] for name in self._fields]
+        columns = [[f"{name}={self._quoted(value)}" for value in self._values(batch, name)] for name in self._fields]
         return list(map(self._delimiter.join, zip(*columns, strict=True)))
+
+    def _quoted(self, value: Any) -> str:
+        """Return a value's text with percent codes for delimiters and control characters, as Hive writes them.
+
+        So a value can add no directories, and no request is changed by a line feed. Raises DataError for a long text.
+        """
+        text = java_string(value)
+        if self._unsafe.search(text):
+            text = self._unsafe.sub(lambda found: "".join(f"%{code:02X}" for code in found[0].encode()), text)
+        if len(text) > _SHORT_TEXT and len(text.encode()) > _TEXT_BYTES_MAX:
+            raise DataError(
+                f"partition.field.name: the value {text[:40]}... has {len(text.encode())} bytes, but keys of objects "
+                f"have at most 1024, so values may have at most {_TEXT_BYTES_MAX}"
+            )
+        return text
 
     def _values(self, batch: SinkBatch, name: str) -> list[Any]:
         return [_field(value, (name,), "partition.field.name") for value in from_rows(batch.value_schema, batch.values)]

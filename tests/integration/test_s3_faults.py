@@ -1,0 +1,212 @@
+"""Tests that the S3 connectors lose nothing if the store refuses, delays or cuts requests, and that errors name it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import ConnectError
+from headrace.data.records import SinkRecord
+from headrace.data.schema import STRING_SCHEMA, struct
+from headrace.data.struct import Struct
+from headrace.testing import run_sink, run_source
+from headrace_connectors.s3.sink import S3SinkConnector
+from headrace_connectors.s3.source import S3SourceConnector
+from support import s3
+from support.s3_faults import FaultyS3, S3Fault, faulty
+
+pytestmark = pytest.mark.integration
+
+TEXT = struct([("text", STRING_SCHEMA)])
+PART = 5_242_880
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[s3.S3Server]:
+    with s3.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(server: s3.S3Server) -> Iterator[FaultyS3]:
+    with faulty(server) as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: s3.S3Server, proxy: FaultyS3) -> FaultyS3:
+    server.clear()
+    proxy.clear()
+    proxy.applied = 0
+    return proxy
+
+
+def records(count: int, size: int = 10) -> list[SinkRecord]:
+    found = []
+    for offset in range(count):
+        value = Struct(TEXT, {"text": f"{offset:09} " + "x" * size})
+        position: dict[str, Any] = {"original_topic": "t", "original_partition": 0, "original_offset": offset}
+        found.append(SinkRecord(topic="t", partition=0, offset=offset, value=value, value_schema=TEXT, **position))
+    return found
+
+
+def settings(store: FaultyS3, **more: str) -> dict[str, str]:
+    props = store.server.props() | {"format.class": "JsonFormat", "flush.size": "10", "s3.part.retries": "0"}
+    return props | {key.replace("__", "."): value for key, value in more.items()}
+
+
+def sink(store: FaultyS3, count: int, size: int = 10, **more: str) -> Any:
+    return run_sink(S3SinkConnector, settings(store, **more), records(count, size))
+
+
+def source(store: FaultyS3, **more: str) -> Any:
+    props = settings(store, record__batch__max__size="7", **more)
+    for name in ("flush.size", "storage.class"):
+        del props[name]
+    return run_source(S3SourceConnector, props, records=10_000)
+
+
+def is_write(method: str, path: str) -> bool:
+    return method in ("PUT", "POST") and "/lake/" in path
+
+
+def is_read(method: str, path: str) -> bool:
+    return method == "GET" and ("/lake/" in path or "list-type" in path)
+
+
+def is_object_read(method: str, path: str) -> bool:
+    return method == "GET" and "/lake/" in path and ".json" in path
+
+
+TEMPORARY = {
+    "slow down": S3Fault(is_write, 3, status=503, code="SlowDown"),
+    "internal error": S3Fault(is_write, 3, status=500, code="InternalError"),
+    "connection cut before the response": S3Fault(is_write, 3, cuts_request=True),
+    "slow server": S3Fault(is_write, 3, delay_s=0.3),
+}
+
+
+@pytest.mark.parametrize("name", TEMPORARY)
+@pytest.mark.parametrize("multipart", [False, True], ids=["whole objects", "multipart"])
+def test_sink_repeats_uploads_that_fail_for_a_temporary_reason(
+    server: s3.S3Server, store: FaultyS3, name: str, multipart: bool
+) -> None:
+    size, more = (400_000, {"flush__size": "30", "s3__part__size": str(PART)}) if multipart else (10, {})
+    expected = sink(store, 30, size, **more)
+    objects = server.objects()
+    server.clear()
+    template = TEMPORARY[name]
+    store.add(S3Fault(template.matches, 3, template.status, template.code, template.delay_s, template.cuts_request))
+    run = sink(store, 30, size, **more)
+    assert store.applied == 3
+    assert server.objects() == objects
+    assert run.committed == expected.committed == {("t", 0): 30}
+    assert len(server.client().list_multipart_uploads(Bucket=s3.BUCKET).get("Uploads", ())) == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        S3Fault(is_read, 2, status=503, code="SlowDown"),
+        S3Fault(is_read, 2, cuts_request=True),
+        S3Fault(is_object_read, 2, cuts_response_at=100),
+        S3Fault(is_object_read, 2, cuts_response_at=0),
+    ],
+    ids=["slow down", "no response", "cut in the middle", "cut at the beginning"],
+)
+def test_source_repeats_reads_and_loses_and_duplicates_nothing(store: FaultyS3, fault: S3Fault) -> None:
+    sink(store, 30)
+    store.add(S3Fault(fault.matches, 2, fault.status, fault.code, 0, fault.cuts_request, fault.cuts_response_at))
+    run = source(store)
+    assert store.applied == 2
+    assert [int(record.value["text"][:9]) for record in run.records] == list(range(30))
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
+def test_refused_credentials_fail_the_task_and_name_bucket_and_key(store: FaultyS3, code: str) -> None:
+    store.add(S3Fault(is_write, 1000, status=403, code=code))
+    message = rf"Cannot write topics/t/partition=0/t\+0\+0000000000\.json in s3://lake at http.*: {code}"
+    with pytest.raises(ConnectError, match=message):
+        sink(store, 10)
+    store.clear()
+    sink(store, 10)
+    store.add(S3Fault(is_object_read, 1000, status=403, code=code))
+    with pytest.raises(ConnectError, match=message.replace("write", "read")):
+        source(store)
+
+
+def test_rotated_credentials_fail_the_task_and_a_restart_with_new_ones_loses_nothing(
+    server: s3.S3Server, store: FaultyS3
+) -> None:
+    after = iter(range(1000))
+    store.add(
+        S3Fault(lambda method, path: is_write(method, path) and next(after) >= 1, 1000, 403, "InvalidAccessKeyId")
+    )
+    with pytest.raises(ConnectError, match="InvalidAccessKeyId"):
+        sink(store, 30)
+    assert len(server.objects()) == 1
+    store.clear()
+    sink(store, 30)
+    assert sum(data.count(b"\n") for data in server.objects().values()) == 30
+
+
+def test_deleted_bucket_fails_sink_and_source(server: s3.S3Server, store: FaultyS3) -> None:
+    server.client().delete_bucket(Bucket=s3.BUCKET)
+    try:
+        with pytest.raises(ConnectError, match=r"Cannot write topics/t/.* in s3://lake at http.*NoSuchBucket"):
+            sink(store, 10)
+        with pytest.raises(ConnectError, match=r"Cannot list topics/ in s3://lake at http.*NoSuchBucket"):
+            source(store)
+    finally:
+        server.clear()
+
+
+def test_object_that_is_deleted_after_the_listing_is_skipped(
+    server: s3.S3Server, store: FaultyS3, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink(store, 30)
+    key = "topics/t/partition=0/t+0+0000000010.json"
+    deleted = threading.Event()
+
+    def delete_before_the_read(method: str, path: str) -> bool:
+        if method == "GET" and "0000000010" in path and not deleted.is_set():
+            deleted.set()
+            server.client().delete_object(Bucket=s3.BUCKET, Key=key)
+        return False
+
+    store.add(S3Fault(delete_before_the_read, 1))
+    run = source(store)
+    assert [int(record.value["text"][:9]) for record in run.records] == [*range(10), *range(20, 30)]
+    assert f"Cannot read {key} in s3://lake" in caplog.text
+
+
+def test_hostile_values_in_object_keys_stay_in_the_topics_directory(server: s3.S3Server, store: FaultyS3) -> None:
+    values = ["../../etc", "a b?c#d%2f&", "é\u2028\n", "x" * 300, "..", "<xml>&amp;", "a+0+0000000000"]
+    schema = struct([("name", STRING_SCHEMA)])
+    found = []
+    for offset, name in enumerate(values):
+        position: dict[str, Any] = {"original_topic": "a.b-c_d", "original_partition": 0, "original_offset": offset}
+        value = Struct(schema, {"name": name})
+        found.append(
+            SinkRecord(topic="a.b-c_d", partition=0, offset=offset, value=value, value_schema=schema, **position)
+        )
+    run_sink(S3SinkConnector, settings(store, partitioner__class="FieldPartitioner", partition__field__name="name",
+                                       flush__size="7"), found)  # fmt: skip
+    for key in server.objects():
+        assert key.startswith("topics/a.b-c_d/name=")
+        assert key.count("/") == 3
+    restored = source(store)
+    assert sorted(record.value["name"] for record in restored.records) == sorted(values)
+
+
+def test_field_value_that_is_too_long_for_an_object_key_is_reported(server: s3.S3Server, store: FaultyS3) -> None:
+    found = records(3)
+    long = Struct(TEXT, {"text": "é" * 600})
+    found[1] = found[1].replace(value=long)
+    props = settings(store, partitioner__class="FieldPartitioner", partition__field__name="text", flush__size="1")
+    run = run_sink(S3SinkConnector, props | {"errors.tolerance": "all"}, found)
+    assert [(record.offset, "has 1200 bytes" in str(error)) for record, error in run.reported] == [(1, True)]
+    assert len(server.objects()) == 2

@@ -1,0 +1,148 @@
+"""Tests that kill -9 of the worker changes no object of an S3 sink: delivery is exactly once.
+
+Two connectors, one that rotates by the number of records and one by timestamps, write the same topic while the worker
+is killed. Afterwards, they write the topic to other directories without kills; the objects must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support import s3
+from support.broker import running_broker
+from support.worker import Worker, wait_for
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS, FLUSH_SIZE, HOUR_MS = 3, 50, 3_600_000
+PER_HOUR = 70
+"""Records of a partition with timestamps in the same hour."""
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(3, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_objects_after_kills_are_identical_to_those_without_kills(tmp_path: Path, kills: int) -> None:
+    seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+    print(f"replay with HEADRACE_SEED={seed}")
+    moments = random.Random(seed)
+    with running_broker(tmp_path, group_min_session_timeout_ms="1000") as broker, s3.running() as store:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("items", PARTITIONS, 1)])["items"].result(30)
+        producing = Producing(broker.address)
+        producing.start()
+        try:
+            for number in range(kills):
+                with_kills = worker(tmp_path / f"killed-{number}", broker.address, store, "killed")
+                with_kills.launch()
+                time.sleep(moments.uniform(1.5, 7.0))  # the random moment of the kill is the subject of the test
+                with_kills.kill_group()
+        finally:
+            per_partition = producing.finish()
+        expected = expected_objects(per_partition)
+        with worker(tmp_path / "last", broker.address, store, "killed"):
+            await_objects(store, "killed", expected)
+        with worker(tmp_path / "reference", broker.address, store, "reference"):
+            await_objects(store, "reference", expected)
+        objects = store.objects()
+        killed, reference = (
+            {key.partition("/")[2]: data for key, data in objects.items() if key.startswith(f"{run}/")}
+            for run in ("killed", "reference")
+        )
+        assert killed == reference
+        assert_every_record_once(reference, per_partition)
+
+
+def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worker:
+    """Return a worker with two connectors; the directories of all workers of a run have the same offsets."""
+    directory.mkdir()
+    common = store.props() | {
+        "connector.class": "io.confluent.connect.s3.S3SinkConnector",
+        "topics": "items",
+        "format.class": "io.confluent.connect.s3.format.json.JsonFormat",
+        "consumer.override.session.timeout.ms": "3000",
+        "consumer.override.heartbeat.interval.ms": "500",
+        "consumer.override.max.poll.records": "37",
+    }
+    by_count = {"flush.size": str(FLUSH_SIZE), "topics.dir": f"{run}/by-count"}
+    by_time = {
+        "flush.size": "1000000", "rotate.interval.ms": str(HOUR_MS), "timestamp.extractor": "Record",
+        "partitioner.class": "io.confluent.connect.storage.partitioner.HourlyPartitioner", "timezone": "UTC",
+        "s3.compression.type": "gzip", "store.kafka.keys": "true", "topics.dir": f"{run}/by-time",
+        "keys.format.class": "io.confluent.connect.s3.format.json.JsonFormat",
+    }  # fmt: skip
+    files = []
+    for name, more in (("by-count", by_count), ("by-time", by_time)):
+        props = {"name": f"{run}-{name}", **common, **more}
+        files.append(directory / f"{name}.properties")
+        files[-1].write_text("".join(f"{key}={value}\n" for key, value in props.items()))
+    settings = {"bootstrap.servers": address, "offset.storage.file.filename": str(directory / "offsets")}
+    return Worker(directory, settings, files)
+
+
+class Producing(threading.Thread):
+    """Writes records to all partitions until `finish`."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._producer = Producer({"bootstrap.servers": address})
+        self._stopping = threading.Event()
+        self._next = 0
+
+    def run(self) -> None:
+        while not self._stopping.wait(0.02):
+            self._write(10)
+
+    def _write(self, count: int) -> None:
+        for number in range(self._next, self._next + count):
+            for partition in range(PARTITIONS):
+                value = json.dumps({"id": number, "text": f"{partition} " * (number % 30)})
+                self._producer.produce(
+                    "items", value, json.dumps(number), partition, timestamp=(number // PER_HOUR + 1) * HOUR_MS
+                )
+        self._next += count
+        assert self._producer.flush(60) == 0
+
+    def finish(self) -> int:
+        """Stop, complete the last file of each partition, and return the number of records of each partition."""
+        self._stopping.set()
+        self.join()
+        self._write(-self._next % FLUSH_SIZE)
+        return self._next
+
+
+def expected_objects(per_partition: int) -> int:
+    """Return the number of complete objects of a run: the last hour stays open; each hour has values and keys."""
+    hours = (per_partition - 1) // PER_HOUR
+    return PARTITIONS * (per_partition // FLUSH_SIZE + 2 * hours)
+
+
+def await_objects(store: s3.S3Server, run: str, expected: int) -> None:
+    def count() -> int:
+        pages = store.client().get_paginator("list_objects_v2").paginate(Bucket=s3.BUCKET, Prefix=f"{run}/")
+        return sum(page["KeyCount"] for page in pages)
+
+    wait_for(lambda: count() >= expected, f"{run} has {expected} objects", 120, count)
+
+
+def assert_every_record_once(objects: dict[str, bytes], per_partition: int) -> None:
+    """Check that the files that are rotated by count contain every record of every partition exactly once, in order."""
+    found: dict[int, list[int]] = {}
+    for key in sorted(objects):
+        if key.startswith("by-count/"):
+            partition = int(key.split("partition=")[1].split("/")[0])
+            found.setdefault(partition, []).extend(json.loads(line)["id"] for line in objects[key].splitlines())
+    assert found == {partition: list(range(per_partition)) for partition in range(PARTITIONS)}
