@@ -256,7 +256,7 @@ class S3SinkConfig(S3ConnectionConfig):
         default="NONE",
         one_of=("NONE", "BACKWARD", "FORWARD", "FULL"),
         case_insensitive=True,
-        doc="Only NONE has a meaning: a record with another schema completes the files of its topic partition.",
+        doc="Every value works as NONE: a record with another schema completes the files of its topic partition.",
         group=_COMPAT,
     )
     partitioner_class: str = key(
