@@ -132,12 +132,15 @@ def _measure(
     pages = client.get_paginator("list_objects_v2")
 
     def is_done() -> bool:
-        found = sum(page["KeyCount"] for page in pages.paginate(Bucket=s3.BUCKET, Prefix=f"{connector}/"))
-        return bool(found == partitions)
+        found = pages.paginate(Bucket=s3.BUCKET, Prefix=f"{connector}/")
+        return sum(len(page.get("Contents", ())) for page in found) == partitions
 
-    wait_for(is_done, f"{connector} has {partitions} objects", TIMEOUT_S, worker.log)
-    seconds, cpu = time.perf_counter() - began_s, cpu_s(tree(worker.pid)) - began_cpu_s
-    measured = Measured(count / seconds / 1000, cpu * 1e9 / count, peak.stop())
+    try:
+        wait_for(is_done, f"{connector} has {partitions} objects", TIMEOUT_S, worker.log)
+        seconds, cpu = time.perf_counter() - began_s, cpu_s(tree(worker.pid)) - began_cpu_s
+    finally:
+        peak_mb = peak.stop()
+    measured = Measured(count / seconds / 1000, cpu * 1e9 / count, peak_mb)
     worker.request("DELETE", f"/connectors/{connector}")
     report(
         f"{form}, {partitions} partitions: {measured.k_per_s:.0f} k records/s, {measured.cpu_ns:.0f} ns, "
