@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
 from headrace.data.batch import from_records
 from headrace.data.headers import Headers
+from headrace.data.logical import decimal_schema
 from headrace.data.records import SinkRecord
 from headrace.data.schema import (
     BYTES_SCHEMA,
@@ -39,6 +41,7 @@ from support import s3
 pytestmark = pytest.mark.integration
 
 ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
+WIDE = Context(prec=100)
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +295,33 @@ def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monke
         task.put(sink_records(records))
     (data,) = bucket.objects().values()
     assert data.count(b"\n") == 12
+
+
+def test_parquet_objects_do_not_depend_on_the_batches_of_records(bucket: s3.S3Server) -> None:
+    records = [row(offset, value=Struct(ROW, {"id": offset, "name": None if offset % 3 else f"n{offset}"}))
+               for offset in range(25_000)]  # fmt: skip
+    found = []
+    for size in (25_000, 999, 61):
+        bucket.clear()
+        with running_task(bucket, format__class="ParquetFormat", flush__size="25000") as (task, _):
+            for start in range(0, len(records), size):
+                task.put(sink_records(records[start : start + size]))
+        found.append(bucket.objects())
+    assert found[0] == found[1] == found[2]
+    ((_, data),) = found[0].items()
+    table = pq.read_table(io.BytesIO(data))
+    assert table.column("id").to_pylist() == list(range(25_000))
+
+
+def test_value_that_parquet_cannot_contain_is_reported_with_its_column(bucket: s3.S3Server) -> None:
+    schema = struct([("amount", decimal_schema(2))])
+    records = [
+        row(offset, value=Struct(schema, {"amount": Decimal("1.00")}), value_schema=schema) for offset in range(4)
+    ]
+    records[1] = records[1].replace(
+        value=Struct(schema, {"amount": Decimal("1e40").quantize(Decimal("0.01"), context=WIDE)})
+    )
+    run = put(bucket, records, format__class="ParquetFormat", errors__tolerance="all")
+    ((record, error),) = run.reported
+    assert record.offset == 1
+    assert "field amount cannot be written as Parquet's decimal128(38, 2)" in str(error)

@@ -33,6 +33,9 @@ class FileFormat(ABC):
     def finish(self) -> None:
         """Append the end of the file."""
 
+    def discard(self) -> None:  # noqa: B027 - most formats hold no data outside the spool
+        """Release the data that is not in the file yet."""
+
 
 class _Stream:
     """Appends data to a spool, compressed if configured."""
@@ -86,9 +89,9 @@ def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
     if name == "bytearray":
         return _encode_bytes
     if name == "parquet":
-        from headrace_connectors.s3.parquet import check_rows  # imports PyArrow, which is slow
+        from headrace_connectors.s3.parquet import encode_rows  # imports PyArrow, which is slow
 
-        return check_rows
+        return encode_rows
     options = EncodingOptions(numeric_decimals=config.json_decimal_format.upper() == "NUMERIC")
     return lambda schema, values: encode_list(schema, list(values), options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from headrace_connectors.s3.parquet_reading import SCHEMA_METADATA
 from headrace_connectors.s3.spool import Spool
 
 _GROUP_ROWS = 10_000
+_SMALL_ROWS, _SMALL_BATCHES = 1000, 64
 _DECIMAL_DIGITS = 38
 _TYPES = {
     Type.INT8: pa.int8(),
@@ -35,50 +37,126 @@ _TYPES = {
 _LOGICAL = {DATE_NAME: pa.date32(), TIME_NAME: pa.time32("ms"), TIMESTAMP_NAME: pa.timestamp("ms", tz="UTC")}
 
 
-def check_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values, which are rows. Raises RecordErrors if they are no structs with a schema."""
+class ArrowRows(Sequence[Any]):
+    """Rows of one schema as an Arrow batch; slices are batches, too."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a slice of the rows."""
+        start, stop, _ = index.indices(len(self))
+        return ArrowRows(self.batch.slice(start, stop - start))
+
+
+def encode_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
+    """Return rows as an Arrow batch. Raises RecordErrors with all rows that Parquet cannot contain."""
     if schema is None or schema.type is not Type.STRUCT:
         found = "values without a schema" if schema is None else f"values of type {schema.type.name}"
         error = DataError(f"ParquetFormat needs structs with a schema, found {found}")
         raise RecordErrors(dict.fromkeys(range(len(values)), error))
-    return values
+    arrow = arrow_schema(schema)
+    try:
+        return _encode(arrow, values)
+    except DataError:
+        errors: dict[int, Exception] = {}
+        for index, value in enumerate(values):
+            try:
+                _encode(arrow, [value])
+            except DataError as error:
+                errors[index] = error
+        raise RecordErrors(errors) from None
+
+
+def _encode(schema: pa.Schema, rows: Sequence[Any]) -> ArrowRows:
+    columns = list(zip(*rows, strict=True))
+    arrays = [_array(field, values) for field, values in zip(schema, columns, strict=True)]
+    return ArrowRows(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+@lru_cache(maxsize=1000)
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of a struct; the Connect schema is stored beside them."""
+    metadata = {SCHEMA_METADATA: encode_schema(schema, EncodingOptions())}
+    return pa.schema([_field(field.name, field.schema) for field in schema.fields], metadata)
 
 
 class ParquetFormat(FileFormat):
-    """One column for each field of the value's schema; row groups of 10,000 rows."""
+    """One column for each field of the value's schema; row groups of 10,000 rows.
+
+    Rows that wait for their row group are in a second spool, so that the task's memory limit includes them.
+    """
 
     def __init__(self, spool: Spool, config: S3SinkConfig) -> None:
         self._codec = config.parquet_codec.lower()
-        self._rows: list[tuple[Any, ...]] = []
         self._file = _SpoolFile(spool)
+        self._waiting = spool.another()
+        self._sizes: list[int] = []
+        """The bytes of each waiting batch."""
+        self._small: list[pa.RecordBatch] = []
+        """Batches that are too small to be encoded one by one; they follow the waiting ones."""
+        self._rows = 0
+        self._small_rows = 0
         self._writer: pq.ParquetWriter | None = None
         self._schema: pa.Schema | None = None
 
     def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
         """Append rows; write a row group when there are enough."""
-        if self._schema is None and schema is not None:
-            metadata = {SCHEMA_METADATA: encode_schema(schema, EncodingOptions())}
-            self._schema = pa.schema([_field(field.name, field.schema) for field in schema.fields], metadata)
-        self._rows += encoded
-        while len(self._rows) >= _GROUP_ROWS:
-            self._write_group(self._rows[:_GROUP_ROWS])
-            del self._rows[:_GROUP_ROWS]
+        assert isinstance(encoded, ArrowRows)
+        batch = encoded.batch
+        self._schema = batch.schema
+        while self._rows + batch.num_rows >= _GROUP_ROWS:
+            missing = _GROUP_ROWS - self._rows
+            self._write_group(batch.slice(0, missing))
+            batch = batch.slice(missing)
+        if batch.num_rows:
+            self._rows += batch.num_rows
+            self._small.append(batch)
+            self._small_rows += batch.num_rows
+            if self._small_rows >= _SMALL_ROWS or len(self._small) >= _SMALL_BATCHES:
+                self._spool_small()
 
-    def _write_group(self, rows: list[tuple[Any, ...]]) -> None:
+    def _spool_small(self) -> None:
+        data = _one_batch(self._small).serialize().to_pybytes()
+        self._waiting.append(data)
+        self._sizes.append(len(data))
+        self._small = []
+        self._small_rows = 0
+
+    def _write_group(self, last: pa.RecordBatch | None) -> None:
+        """Write the waiting rows and those of `last` as a row group."""
         assert self._schema is not None
+        batches = []
+        for size in self._sizes:
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(self._waiting.peek(size)), self._schema))
+            self._waiting.remove(size)
+        batches += self._small + ([] if last is None else [last])
+        self._sizes, self._small, self._small_rows, self._rows = [], [], 0, 0
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._file, self._schema, compression=self._codec)
-        columns = list(zip(*rows, strict=True))
-        arrays = [_array(field, values) for field, values in zip(self._schema, columns, strict=True)]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=_GROUP_ROWS)
+        # One chunk per column: the pages of the file must not depend on the batches in which the rows arrived.
+        table = pa.Table.from_batches([_one_batch(batches)])
+        self._writer.write_table(table, row_group_size=_GROUP_ROWS)
 
     def finish(self) -> None:
         """Write the last row group and the footer."""
         if self._rows:
-            self._write_group(self._rows)
-            self._rows = []
+            self._write_group(None)
         if self._writer is not None:
             self._writer.close()
+        self._waiting.close()
+
+    def discard(self) -> None:
+        """Release the waiting rows."""
+        self._waiting.close()
+
+
+def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return table.to_batches()[0]
 
 
 class _SpoolFile(io.RawIOBase):
@@ -106,7 +184,10 @@ def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array([_dicts(field.type, value) for value in values] if _nested(field.type) else values, field.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"field {field.name} cannot be written as Parquet's {field.type}: {error}") from error
+        found = sorted({type(value).__name__ for value in values if value is not None})
+        raise DataError(
+            f"field {field.name} cannot be written as Parquet's {field.type}: {error} (values: {', '.join(found)})"
+        ) from error
 
 
 def _nested(type_: pa.DataType) -> bool:

@@ -83,6 +83,7 @@ class DirectoryFiles:
     def discard(self) -> None:
         """Discard the files."""
         for file in self.files:
+            file.format.discard()
             file.upload.discard()
 
 

@@ -48,6 +48,10 @@ class Spool:
         self.in_memory = 0
         self.size = 0
 
+    def another(self) -> Spool:
+        """Return an empty spool with the same memory limit."""
+        return Spool(self._limit)
+
     def append(self, data: bytes) -> None:
         """Append data."""
         if not data:
@@ -69,15 +73,18 @@ class Spool:
 
     def peek(self, size: int) -> bytes:
         """Return the first `size` bytes, or all if there are fewer."""
-        data = bytearray()
+        parts: list[bytes | memoryview] = []
+        missing = size
         if self._file is not None:
             self._file.seek(self._start)
-            data += self._file.read(size)
+            parts.append(self._file.read(size))
+            missing -= len(parts[0])
         for chunk in self._chunks:
-            if len(data) >= size:
+            if missing <= 0:
                 break
-            data += chunk[: size - len(data)]
-        return bytes(data)
+            parts.append(memoryview(chunk)[:missing])
+            missing -= len(parts[-1])
+        return b"".join(parts)
 
     def remove(self, size: int) -> None:
         """Remove the first `size` bytes."""
@@ -92,14 +99,17 @@ class Spool:
                 self._file.truncate()
                 self._start = 0
         before = self.in_memory
+        removed = 0
         while size:
-            first = self._chunks[0]
+            first = self._chunks[removed]
             taken = min(len(first), size)
-            self._chunks[0] = first[taken:]
             if taken == len(first):
-                del self._chunks[0]
+                removed += 1
+            else:
+                self._chunks[removed] = first[taken:]
             size -= taken
             self.in_memory -= taken
+        del self._chunks[:removed]
         self._limit.changed(self, self.in_memory - before)
 
     def parts(self, size: int) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
+from headrace_connectors.s3.formats import encoder_for, format_for
 from headrace_connectors.s3.joda import JodaFormat
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
 from headrace_connectors.s3.spool import MemoryLimit, Spool
@@ -230,3 +231,24 @@ def test_error_for_an_invalid_s3_configuration_names_the_key(props: dict[str, st
     with pytest.raises(ConfigErrors) as error:
         S3SinkConfig.parse(BASE | props)
     assert key in {found.key for found in error.value.errors}
+
+
+def test_waiting_rows_of_parquet_count_towards_the_memory_limit() -> None:
+    schema = struct([("text", STRING_SCHEMA)])
+    limit = MemoryLimit(1_048_576)
+    config = S3SinkConfig.parse({"s3.bucket.name": "b", "format.class": "ParquetFormat", "flush.size": "9"})
+    formats = []
+    peak = 0
+    for _ in range(20):
+        spool = Spool(limit)
+        formats.append((spool, format_for("ParquetFormat", spool, config)))
+    for _ in range(5):
+        for _, form in formats:
+            form.append(schema, encoder_for("ParquetFormat", config)(schema, [("x" * 100,)] * 1000))
+            peak = max(peak, limit.used)
+    assert 500_000 < peak <= 1_048_576
+    for spool, form in formats:
+        form.finish()
+        assert spool.size > 0
+        spool.close()
+    assert limit.used == 0
