@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConfigErrors, DataError, RecordErrors
+from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema
@@ -235,9 +235,12 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         if now_ms < self._retry_at_ms:
             return
         try:
+            while any(files.completed for files in self._partitions.values()):
+                self._finish_next()
             for partition, files in self._partitions.items():
                 try:
-                    self._upload_partition(files)
+                    for found in files.open.values():
+                        _directory_files(found).upload_full_parts()
                 except UploadLostError as error:
                     self._read_again(partition, files, error)
         except TemporaryError as error:
@@ -252,23 +255,38 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._failures = 0
             self.context.resume(*self._partitions)
 
-    def _upload_partition(self, files: PartitionFiles) -> None:
-        while files.completed:
-            self._finish(files.completed[0])
-            files.completed.popleft()
-        for found in files.open.values():
-            _directory_files(found).upload_full_parts()
+    def _finish_next(self) -> None:
+        """Upload the next completed files of each topic partition, several at the same time.
 
-    def _finish(self, completed: Completed) -> None:
-        """Upload the files of a completed set, several at the same time."""
+        Files that are uploaded count even if others fail; then the first error is raised.
+        """
+        from headrace_connectors.s3.bucket import UploadLostError
+
         assert self._pool is not None
-        uploads = [_directory_files(found) for found in completed.files]
-        if len(uploads) == 1:
-            uploads[0].finish()
-        else:
-            list(self._pool.map(DirectoryFiles.finish, uploads))
-        if self._config.object_tagging or self._config.tag_pairs:
-            self._tag(completed)
+        errors: list[Exception] = []
+        uploads = [
+            (
+                partition,
+                files,
+                [self._pool.submit(_directory_files(found).finish) for found in files.completed[0].files],
+            )
+            for partition, files in self._partitions.items()
+            if files.completed
+        ]
+        wait([future for _, _, futures in uploads for future in futures])
+        for partition, files, futures in uploads:
+            try:
+                for future in futures:
+                    future.result()
+                if self._config.object_tagging or self._config.tag_pairs:
+                    self._tag(files.completed[0])
+                files.completed.popleft()
+            except UploadLostError as error:
+                self._read_again(partition, files, error)
+            except Exception as error:  # noqa: BLE001 - raised below, when all uploads of this round are evaluated
+                errors.append(error)
+        if errors:
+            raise next((each for each in errors if isinstance(each, ConnectError)), errors[0])
 
     def _tag(self, completed: Completed) -> None:
         for found in completed.files:

@@ -1,8 +1,13 @@
-"""Holds the data of open files: in memory, and on disk beyond one limit for all files of a task."""
+"""Holds the data of open files: in memory, and on disk beyond one limit for all files of a task.
+
+Several threads may use spools with the same limit at the same time: one lock protects all of them, because a spool that
+grows may move another one to disk. Nothing waits for the network while it holds the lock.
+"""
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import IO
 
@@ -11,6 +16,7 @@ class MemoryLimit:
     """Counts the bytes of all spools in memory, and moves the largest spools to disk beyond the limit."""
 
     def __init__(self, limit: int) -> None:
+        self.lock = threading.RLock()
         self._limit = limit
         self._spools: set[Spool] = set()
         self._used = 0
@@ -54,63 +60,67 @@ class Spool:
 
     def append(self, data: bytes) -> None:
         """Append data."""
-        if not data:
-            return
-        self._chunks.append(data)
-        self.size += len(data)
-        self.in_memory += len(data)
-        self._limit.changed(self, len(data))
+        with self._limit.lock:
+            if not data:
+                return
+            self._chunks.append(data)
+            self.size += len(data)
+            self.in_memory += len(data)
+            self._limit.changed(self, len(data))
 
     def move_to_disk(self) -> None:
         """Write the data in memory to a temporary file, which has no name."""
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="headrace-s3-")  # noqa: SIM115 - open until `close`
-        self._file.seek(0, 2)
-        self._file.writelines(self._chunks)
-        self._chunks.clear()
-        released, self.in_memory = self.in_memory, 0
-        self._limit.changed(self, -released)
+        with self._limit.lock:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="headrace-s3-")  # noqa: SIM115 - open until `close`
+            self._file.seek(0, 2)
+            self._file.writelines(self._chunks)
+            self._chunks.clear()
+            released, self.in_memory = self.in_memory, 0
+            self._limit.changed(self, -released)
 
     def peek(self, size: int) -> bytes:
         """Return the first `size` bytes, or all if there are fewer."""
-        parts: list[bytes | memoryview] = []
-        missing = size
-        if self._file is not None:
-            self._file.seek(self._start)
-            parts.append(self._file.read(size))
-            missing -= len(parts[0])
-        for chunk in self._chunks:
-            if missing <= 0:
-                break
-            parts.append(memoryview(chunk)[:missing])
-            missing -= len(parts[-1])
-        return b"".join(parts)
+        with self._limit.lock:
+            parts: list[bytes | memoryview] = []
+            missing = size
+            if self._file is not None:
+                self._file.seek(self._start)
+                parts.append(self._file.read(size))
+                missing -= len(parts[0])
+            for chunk in self._chunks:
+                if missing <= 0:
+                    break
+                parts.append(memoryview(chunk)[:missing])
+                missing -= len(parts[-1])
+            return b"".join(parts)
 
     def remove(self, size: int) -> None:
         """Remove the first `size` bytes."""
-        self.size -= size
-        if self._file is not None:
-            on_disk = self._file.seek(0, 2) - self._start
-            taken = min(on_disk, size)
-            self._start += taken
-            size -= taken
-            if taken == on_disk:
-                self._file.seek(0)
-                self._file.truncate()
-                self._start = 0
-        before = self.in_memory
-        removed = 0
-        while size:
-            first = self._chunks[removed]
-            taken = min(len(first), size)
-            if taken == len(first):
-                removed += 1
-            else:
-                self._chunks[removed] = first[taken:]
-            size -= taken
-            self.in_memory -= taken
-        del self._chunks[:removed]
-        self._limit.changed(self, self.in_memory - before)
+        with self._limit.lock:
+            self.size -= size
+            if self._file is not None:
+                on_disk = self._file.seek(0, 2) - self._start
+                taken = min(on_disk, size)
+                self._start += taken
+                size -= taken
+                if taken == on_disk:
+                    self._file.seek(0)
+                    self._file.truncate()
+                    self._start = 0
+            before = self.in_memory
+            removed = 0
+            while size:
+                first = self._chunks[removed]
+                taken = min(len(first), size)
+                if taken == len(first):
+                    removed += 1
+                else:
+                    self._chunks[removed] = first[taken:]
+                size -= taken
+                self.in_memory -= taken
+            del self._chunks[:removed]
+            self._limit.changed(self, self.in_memory - before)
 
     def parts(self, size: int) -> Iterator[bytes]:
         """Yield and remove all data in parts of at most `size` bytes."""
@@ -121,9 +131,10 @@ class Spool:
 
     def close(self) -> None:
         """Discard the data."""
-        self._limit.removed(self)
-        self._chunks.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self.in_memory = self.size = 0
+        with self._limit.lock:
+            self._limit.removed(self)
+            self._chunks.clear()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self.in_memory = self.size = 0

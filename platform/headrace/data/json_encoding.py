@@ -25,6 +25,7 @@ _encoder = msgspec.json.Encoder()
 _lower_hex = re.compile(rb"\\(?:\\|u00([01][0-9a-f]))")
 _four_bytes = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 _PLAIN_TYPES = {str, int, bool, type(None)}
+_TEXT_TYPES = {str}
 
 
 def encode_tree(tree: Any) -> bytes:
@@ -99,9 +100,8 @@ def _encode_schemaless(values: list[Any]) -> list[bytes] | None:
     for value in values:
         if type(value) is not dict or not _PLAIN_TYPES.issuperset(map(type, value.values())):
             return None
-        for key in value:
-            if type(key) is not str:
-                return None
+        if not _TEXT_TYPES.issuperset(map(type, value)):
+            return None
     return _try_encode_lines(values)
 
 

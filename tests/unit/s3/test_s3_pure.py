@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -251,4 +252,23 @@ def test_waiting_rows_of_parquet_count_towards_the_memory_limit() -> None:
         form.finish()
         assert spool.size > 0
         spool.close()
+    assert limit.used == 0
+
+
+def test_spools_of_several_threads_keep_their_bytes_when_they_move_each_other_to_disk() -> None:
+    limit = MemoryLimit(50_000)
+
+    def fill_and_drain(number: int) -> tuple[bytes, bytes]:
+        spool, expected = Spool(limit), b""
+        for turn in range(200):
+            data = bytes([number]) * (turn * 7 % 900)
+            spool.append(data)
+            expected += data
+        found = b"".join(spool.parts(333))
+        spool.close()
+        return expected, found
+
+    with ThreadPoolExecutor(6) as pool:
+        for expected, found in pool.map(fill_and_drain, range(24)):
+            assert found == expected
     assert limit.used == 0
