@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import decimal
 import gzip
 import io
@@ -23,6 +24,7 @@ from headrace.data.schema import BYTES_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCH
 from headrace.data.struct import Struct
 from headrace.testing import RestartSource, run_sink, run_source
 from headrace.testing.conformance import SourceConformance
+from headrace_connectors.s3.bucket import Bucket
 from headrace_connectors.s3.sink import S3SinkConnector
 from headrace_connectors.s3.source import S3SourceConnector
 from headrace_connectors.s3.source_config import S3SourceConfig
@@ -281,6 +283,8 @@ def test_s3_source_validation_names_the_key_at_fault(bucket: s3.S3Server) -> Non
     assert "404" in errors(**{"s3.bucket.name": "nope"})["s3.bucket.name"][0]
     assert list(errors(**{"store.url": "http://127.0.0.1:1", "s3.part.retries": "0"})) == ["store.url"]
     assert "topic.regex.list" in errors(mode="GENERIC")
+    provider = {"s3.credentials.provider.class": "AwsAssumeRoleCredentialsProvider"}
+    assert "sts.role.arn" in errors(**provider)["s3.credentials.provider.class"][0]
     assert "Avro" in errors(**{"format.class": "AvroFormat"})["format.class"][0]
 
 
@@ -295,3 +299,28 @@ def test_altered_source_offsets_are_validated(bucket: s3.S3Server) -> None:
             S3SourceConnector().alter_offsets(config, {partition: invalid})
     with pytest.raises(ConnectError, match="source partition"):
         S3SourceConnector().alter_offsets(config, {(("filename", "x"),): valid})
+
+
+def test_assumed_role_gives_the_credentials_of_requests(bucket: s3.S3Server) -> None:
+    role = {"s3__credentials__provider__class": "io.confluent.connect.s3.auth.AwsAssumeRoleCredentialsProvider",
+            "s3__credentials__provider__sts__role__arn": "arn:aws:iam::123456789012:role/lake"}  # fmt: skip
+    config = S3SourceConfig.parse(source_props(bucket, **role))
+    credentials = Bucket(config)._client._request_signer._credentials.get_frozen_credentials()
+    assert credentials.token is not None
+    assert credentials.access_key != "key"
+    back_up(bucket, [sink_record(offset) for offset in range(3)], **role)
+    assert [record.value["id"] for record in restore(bucket, **role)] == [0, 1, 2]
+
+
+def test_objects_with_customer_key_and_digest_are_restored(bucket: s3.S3Server) -> None:
+    key = base64.b64encode(bytes(range(32))).decode()
+    back_up(bucket, [sink_record(offset) for offset in range(3)], s3__sse__customer__key=key, s3__send__digest="true")
+    assert [record.value["id"] for record in restore(bucket, s3__sse__customer__key=key)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("affix", ["PREFIX", "SUFFIX"])
+def test_directories_with_the_name_of_the_schema_are_restored(bucket: s3.S3Server, affix: str) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(3)], s3__schema__partition__affix__type=affix)
+    directories = ["schema_name=shop.Item", "partition=0"][:: 1 if affix == "PREFIX" else -1]
+    assert list(bucket.objects()) == [f"topics/items/{'/'.join(directories)}/items+0+0000000000.json"]
+    assert [record.value["id"] for record in restore(bucket)] == [0, 1, 2]

@@ -77,14 +77,11 @@ class Bucket:
     def __init__(self, config: S3ConnectionConfig) -> None:
         self.connection = config
         self.name = config.bucket
-        secret = config.secret_access_key
         proxy = _proxy(config)
         self._client: Any = _session(config).client(
             "s3",
             region_name=config.region,
             endpoint_url=config.store_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=secret.value if secret else None,
             config=ClientConfig(
                 retries={"max_attempts": config.part_retries + 1, "mode": "standard"},
                 s3={
@@ -185,11 +182,11 @@ def _translated(failure: str) -> Iterator[None]:
 
 def _session(config: S3ConnectionConfig) -> boto3.session.Session:
     role = config.assumed_role
-    if role is None:
-        return boto3.session.Session()
     base = get_session()
     if config.access_key_id and config.secret_access_key:
         base.set_credentials(config.access_key_id, config.secret_access_key.value)
+    if role is None:
+        return boto3.session.Session(botocore_session=base)
     options = {"RoleSessionName": role.get("sts.role.session.name", "headrace")}
     if role.get("sts.role.external.id"):
         options["ExternalId"] = role["sts.role.external.id"]

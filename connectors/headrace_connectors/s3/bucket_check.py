@@ -15,6 +15,10 @@ def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> 
         message = f'the S3 connectors need the Python package {error.name}: pip install "headrace[s3]"'
         values["s3.bucket.name"].errors.append(message)
         return
+    if config.assumed_role is not None and not config.assumed_role.get("sts.role.arn"):
+        message = "s3.credentials.provider.sts.role.arn must be set for AwsAssumeRoleCredentialsProvider"
+        values["s3.credentials.provider.class"].errors.append(message)
+        return
     try:
         Bucket(config).check()
     except TemporaryError as error:

@@ -1,0 +1,88 @@
+"""Tests that the S3 connectors accept all keys of Confluent's connectors, and warn about those without an effect."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from headrace_connectors.s3.bucket import Bucket, _proxy
+from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.connection import S3ConnectionConfig
+from headrace_connectors.s3.source_config import S3SourceConfig
+
+CONNECTION_KEYS = """
+    s3.bucket.name s3.region store.url s3.part.retries s3.retry.backoff.ms retry.backoff.ms s3.sse.customer.key
+    s3.wan.mode s3.path.style.access.enabled s3.http.send.expect.continue s3.credentials.provider.class
+    s3.credentials.provider.sts.role.arn aws.access.key.id aws.secret.access.key s3.proxy.url s3.proxy.user
+    s3.proxy.password
+"""
+SINK_KEYS = """
+    format.class flush.size storage.class topics.dir directory.delim file.delim filename.offset.zero.pad.width
+    rotate.interval.ms rotate.schedule.interval.ms s3.part.size s3.compression.type s3.compression.level
+    format.bytearray.extension format.bytearray.separator json.decimal.format avro.codec parquet.codec
+    schema.compatibility schema.cache.size enhanced.avro.schema.support connect.meta.data allow.optional.map.keys
+    partitioner.class partition.field.name partition.duration.ms path.format locale timezone timestamp.extractor
+    timestamp.field behavior.on.null.values tombstone.encoded.partition report.null.values.to.dlq store.kafka.keys
+    store.kafka.headers keys.format.class headers.format.class rotate.file.on.partition.change max.write.duration.ms
+    s3.schema.partition.affix.type enable.conditional.writes max.files.scan.limit s3.object.tagging
+    s3.object.tagging.key.value.pairs s3.object.behavior.on.tagging.error s3.acl.canned s3.ssea.name s3.sse.kms.key.id
+    s3.send.digest s3.elastic.buffer.enable s3.elastic.buffer.init.capacity
+"""
+SOURCE_KEYS = """
+    mode format.class topics.dir directory.delim partitioner.class partition.field.name path.format
+    s3.poll.interval.ms record.batch.max.size folders topic.regex.list task.batch.size
+    file.discovery.starting.timestamp behavior.on.error confluent.license confluent.topic.bootstrap.servers
+    confluent.topic.replication.factor filename.regex
+"""
+
+
+@pytest.mark.parametrize(("model", "keys"), [(S3SinkConfig, SINK_KEYS), (S3SourceConfig, SOURCE_KEYS)])
+def test_every_key_of_confluents_connector_is_known(model: type[S3ConnectionConfig], keys: str) -> None:
+    assert model.unknown_keys(dict.fromkeys([*CONNECTION_KEYS.split(), *keys.split()], "")) == []
+    assert model.unknown_keys({"flush.sizes": "1"}) == ["flush.sizes"]
+
+
+def sink(**more: str) -> S3SinkConfig:
+    props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "9"}
+    return S3SinkConfig.parse(props | {key.replace("__", "."): value for key, value in more.items()})
+
+
+def test_keys_without_effect_are_warned_about_if_they_are_set() -> None:
+    assert sink().warnings_about_keys() == []
+    warnings = sink(s3__elastic__buffer__enable="true", locale="de").warnings_about_keys()
+    assert [text.split()[1] for text in warnings] == ["locale", "s3.elastic.buffer.enable"]
+    for model in (S3SinkConfig, S3SourceConfig):
+        assert set(model.without_effect) <= set(CONNECTION_KEYS.split() + SINK_KEYS.split() + SOURCE_KEYS.split()) | {
+            "confluent.topic"
+        }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("s3.credentials.provider.class", "com.example.Vault", "a Java class cannot be loaded"),
+        ("s3.sse.customer.key", "short", "32 bytes in base64"),
+        ("s3.part.size", "1000", "at least 5242880"),
+        ("aws.access.key.id", "only", "must be set"),
+        ("s3.schema.partition.affix.type", "BOTH", "PREFIX"),
+        ("s3.bucket.name", "", "non-empty"),
+    ],
+)
+def test_invalid_values_are_rejected_with_their_key(key: str, value: str, reason: str) -> None:
+    props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "9", key: value}
+    (error,) = S3SinkConfig.errors(props)
+    assert error.key in (key, "aws.secret.access.key")
+    assert reason in str(error)
+
+
+def test_proxy_url_contains_quoted_user_and_password() -> None:
+    config = sink(s3__proxy__url="http://proxy:3128", s3__proxy__user="a@b", s3__proxy__password="x/y:z")
+    assert _proxy(config) == "http://a%40b:x%2Fy%3Az@proxy:3128"
+    assert _proxy(sink(s3__proxy__url="http://proxy:3128")) == "http://proxy:3128"
+
+
+def test_customer_key_is_decoded_for_requests() -> None:
+    secret = bytes(range(32))
+    bucket = Bucket(sink(s3__sse__customer__key=base64.b64encode(secret).decode()))
+    assert bucket.customer_key == {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": secret}
