@@ -85,7 +85,7 @@ TEMPORARY = {
     "slow down": S3Fault(is_write, 3, status=503, code="SlowDown"),
     "internal error": S3Fault(is_write, 3, status=500, code="InternalError"),
     "connection cut before the response": S3Fault(is_write, 3, cuts_request=True),
-    "slow server": S3Fault(is_write, 3, delay_s=0.3),
+    "slow server": S3Fault(is_write, 3, delay_s=0.1),
 }
 
 
@@ -95,6 +95,7 @@ def test_sink_repeats_uploads_that_fail_for_a_temporary_reason(
     server: s3.S3Server, store: FaultyS3, name: str, multipart: bool
 ) -> None:
     size, more = (400_000, {"flush__size": "30", "s3__part__size": str(PART)}) if multipart else (10, {})
+    more["s3__part__retries"] = "1"  # the client repeats the first failure, and the task the second one
     expected = sink(store, 30, size, **more)
     objects = server.objects()
     server.clear()

@@ -18,6 +18,7 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import create_loader
 from botocore.session import get_session
 from urllib3.exceptions import HTTPError
 
@@ -32,6 +33,8 @@ _FATAL = frozenset(
         *("AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "400", "301"),
     }
 )
+_loader = create_loader()
+"""Caches the description of the S3 API, which takes long to parse, for all clients of the process."""
 _DENIED = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 _FATAL_CLIENT_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProxyConnectionError")
 
@@ -83,7 +86,7 @@ class Bucket:
             region_name=config.region,
             endpoint_url=config.store_url,
             config=ClientConfig(
-                retries={"max_attempts": config.part_retries + 1, "mode": "standard"},
+                retries={"total_max_attempts": config.part_retries + 1, "mode": "standard"},
                 s3={
                     "addressing_style": "path" if config.path_style and not config.wan_mode else "auto",
                     "use_accelerate_endpoint": config.wan_mode,
@@ -183,6 +186,7 @@ def _translated(failure: str) -> Iterator[None]:
 def _session(config: S3ConnectionConfig) -> boto3.session.Session:
     role = config.assumed_role
     base = get_session()
+    base.register_component("data_loader", _loader)
     if config.access_key_id and config.secret_access_key:
         base.set_credentials(config.access_key_id, config.secret_access_key.value)
     if role is None:
@@ -199,6 +203,7 @@ def _session(config: S3ConnectionConfig) -> boto3.session.Session:
         create_client, base.get_credentials(), role.get("sts.role.arn", ""), extra_args=options
     )
     session = get_session()
+    session.register_component("data_loader", _loader)
     session._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
     return boto3.session.Session(botocore_session=session)
 

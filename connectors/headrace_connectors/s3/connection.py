@@ -128,11 +128,14 @@ class S3ConnectionConfig(Config):
 
     def warnings_about_keys(self) -> list[str]:
         """Return one warning for each key that is set and has no effect."""
-        return [
-            f"Configuration {name} has no effect: {reason}"
-            for name, reason in sorted(self.without_effect.items())
-            if name in self.originals
-        ]
+        found = []
+        for name in sorted(self.originals):
+            reason = self.without_effect.get(name)
+            if name.startswith("confluent.topic."):
+                reason = self.without_effect.get("confluent.topic")
+            if reason is not None:
+                found.append(f"Configuration {name} has no effect: {reason}")
+        return found
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
