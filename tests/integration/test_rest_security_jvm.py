@@ -1,10 +1,15 @@
-"""Compares responses of a worker of Apache Kafka and of headrace: basic authentication, CORS, OPTIONS, signatures."""
+"""Compares responses of a worker of Apache Kafka and of headrace: basic authentication, CORS, OPTIONS, signatures.
+
+Workers of both kinds also share a group in which all requests between them use https and client certificates.
+"""
 
 from __future__ import annotations
 
 import base64
 import http.client
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +19,10 @@ from headrace.rest.basic_auth import LOGIN_MODULE
 from support import apache
 from support.apache_worker import ApacheWorker
 from support.broker import running_broker
-from support.distributed import DistributedWorker
+from support.certificates import PASSWORD, create_certificates
+from support.distributed import DistributedWorker, is_running, owners
+from support.ports import free_port
+from support.worker import wait_for
 
 pytestmark = [
     pytest.mark.jvm,
@@ -138,3 +146,50 @@ def test_error_response_equals_that_of_apache_kafka_except_for_its_content_type(
     expected = response(theirs, method, path, headers)
     del expected["Content-Type"]
     assert found == expected
+
+
+@pytest.mark.parametrize("leader", ["apache", "headrace"])
+def test_workers_of_both_kinds_forward_requests_over_https_with_client_certificates_and_credentials(
+    leader: str, tmp_path: Path
+) -> None:
+    """The first worker is the leader. There is no trust store, so the workers trust their common certificate."""
+    certificates = create_certificates(tmp_path)
+    (tmp_path / "users").write_text("alice=secret\n")
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(f'KafkaConnect {{ {LOGIN_MODULE} required file="{tmp_path}/users"; }};')
+    (tmp_path / "lines.txt").write_text("a\n")
+    settings = {
+        "rest.extension.classes": EXTENSION,
+        "listeners.https.ssl.keystore.type": "PKCS12",
+        "listeners.https.ssl.keystore.location": str(certificates.key_store),
+        "listeners.https.ssl.keystore.password": PASSWORD,
+        "listeners.https.ssl.client.auth": "required",
+    }
+    context = certificates.client_context(identify=True)
+    context.load_cert_chain(certificates.server)
+    with pytest.MonkeyPatch.context() as environment, running_broker(tmp_path) as broker, ExitStack() as stack:
+        environment.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.auth.login.config={jaas}")
+        workers: list[DistributedWorker] = []
+        for name in sorted(("apache", "headrace"), key=lambda each: each != leader):
+            kind = ApacheWorker if name == "apache" else DistributedWorker
+            listener = {"listeners": f"https://127.0.0.1:{free_port()}"}
+            worker = kind(tmp_path / name, broker.address, {**settings, **listener})
+            worker.tls, worker.user = context, "alice:secret"
+            workers.append(stack.enter_context(worker))
+        config = {
+            "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+            "file": str(tmp_path / "lines.txt"),
+            "topic": "lines",
+        }
+        names = ("one", "two")
+        for worker, name in zip(workers, names, strict=True):
+            worker.create(name, config)
+        for worker in workers:
+            for name in names:
+                wait_for(lambda w=worker, n=name: is_running(w, n, 1), f"{name} is running", 60)
+        assert {owners(workers[0], name)[None][1] for name in names} == {each.worker_id for each in workers}
+        for worker in workers:
+            for name in names:
+                worker.request("POST", f"/connectors/{name}/restart")
+        for worker, name in zip(workers, names, strict=True):
+            worker.request("DELETE", f"/connectors/{name}")

@@ -35,6 +35,8 @@ class Certificates:
     """PEM."""
     client: Path
     """PEM, with the client's key and certificate."""
+    server: Path
+    """PEM, with the server's key and certificate."""
 
     def settings(self, prefix: str = "listeners.https.") -> dict[str, str]:
         """Return the `ssl.*` keys of a worker."""
@@ -63,14 +65,17 @@ def create_certificates(directory: Path) -> Certificates:
     server = _certificate("server", server_key, "authority", authority_key)
     client = _certificate("client", client_key, "authority", authority_key)
     encryption = BestAvailableEncryption(PASSWORD.encode())
-    found = Certificates(*(directory / name for name in ("key.p12", "trust.p12", "authority.pem", "client.pem")))
+    found = Certificates(
+        *(directory / name for name in ("key.p12", "trust.p12", "authority.pem", "client.pem", "server.pem"))
+    )
     found.key_store.write_bytes(
         pkcs12.serialize_key_and_certificates(b"worker", server_key, server, [authority], encryption)
     )
     found.trust_store.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [authority], encryption))
     found.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-    key_pem = client_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    found.client.write_bytes(key_pem + client.public_bytes(Encoding.PEM))
+    for file, key, certificate in ((found.client, client_key, client), (found.server, server_key, server)):
+        key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        file.write_bytes(key_pem + certificate.public_bytes(Encoding.PEM))
     return found
 
 
