@@ -117,6 +117,13 @@ def file_source(directory: Path, **more: str) -> dict[str, str]:
     return {**config, "value.converter": "StringConverter", **more}
 
 
+def wait_for_a_connector_on_each(workers: list[DistributedWorker], names: tuple[str, ...]) -> None:
+    ids = {worker.worker_id for worker in workers}
+    wait_for(
+        lambda: {owners(workers[0], name)[None][1] for name in names} == ids, "each worker has a connector", TIMEOUT_S
+    )
+
+
 # Basic authentication
 
 
@@ -168,8 +175,7 @@ def test_workers_forward_requests_and_task_configurations_over_https_with_the_us
         assert follower.create(name, file_source(tmp_path))["name"] == name
     for name in ("one", "two"):
         wait_for(lambda n=name: is_running(follower, n, 1), f"{name} is running", TIMEOUT_S)
-    found = {owners(follower, name)[None][1] for name in ("one", "two")}
-    assert found == {worker.worker_id for worker in secure_group}
+    wait_for_a_connector_on_each(secure_group, ("one", "two"))
     for worker in secure_group:
         for name in ("one", "two"):
             worker.request("POST", f"/connectors/{name}/restart")
@@ -288,7 +294,7 @@ def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_one(
             leader.create(name, file_source(tmp_path))
         for name in ("one", "two"):
             wait_for(lambda n=name: is_running(leader, n, 1), f"{name} is running", TIMEOUT_S)
-        assert {owners(leader, name)[None][1] for name in ("one", "two")} == {leader.worker_id, follower.worker_id}
+        wait_for_a_connector_on_each([leader, follower], ("one", "two"))
 
 
 def test_worker_responds_503_until_it_knows_a_session_key(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -187,7 +187,8 @@ def test_workers_of_both_kinds_forward_requests_over_https_with_client_certifica
         for worker in workers:
             for name in names:
                 wait_for(lambda w=worker, n=name: is_running(w, n, 1), f"{name} is running", 60)
-        assert {owners(workers[0], name)[None][1] for name in names} == {each.worker_id for each in workers}
+        ids = {each.worker_id for each in workers}
+        wait_for(lambda: {owners(workers[0], name)[None][1] for name in names} == ids, "each has a connector", 60)
         for worker in workers:
             for name in names:
                 worker.request("POST", f"/connectors/{name}/restart")
