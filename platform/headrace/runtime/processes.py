@@ -189,6 +189,7 @@ class Processes:
         assert self._server is not None
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
+        self._control = None
         self._server.kill()
         status = self._server.wait()
         self._kill_orphans()

@@ -122,6 +122,15 @@ async def test_start_of_fork_server_is_retried_after_failure(monkeypatch: pytest
     await processes.close()
 
 
+async def test_close_succeeds_after_the_fork_server_failed_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its control socket is closed already; close() must not use its file descriptor."""
+    processes = Processes()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ChildProcessError, match="the fork server did not start"):
+        await processes.spawn("task-0", _handler)
+    await processes.close()
+
+
 async def test_close_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
