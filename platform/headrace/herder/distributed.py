@@ -24,6 +24,7 @@ from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
+from headrace.herder.paused_tasks import PausedTasksWriter
 from headrace.herder.request_signature import sign, verify
 from headrace.herder.stages import stage
 from headrace.herder.worker_group import WorkerGroup
@@ -98,6 +99,9 @@ class DistributedHerder(BaseHerder):
         self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
         self._group: WorkerGroup | None = None
         self._cluster: Cluster | None = None
+        self._paused_tasks = PausedTasksWriter(
+            configs, lambda: self._snapshot, lambda: self._group_core.is_leader, self._lock
+        )
         self._key_timer: asyncio.TimerHandle | None = None
         self._checked_leader: str | None = None  # the leader whose internal topics were compared with this worker's
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -374,6 +378,11 @@ class DistributedHerder(BaseHerder):
             return
         self._remove_old_statuses()
         self._rotate_key_if_due()
+        self._write_paused_tasks(self._snapshot)
+
+    def _write_paused_tasks(self, snapshot: ConfigSnapshot) -> None:
+        if self._paused_tasks.is_due(snapshot):
+            self._spawn(self._paused_tasks.run())
 
     async def _check_leader(self, url: str | None) -> None:
         """Log an error for each internal topic that differs from the leader's."""
@@ -446,6 +455,7 @@ class DistributedHerder(BaseHerder):
         self._instances.carry_out(effects)
         if self._group is not None:
             self._group.on_snapshot(snapshot)
+        self._write_paused_tasks(snapshot)
 
     async def _set_own_log_level(self, logger: str, level: str) -> None:
         try:

@@ -104,6 +104,17 @@ class ConnectorState:
     applied_config: Mapping[str, str] | None = None
     """The connector's configuration when the task configurations were written; the tasks run with it."""
 
+    @property
+    def needs_rewritten_tasks(self) -> bool:
+        """Whether the leader must write the task configurations again, behind the connector's configuration.
+
+        Compaction removes the configuration that precedes them. A worker that reads the topic later then ignores them,
+        as Kafka Connect does (KAFKA-16838), because they may be those of a deleted connector. A running connector
+        generates its task configurations again after a change; a paused one, only when it is resumed (KAFKA-17719).
+        """
+        is_paused = self.target is TargetState.PAUSED
+        return is_paused and bool(self.task_configs) and self.task_configs_offset < self.config_offset
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigSnapshot:

@@ -1,0 +1,89 @@
+"""Tests of PausedTasksWriter: the leader writes task configurations of paused connectors behind their configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+
+from headrace.herder.paused_tasks import PausedTasksWriter
+from headrace.stores.config_store import (
+    ConfigSnapshot,
+    MemoryConfigStore,
+    PutConnector,
+    PutTargetState,
+    PutTaskConfigs,
+    TargetState,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Group:
+    """A config store with its current snapshot, and the writer of a worker that may be the leader."""
+
+    def __init__(self) -> None:
+        self.configs, self.is_leader, locks = MemoryConfigStore(), True, defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self.snapshot = ConfigSnapshot()
+        self.writer = PausedTasksWriter(self.configs, lambda: self.snapshot, lambda: self.is_leader, locks.__getitem__)
+
+    async def put(self, *changes: PutConnector | PutTargetState | PutTaskConfigs) -> None:
+        await self.configs.start(lambda change, snapshot: setattr(self, "snapshot", snapshot))
+        for change in changes:
+            await self.configs.append(change)
+
+    async def pause_and_change(self, name: str, *, tasks: int = 1, target: TargetState = TargetState.PAUSED) -> None:
+        await self.put(
+            PutConnector(name, {"v": "1"}, None),
+            PutTaskConfigs(name, [{"n": str(number)} for number in range(tasks)]),
+            PutTargetState(name, target),
+            PutConnector(name, {"v": "2"}, None),
+        )
+
+
+async def test_leader_writes_the_tasks_of_each_paused_connector_after_its_configuration() -> None:
+    group = Group()
+    await group.pause_and_change("a", tasks=2)
+    await group.pause_and_change("b")
+    assert group.writer.is_due(group.snapshot)
+    await group.writer.run()
+    for name, tasks in ("a", [{"n": "0"}, {"n": "1"}]), ("b", [{"n": "0"}]):
+        state = group.snapshot.connectors[name]
+        assert list(state.task_configs) == tasks
+        assert state.task_configs_offset > state.config_offset
+        assert (state.target, state.config, state.applied_config) == (TargetState.PAUSED, {"v": "2"}, {"v": "2"})
+    assert not group.writer.is_due(group.snapshot)
+
+
+async def test_only_the_leader_writes() -> None:
+    group = Group()
+    await group.pause_and_change("a")
+    before, group.is_leader = group.snapshot, False
+    assert not group.writer.is_due(group.snapshot)
+    await group.writer.run()
+    assert group.snapshot == before
+
+
+@pytest.mark.parametrize(("tasks", "target"), [(1, TargetState.STARTED), (0, TargetState.PAUSED)])
+async def test_running_connector_and_connector_without_tasks_need_no_write(tasks: int, target: TargetState) -> None:
+    group = Group()
+    await group.pause_and_change("a", tasks=tasks, target=target)
+    assert not group.writer.is_due(group.snapshot)
+
+
+async def test_connector_that_was_resumed_in_the_meantime_is_not_written() -> None:
+    group = Group()
+    await group.pause_and_change("a")
+    async with group.writer._lock("a"):
+        writing = asyncio.create_task(group.writer.run())
+        await asyncio.sleep(0)  # the writer waits for the lock
+        await group.put(PutTargetState("a", TargetState.STARTED))
+        before = group.snapshot
+    await writing
+    assert group.snapshot == before
