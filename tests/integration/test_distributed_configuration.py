@@ -427,6 +427,29 @@ def test_patch_changes_adds_and_removes_keys(workers: list[DistributedWorker], t
     assert other.request("PATCH", "/connectors/c/config", {"name": None, "a": None})["config"] == expected
 
 
+def test_task_configurations_of_a_paused_connector_follow_its_changed_configuration_in_the_config_topic(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    """Otherwise, workers that read the topic after its compaction would ignore the tasks (KAFKA-17719)."""
+    leader, other = workers
+    other.create("c", source(tmp_path, **{"tasks.max": "2"}))
+    wait_for(lambda: is_running(other, "c", 2), "two tasks are running", 60)
+    other.request("PUT", "/connectors/c/pause")
+    before = len(read_topic(leader.bootstrap_servers(), "connect-configs"))
+    other.request("PATCH", "/connectors/c/config", {"added": "x"})
+
+    def written() -> list[str]:
+        messages = read_topic(leader.bootstrap_servers(), "connect-configs")[before:]
+        return [key for each in messages if (key := (each.key() or b"").decode()) != "session-key"]
+
+    expected = ["connector-c", "task-c-0", "task-c-1", "commit-c"]
+    wait_for(lambda: len(written()) >= len(expected), "the task configurations are written again", 60)
+    assert written() == expected
+    other.request("PUT", "/connectors/c/resume")
+    for worker in workers:
+        wait_for(lambda w=worker: is_running(w, "c", 2), "two tasks are running", 60)
+
+
 def test_configurations_have_the_key_order_of_kafka_connect(workers: list[DistributedWorker], tmp_path: Path) -> None:
     """POST and PUT return the submitted order.
 

@@ -34,12 +34,12 @@ def test_workers_keep_the_rules_of_the_group_in_a_hundred_seeds(first: int) -> N
     check_seeds(first, 50)
 
 
+@pytest.mark.parametrize("seed", [153, 177, 334])
+def test_workers_agree_on_the_tasks_of_paused_connectors_after_compaction(seed: int) -> None:
+    check_seeds(seed, 1)
+
+
 @pytest.mark.prove
-@pytest.mark.xfail(
-    strict=True,
-    reason="In 1 % of the seeds, a worker that reads a compacted config topic from its beginning knows other tasks of "
-    "a paused connector than a worker that has read every record",
-)
 def test_workers_keep_the_rules_of_the_group_in_two_thousand_seeds() -> None:
     check_seeds(200, 1800)
 
