@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -230,3 +231,32 @@ def test_batch_builder_adds_prefix_and_suffix_to_each_value(
     assert read_columns(build_batch(concatenate([columns, whole]))).values == whole.values * 2
     assert read_columns(build_batch(concatenate([columns, columns]))).values == whole.values * 2
     assert estimate_bytes(columns) >= sum(len(value or b"") for value in whole.values)
+
+
+@settings(max_examples=80)
+@given(st.lists(st.none() | BYTES, min_size=1, max_size=80), HEADERS, st.sampled_from([b"", b"}", b"}" * 9000]))
+def test_batch_builders_encode_headers_that_all_records_share_in_the_same_way(
+    values: list[bytes | None], headers: list[tuple[str, bytes | None]], after: bytes
+) -> None:
+    count = len(values)
+    columns = RecordColumns(values=values, headers=[headers] * count, timestamps=5, after=after)
+    with_keys = replace(columns, keys=[None] * count)  # keys, even null, are encoded by the C builder
+    assert build_batch(columns) == build_batch(with_keys)
+    found = read_columns(build_batch(columns))
+    assert (found.headers or [[]] * count) == [headers] * count
+    assert found.values == columns.whole_values()
+    batches = [build_batch(part) for part in split(columns, 5000)]
+    assert [value for batch in batches for value in read_columns(batch).values] == columns.whole_values()
+    assert all(len(batch) <= 5000 or len(read_columns(batch)) == 1 for batch in batches)
+    assert estimate_bytes(columns) == estimate_bytes(replace(columns, headers=[list(headers) for _ in values]))
+
+
+@given(st.lists(st.sampled_from([[], [("a", b"1")], [("a", b"1"), ("b", None)]]), min_size=1, max_size=20))
+def test_consecutive_records_with_equal_headers_share_one_list_after_reading(
+    headers: list[list[tuple[str, bytes | None]]],
+) -> None:
+    count = len(headers)
+    found = read_columns(build_batch(RecordColumns(values=[b"v"] * count, headers=headers, timestamps=5))).headers
+    assert (found or [[]] * count) == headers
+    for left, right in pairwise(found or ()):
+        assert (left is right) == (left == right)

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.api.config import Config, Importance, key
 from headrace.data.batch import Batch
-from headrace.data.headers import Header, Headers
+from headrace.data.headers import Header, Headers, map_headers
 from headrace.data.value_text import parse_string
 from headrace_transforms.key_or_value import ListTransformation
 from headrace_transforms.list_checks import require_non_empty_unique
@@ -36,7 +36,7 @@ class DropHeaders(ListTransformation[DropHeadersConfig]):
         """Remove the headers from each record."""
         changed: Batch = batch
         if batch.headers is not None:
-            changed = batch.replace(headers=[headers.without(*self._names) for headers in batch.headers])
+            changed = batch.replace(headers=map_headers(lambda headers: headers.without(*self._names), batch.headers))
         return changed
 
 
@@ -64,5 +64,5 @@ class InsertHeader(ListTransformation[InsertHeaderConfig]):
     def change_batch(self, batch: Any) -> Batch:
         """Add the header to each record."""
         present = batch.headers if batch.headers is not None else [()] * len(batch)
-        changed: Batch = batch.replace(headers=[Headers((*headers, self._header)) for headers in present])
+        changed: Batch = batch.replace(headers=map_headers(lambda headers: Headers((*headers, self._header)), present))
         return changed

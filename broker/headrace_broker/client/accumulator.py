@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.client.delivery import DeliveryPart
 from headrace_broker.records.builder import split
-from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.columns import Headers, RecordColumns
 
 RECORD_OVERHEAD_BYTES = 12
 """Approximate overhead of a record besides its key and value: lengths, deltas, attributes."""
@@ -73,9 +73,11 @@ def estimate_bytes(columns: RecordColumns) -> int:
     if columns.keys is not None:
         size += _bytes_in(columns.keys)
     if columns.headers is not None:
-        for headers in columns.headers:
-            for name, value in headers:
-                size += 3 * len(name) + len(value or b"") + 4
+        shared = columns.shared_headers()
+        if shared is not None:
+            size += len(columns) * _headers_bytes(shared)
+        else:
+            size += sum(map(_headers_bytes, columns.headers))
     return size
 
 
@@ -101,6 +103,10 @@ def split_into_runs(
         else:  # the records have very different sizes: estimate each record
             for part in split(run, size_bytes_max):
                 yield part, estimate_bytes(part)
+
+
+def _headers_bytes(headers: Headers) -> int:
+    return sum(3 * len(name) + len(value or b"") + 4 for name, value in headers)
 
 
 def _bytes_in(column: list[bytes | None]) -> int:

@@ -1,7 +1,7 @@
 """Builds record batches from columns, and splits columns by batch size.
 
-Two encoders build the same bytes. If all records have the same timestamp and no record has a key or headers, the module
-joins the values with prefixes from precomputed tables. Otherwise aiokafka's C builder encodes the records.
+Two encoders build the same bytes. If all records have the same timestamp and the same headers, and no record has a key,
+the module joins the values with prefixes from precomputed tables. Otherwise aiokafka's C builder encodes the records.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from headrace_broker.records.batch import (
     Buffer,
     crc32c,
 )
-from headrace_broker.records.columns import RecordColumns
+from headrace_broker.records.columns import Headers, RecordColumns
 from headrace_broker.records.compression import Compression, compress
 from headrace_broker.records.varint import encode_varint, size_of_varint
 
 _C_BUILDER_SIZE_MAX = 0x7FFFFFFF
 _NO_KEY = b"\x01"  # varint -1
+_NO_HEADERS = b"\0"  # the number of headers
 _KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("batch_length", "crc", "magic"))
 
 
@@ -63,21 +64,29 @@ def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
 
 
 class _EncodingTables:
-    """Prefix tables for values to which `affix_bytes` bytes are added (`RecordColumns.before` and `after`)."""
+    """Prefix tables for values to which `affix_bytes` bytes are added (`RecordColumns.before` and `after`).
 
-    def __init__(self, affix_bytes: int) -> None:
-        self.record_starts = [_PrefixTable(self._record_start_encoder(size, affix_bytes)) for size in range(1, 6)]
+    `headers_bytes` is the size of each record's encoded headers, 0 if the records have none.
+    """
+
+    def __init__(self, affix_bytes: int, headers_bytes: int) -> None:
+        self.record_starts = [
+            _PrefixTable(self._record_start_encoder(size, affix_bytes, headers_bytes)) for size in range(1, 6)
+        ]
         """Indexed by the size of the offset delta in bytes, minus 1."""
         self.value_lengths = _PrefixTable(lambda length: encode_varint(length + affix_bytes))
 
     @staticmethod
-    def _record_start_encoder(offset_size: int, affix_bytes: int) -> Callable[[int], bytes]:
-        # Encode the previous record's header count (0), then this record's length, attributes (0) and timestamp delta
-        # (0). The record's length is the size of its attributes, timestamp delta, offset delta, key length, value
-        # length, value and header count.
+    def _record_start_encoder(offset_size: int, affix_bytes: int, headers_bytes: int) -> Callable[[int], bytes]:
+        # Encode the previous record's header count (0) if the records have no headers, then this record's length,
+        # attributes (0) and timestamp delta (0). The record's length is the size of its attributes, timestamp delta,
+        # offset delta, key length, value length, value and headers.
+        previous_end, end_bytes = (b"", headers_bytes) if headers_bytes else (_NO_HEADERS, len(_NO_HEADERS))
+
         def encode(length: int) -> bytes:
             length += affix_bytes
-            return b"\0" + encode_varint(1 + 1 + offset_size + 1 + size_of_varint(length) + length + 1) + b"\0\0"
+            record_bytes = 1 + 1 + offset_size + 1 + size_of_varint(length) + length + end_bytes
+            return previous_end + encode_varint(record_bytes) + b"\0\0"
 
         return encode
 
@@ -115,9 +124,12 @@ def build_batch(
         raise ValueError("a batch cannot be built from records without timestamps")
     if isinstance(timestamps, list) and timestamps.count(timestamps[0]) == count:
         timestamps = timestamps[0]
-    has_only_values = columns.keys is None and columns.headers is None and not columns.has_null_values()
+    headers = columns.shared_headers()
+    has_only_values = (
+        columns.keys is None and (columns.headers is None or headers is not None) and not columns.has_null_values()
+    )
     if has_only_values and isinstance(timestamps, int):
-        batch = _join_values(columns)
+        batch = _join_values(columns, _encode_headers(headers) if headers else b"")
     else:
         batch = _build_records(columns, columns.timestamp_list())
     if compression:
@@ -188,14 +200,28 @@ def _write_crc(batch: bytearray) -> None:
     batch[CRC_OFFSET : CRC_OFFSET + 4] = crc.to_bytes(4, "big")
 
 
-def _join_values(columns: RecordColumns) -> bytearray:
-    """Return a blank header and the encoded records. No record has a key or headers, and all have one timestamp."""
+def _encode_headers(headers: Headers) -> bytes:
+    """Return the number of headers and the headers, as at the end of a record."""
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        key = name.encode()
+        parts += (encode_varint(len(key)), key)
+        parts += (encode_varint(-1),) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
+    """Return a blank header and the encoded records.
+
+    No record has a key, all records have one timestamp, and all end with the encoded `headers` unless these are empty.
+    """
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
     deltas = _OFFSET_DELTAS_AND_NO_KEY
     if count > len(deltas):
         deltas.extend(encode_varint(delta) + _NO_KEY for delta in range(len(deltas), count))
-    tables = _tables(len(before) + len(after))
+    tables = _tables(len(before) + len(after), len(headers))
+    after += headers
     record: list[bytes | None] = [b"", b"", b"", before, b"", after] if before or after else [b"", b"", b"", b""]
     width = len(record)
     parts = record * count
@@ -203,11 +229,13 @@ def _join_values(columns: RecordColumns) -> bytearray:
         if start >= count:
             break
         parts[width * start : width * min(stop, count) : width] = record_starts.get_all(lengths[start:stop])
-    parts[0] = _BLANK_HEADER + parts[0][1:]  # type: ignore[index]  # all are bytes
+    first: bytes = parts[0]  # type: ignore[assignment]  # all are bytes
+    parts[0] = _BLANK_HEADER + (first if headers else first[len(_NO_HEADERS) :])
     parts[1::width] = deltas[:count]
     parts[2::width] = tables.value_lengths.get_all(lengths)
     parts[width // 2 + 1 :: width] = columns.values
-    parts.append(b"\0")
+    if not headers:
+        parts.append(_NO_HEADERS)
     return bytearray().join(parts)  # type: ignore[arg-type]
 
 
@@ -264,7 +292,11 @@ def _record_sizes(columns: RecordColumns) -> Iterable[int]:
     else:
         overhead += 1
     if columns.headers is not None:
-        sizes = list(map(int.__add__, sizes, map(_headers_size, columns.headers)))
+        shared = columns.shared_headers()
+        if shared is not None:
+            overhead += _headers_size(shared)
+        else:
+            sizes = list(map(int.__add__, sizes, map(_headers_size, columns.headers)))
     overhead += size_of_varint(max(sizes, default=0) + overhead)
     return map(overhead.__add__, sizes)
 

@@ -16,6 +16,7 @@ class RecordColumns:
     not in a log yet. `next_offset` is the offset from which a reader continues. It is after the records, the skipped
     control batches, and the batches whose records compaction has removed. Values of records to produce can omit a
     common prefix and suffix: when a batch is built, `before` and `after` are added to each value that is not null.
+    Records with equal headers may share one list of headers, so never change such a list in place.
     """
 
     values: list[bytes | None]
@@ -69,6 +70,13 @@ class RecordColumns:
         """Return whether any value is null."""
         self.value_lengths()
         return self._has_nulls
+
+    def shared_headers(self) -> Headers | None:
+        """Return the headers if all records have equal ones, else None."""
+        headers = self.headers
+        if not headers or headers[0] != headers[-1] or headers.count(headers[0]) != len(headers):
+            return None
+        return headers[0]
 
     def timestamp_list(self) -> list[int]:
         """Return one timestamp per record, -1 for each record if the timestamps are not set."""

@@ -133,15 +133,17 @@ def _read_all(records: Any) -> RecordColumns:
     timestamps: list[int] = []
     headers: list[Headers] | None = None
     add_key, add_value, add_timestamp = keys.append, values.append, timestamps.append
+    last: Headers = []
     for record in records:
         add_key(record.key)
         add_value(record.value)
         add_timestamp(record.timestamp)
+        if record.headers != last:
+            if headers is None:
+                headers = [last] * (len(values) - 1)
+            last = record.headers
         if headers is not None:
-            headers.append(record.headers)
-        elif record.headers:
-            headers = [[] for _ in range(len(values) - 1)]
-            headers.append(record.headers)
+            headers.append(last)
     count = len(values)
     return RecordColumns(
         values=values,

@@ -101,7 +101,7 @@ class Batch:
         count = len(self)
         keys = from_rows(self.key_schema, self.keys) if self.keys is not None else [None] * count
         values = from_rows(self.value_schema, self.values)
-        headers = self.headers if self.headers is not None else [None] * count
+        headers = self.headers if self.headers is not None else [()] * count
         for key, value, timestamp, header in zip(keys, values, self.timestamp_list(), headers, strict=True):
             yield {
                 "topic": self.topic,
@@ -111,7 +111,7 @@ class Batch:
                 "value_schema": self.value_schema,
                 "value": value,
                 "timestamp": timestamp,
-                "headers": Headers() if header is None else header,
+                "headers": Headers(header),  # a copy, because records of the batch may share the object
             }
 
     def to_records(self) -> list[Any]:

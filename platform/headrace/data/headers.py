@@ -1,10 +1,18 @@
-"""Record headers: an ordered list of (key, schema, value); keys may repeat."""
+"""Record headers: an ordered list of (key, schema, value); keys may repeat.
+
+Records of a batch often have the same headers. They then share one `Headers` object, so that transforms and converters
+process it once, with `map_headers`. Code that changes the headers of a single record therefore changes a copy.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.data.schema import Schema
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class Header(NamedTuple):
@@ -36,3 +44,14 @@ class Headers(list[Header]):
     def without(self, *keys: str) -> Headers:
         """Return a copy without the headers that have any of these keys."""
         return Headers(header for header in self if header.key not in keys)
+
+
+def map_headers(function: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]:
+    """Return the result of `function` for the headers of each record; it is called once for each distinct object.
+
+    Records that share an object share the result, too.
+    """
+    results = {number: function(each) for number, each in dict(zip(map(id, headers), headers, strict=True)).items()}
+    if len(results) == 1:
+        return list(results.values()) * len(headers)
+    return list(map(results.__getitem__, map(id, headers)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, repeat
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from headrace.api.converter import (
     Converter,
@@ -20,13 +20,16 @@ from headrace.api.converter import (
 from headrace.api.errors import RecordErrors
 from headrace.data.batch import Batch, SinkBatch
 from headrace.data.columns import listed
-from headrace.data.headers import Headers
+from headrace.data.headers import Headers, map_headers
 from headrace.data.records import TimestampType
 from headrace.data.schema import Schema
 from headrace.data.struct import from_rows
 from headrace.runtime.error_policy import Stage
 from headrace.runtime.tolerance import RetryWithToleranceOperator, without
 from headrace_broker.records.columns import RecordColumns
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +90,14 @@ class ToBytes:
         return columns
 
     def _headers(self, batch: Batch) -> Batch:
+        convert, topic = self._converters.header.from_connect_header, batch.topic
         assert batch.headers is not None
-        convert = self._converters.header.from_connect_header
-        converted: list[Any] = []
-        errors: dict[int, Exception] = {}
-        for index, headers in enumerate(batch.headers):
-            try:
-                converted.append([(h.key, convert(batch.topic, h.key, h.schema, h.value)) for h in headers])
-            except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
-                errors[index] = error
-        if errors:
-            raise RecordErrors(errors)
-        return batch.replace(headers=converted)
+        return batch.replace(
+            headers=_convert_headers(
+                lambda headers: [(each.key, convert(topic, each.key, each.schema, each.value)) for each in headers],
+                batch.headers,
+            )
+        )
 
     def _keys_with_headers(self, batch: Batch) -> list[Batch]:
         keys = [None] * len(batch) if batch.keys is None else batch.keys
@@ -126,6 +125,23 @@ class ToBytes:
         headers: Any = [headers for _, headers in encoded]
         part = without(batch, skipped).replace(headers=headers if any(headers) else None)
         return part, [data for data, _ in encoded]
+
+
+def _convert_headers(convert: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]:
+    """Convert the headers of each record. Raises RecordErrors naming all records whose headers cannot be converted."""
+    try:
+        return map_headers(convert, headers)
+    except Exception:  # noqa: BLE001 - a plug-in's; the loop below finds the records that it concerns
+        converted: list[_R] = []
+    errors: dict[int, Exception] = {}
+    for index, each in enumerate(headers):
+        try:
+            converted.append(convert(each))
+        except Exception as error:  # noqa: BLE001 - it concerns this record alone
+            errors[index] = error
+    if errors:
+        raise RecordErrors(errors)
+    return converted
 
 
 class RawPart:
@@ -200,20 +216,15 @@ class FromBytes:
 
     def _headers(self, part: _Converted) -> _Converted:
         convert, topic = self._converters.header.to_connect_header, part.raw.topic
-        converted: list[Headers] = []
-        errors: dict[int, Exception] = {}
-        for index, headers in enumerate(part.raw.columns.headers or ()):
-            try:
-                connect = Headers()
-                for key, data in headers:
-                    schema, value = convert(topic, key, data)
-                    connect.add(key, value, schema)
-                converted.append(connect)
-            except Exception as error:  # noqa: BLE001 - a plug-in's; it concerns this record alone
-                errors[index] = error
-        if errors:
-            raise RecordErrors(errors)
-        return _Converted(part.raw, part.keys, converted)
+
+        def decode(headers: RawHeaders) -> Headers:
+            connect = Headers()
+            for key, data in headers:
+                schema, value = convert(topic, key, data)
+                connect.add(key, value, schema)
+            return connect
+
+        return _Converted(part.raw, part.keys, _convert_headers(decode, part.raw.columns.headers or ()))
 
     def _values(self, part: _Converted) -> list[SinkBatch]:
         columns = part.raw.columns

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from headrace.data.batch import Batch, SinkBatch, SourceBatch, from_records
-from headrace.data.headers import Header, Headers
+from headrace.data.headers import Header, Headers, map_headers
 from headrace.data.records import ConnectRecord, SinkRecord, SourceRecord, TimestampType
 from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, array, map_of, struct
 from headrace.data.struct import Struct, from_rows, to_rows
@@ -95,3 +95,26 @@ def test_record_headers_keep_their_order_and_may_repeat_a_key() -> None:
     assert headers.without("a") == Headers().add("b", 2)
     record = ConnectRecord(topic="t", headers=headers)
     assert record.replace(topic="u").headers is headers
+
+
+def test_headers_that_records_share_are_mapped_once() -> None:
+    a, b, equal_to_a = Headers().add("n", 1), Headers().add("n", 2), Headers().add("n", True)
+    calls: list[Headers] = []
+
+    def value(headers: Headers) -> object:
+        calls.append(headers)
+        return headers[0].value
+
+    assert map_headers(value, [a, a, b, a, equal_to_a]) == [1, 1, 2, 1, True]
+    assert calls == [a, b, equal_to_a]
+    assert map_headers(value, [a, a]) == [1, 1]
+    assert map_headers(value, []) == []
+
+
+def test_change_of_one_records_headers_leaves_other_records_and_the_batch_unchanged() -> None:
+    shared = Headers().add("h", 1)
+    batch = SinkBatch("t", ["a", "b"], partition=0, offsets=range(2), headers=[shared, shared])
+    first, second = batch.to_records()
+    first.headers.add("only-first", 2)
+    assert second.headers == [Header("h", None, 1)]
+    assert batch.headers == [[Header("h", None, 1)]] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -120,6 +121,27 @@ def test_encoding_of_records_sets_timestamps_and_converts_keys_and_headers() -> 
     assert columns.headers == [[("h", b"x")], []]
     (columns,) = ToBytes(converters(), stages()[0]).convert(batch(1), 99)
     assert (columns.keys, columns.headers, columns.timestamps) == (None, None, 99)
+
+
+def test_headers_that_records_share_are_encoded_once_and_errors_name_every_record() -> None:
+    class Once(SimpleHeaderConverter):
+        calls = 0
+
+        def from_connect_header(self, topic: str, key: str, schema: Any, value: Any) -> bytes | None:
+            Once.calls += 1
+            if value == "bad":
+                raise ValueError(value)
+            return super().from_connect_header(topic, key, schema, value)
+
+    good, bad = Headers().add("h", "x"), Headers().add("h", "bad")
+    run, failures = stages()
+    (columns,) = ToBytes(replace(converters(), header=Once()), run).convert(batch(1, 2, 3, headers=[good] * 3), 99)
+    assert (columns.headers, Once.calls) == ([[("h", b"x")]] * 3, 1)
+    (columns,) = ToBytes(replace(converters(), header=Once()), run).convert(
+        batch(1, 2, 3, 4, headers=[bad, good, bad, good]), 99
+    )
+    assert (columns.values, columns.headers) == ([b"2", b"4"], [[("h", b"x")]] * 2)
+    assert len(failures) == 2
 
 
 def test_encoding_of_records_skips_bad_records() -> None:
