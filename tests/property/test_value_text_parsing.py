@@ -32,3 +32,24 @@ def test_any_header_string_is_parsed_without_loss(text: str) -> None:
 @given(st.lists(_plain, max_size=4) | st.dictionaries(st.text(st.sampled_from("abc"), min_size=1), _plain, max_size=4))
 def test_header_lists_and_maps_are_parsed_from_their_strings(value: Any) -> None:
     assert parse_string(convert_to_string(value)).value == value
+
+
+@given(
+    st.integers()
+    | st.sampled_from([sign * 2**bits + by for bits in (7, 15, 31, 63) for sign in (-1, 1) for by in (-1, 0, 1)])
+)
+def test_integers_are_parsed_to_the_same_type_alone_and_in_a_list(number: int) -> None:
+    schema, value = parse_string(str(number))
+    assert value == number
+    in_list = parse_string(f"[{number}]")
+    assert in_list.value == [number]
+    assert in_list.schema is not None
+    assert in_list.schema.value_schema == schema
+
+
+@given(st.sampled_from("aTNtfn\u00e9"), st.text(st.sampled_from('ue 1:,"]'), max_size=9))
+def test_text_that_starts_with_a_letter_is_a_string_unless_it_is_a_literal(letter: str, rest: str) -> None:
+    schema, value = parse_string(letter + rest)
+    if (letter + rest).strip() != "true":
+        assert schema is not None
+        assert (schema.type, value) == (Type.STRING, letter + rest)

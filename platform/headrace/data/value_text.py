@@ -103,15 +103,22 @@ def iso_date_text(value: dt.date | dt.time) -> str:
 
 _TOKEN = re.compile(r"""[:,{}\[\]"]|(?:\\.|[^:,{}\[\]"\\]|\\\Z)+""", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-_INTEGERS = (INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA)
+_SHORT_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)  # fits into 64 bits
+_WORDS = ("null", "true", "false")
+_INTEGERS = tuple(
+    (schema, *INT_RANGES[schema.type]) for schema in (INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA)
+)
+_INT64_MIN, _INT64_MAX = INT_RANGES[Type.INT64]
 _NUMBER_ORDER = (Type.INT8, Type.INT16, Type.INT32, Type.INT64, Type.FLOAT32, Type.FLOAT64)
 _NULL = ParsedValue(None, None)
 
 
 def parse_string(text: str) -> ParsedValue:
     """Infer a type from the string and parse it; if no other type matches, return the string itself as STRING."""
-    if not text:
-        return ParsedValue(STRING_SCHEMA, text)
+    if not text or (text[0].isalpha() and not text.startswith(_WORDS)):
+        return ParsedValue(STRING_SCHEMA, text)  # no other type starts with a letter
+    if _SHORT_INTEGER.fullmatch(text):
+        return _parsed_integer(int(text))
     parser = _ValueParser(text)
     try:
         parsed = parser.value(embedded=False)
@@ -243,16 +250,22 @@ def _parse_temporal(token: str) -> ParsedValue | None:
     return None
 
 
+def _parsed_integer(integer: int) -> ParsedValue:
+    """Return an integer of at most 64 bits with the schema of the smallest type that contains it."""
+    for schema, low, high in _INTEGERS:
+        if low <= integer <= high:
+            return ParsedValue(schema, integer)
+    raise ValueError(f"{integer} does not fit into 64 bits")
+
+
 def _parsed_number(number: Decimal) -> ParsedValue:
     exponent = number.as_tuple().exponent
     scale = -exponent if isinstance(exponent, int) else 0
     magnitude = abs(number)
     if number == 0 or (1 <= magnitude <= Decimal("1e19") and number == number.to_integral_value()):
         integer = int(number)
-        for schema in _INTEGERS:
-            low, high = INT_RANGES[schema.type]
-            if low <= integer <= high:
-                return ParsedValue(schema, integer)
+        if _INT64_MIN <= integer <= _INT64_MAX:
+            return _parsed_integer(integer)
     double = float(number) if magnitude < Decimal("1e309") else float("inf")
     single = float32(double)
     if abs(single) != float("inf") and scale != 0:
