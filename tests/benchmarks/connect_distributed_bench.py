@@ -148,7 +148,7 @@ def _pipeline(
     _measure(system, worker, f"sink, {what}", configs, records, [line_count(file) for file in files], report)
     for file in files:
         file.unlink()
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
     for future in admin.delete_topics(topics).values():
         future.result(30)
 
@@ -277,7 +277,7 @@ def _input_file(directory: Path, lines: int) -> Path:
 
 def _create_topic(address: str, partitions: int = 1) -> str:
     topic = f"bench-{time.time_ns()}"
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 3})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(30)
     return topic
