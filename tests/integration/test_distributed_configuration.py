@@ -625,6 +625,8 @@ def test_standalone_worker_supports_the_same_requests(plugins: Path, tmp_path: P
         assert worker.request("GET", "/health") == {
             "status": "healthy",
             "message": "Worker has completed startup and is ready to handle requests.",
+            "failed_connectors": [],
+            "failed_tasks": [],
         }
         worker.request("PUT", "/connectors/file/resume")
         worker.wait_for_state("file", "RUNNING", 60)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from headrace.data.java import hash_map_copy_order, hash_map_order
@@ -25,6 +25,7 @@ from headrace.herder.herder import (
     PutResult,
     RequestedOffsets,
     TaskCounters,
+    WorkerHealth,
     WorkerMetrics,
 )
 from headrace.herder.instances import Instances
@@ -57,6 +58,8 @@ log = logging.getLogger(__name__)
 class BaseHerder:
     """The connectors of one worker or of a group. The subclass starts and stops the stores and the instances."""
 
+    uses_brokers: ClassVar[bool] = False
+
     def __init__(
         self,
         config: WorkerConfig,
@@ -80,6 +83,30 @@ class BaseHerder:
         """Wait until this worker can change a connector. Raises ForwardError if only another worker can."""
 
     # Reading
+
+    @property
+    def _broker_error(self) -> str | None:
+        """Why the brokers do not respond to the herder; None if they do, or if the herder uses no brokers."""
+        return None
+
+    def health(self) -> WorkerHealth:
+        """Return the health of the worker."""
+        statuses = {name: self._statuses.get(name) for name in self.names()} if self.ready else {}
+        return WorkerHealth(
+            self.ready,
+            self.uses_brokers,
+            self._broker_error,
+            [name for name, each in statuses.items() if self._has_failed_here(each.connector)],
+            [
+                f"{name}-{task}"
+                for name, each in statuses.items()
+                for task, status in each.tasks.items()
+                if self._has_failed_here(status)
+            ],
+        )
+
+    def _has_failed_here(self, status: Status | None) -> bool:
+        return status is not None and status.state is State.FAILED and status.worker_id == self._instances.worker_id
 
     def names(self) -> list[str]:
         """Return the names of all connectors, in order of their creation."""

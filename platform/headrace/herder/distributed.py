@@ -18,6 +18,7 @@ from typing import Any
 from headrace.herder import core, leader_check, rest_client
 from headrace.herder.assignment import Assignment, configured
 from headrace.herder.base import BaseHerder
+from headrace.herder.broker_wait import BrokerWait
 from headrace.herder.connector_offsets import ConnectorOffsets
 from headrace.herder.errors import BadRequestError, ForwardError, HerderError, WorkerStoppingError
 from headrace.herder.group_core import GroupCore
@@ -57,9 +58,13 @@ from headrace_broker.client.errors import ClientError
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-CONNECT_RETRY_S = 0.5
 KEY_RETRY_S = 1.0
 TYPES_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 5.0
+"""How long a shutdown waits for the brokers at most, after the connectors and tasks have stopped.
+
+These stop within task.shutdown.graceful.timeout.ms.
+"""
 SUBMIT_BACKOFF_MIN_S, SUBMIT_BACKOFF_MAX_S = 0.25, 60.0
 NO_LEADER = "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was underway."
 
@@ -69,6 +74,8 @@ class DistributedHerder(BaseHerder):
 
     `url` is the address at which the other workers of the group reach this worker's REST server.
     """
+
+    uses_brokers = True
 
     def __init__(self, config: WorkerConfig, worker_id: str, url: str, make_worker: Callable[[Events], Worker]) -> None:
         self._properties = client_configs.worker_properties(config.properties)
@@ -106,6 +113,7 @@ class DistributedHerder(BaseHerder):
         self._checked_leader: str | None = None  # the leader whose internal topics were compared with this worker's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._type_lookups: set[asyncio.Task[None]] = set()
+        self._broker_wait = BrokerWait(self._properties["bootstrap.servers"])
         self._submissions: dict[str, asyncio.Task[Any]] = {}
         self._stopping = asyncio.Event()
         self._rebalanced = asyncio.Event()  # set and replaced when a rebalance has completed
@@ -113,10 +121,10 @@ class DistributedHerder(BaseHerder):
     async def start(self) -> None:
         """Wait for the brokers, create the internal topics, read them, and join the group.
 
-        Raises InternalTopicError.
+        If the brokers stop responding meanwhile, wait for them again. Raises InternalTopicError.
         """
-        await self._create_internal_topics()
-        await self._logs.start()
+        await self._broker_wait.run(self._ensure_internal_topics)
+        await self._broker_wait.run(self._start_logs)
         await self._statuses.start()
         snapshot = await self._configs.start(self._on_config_change)
         self._group_core.on_snapshot(snapshot)
@@ -124,7 +132,8 @@ class DistributedHerder(BaseHerder):
         self._instances.carry_out(self._instances.core.on_snapshot(snapshot))
         self._find_types(snapshot)
         config = self.config
-        self._cluster = await Cluster.open(ClientConfig.from_properties(self._properties, kind="admin"))
+        await self._broker_wait.run(self._open_cluster)
+        assert self._cluster is not None
         self._group = WorkerGroup(
             self._cluster,
             self._group_core,
@@ -144,7 +153,10 @@ class DistributedHerder(BaseHerder):
         await self._running_group.wait_until_stable()
 
     async def stop(self) -> None:
-        """Stop all tasks (which commit their offsets) and connectors, leave the group, and end all processes."""
+        """Stop all tasks (which commit their offsets) and connectors, leave the group, and end all processes.
+
+        Without brokers, this takes at most task.shutdown.graceful.timeout.ms and `STOP_TIMEOUT_S`.
+        """
         self._stopping.set()
         for task in self._tasks:
             task.cancel()
@@ -152,44 +164,54 @@ class DistributedHerder(BaseHerder):
             self._key_timer.cancel()
         stopped = self._group_core.assignment
         await self._instances.stop()
-        self._instances.put_unassigned(stopped)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._leave_group(stopped)
+        except TimeoutError:
+            log.warning(
+                "The brokers did not respond within %g s; the worker stops without leaving its group, whose other "
+                "workers notice it after session.timeout.ms=%d",
+                STOP_TIMEOUT_S,
+                self.config["session.timeout.ms"],
+            )
+        await self._instances.worker.close()
+
+    async def _leave_group(self, stopped: Assignment) -> None:
         if self._group is not None:
+            self._instances.put_unassigned(stopped)
+            await self._statuses.stop()
             await self._group.stop()
         await self._connector_offsets.close()
         await self._configs.stop()
-        await self._statuses.stop()
         await self._logs.stop()
         if self._cluster is not None:
             await self._cluster.close()
-        await self._instances.worker.close()
 
-    async def _create_internal_topics(self) -> None:
-        is_logged = False
-        while True:
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await self._ensure_internal_topics()
-                return
-            except (ClientError, TimeoutError) as error:
-                if not is_logged:
-                    log.error(
-                        "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
-                        self._properties["bootstrap.servers"],
-                        error or f"no response within {CONNECT_TIMEOUT_S:g} s",
-                    )
-                    is_logged = True
-                await asyncio.sleep(CONNECT_RETRY_S)
+    async def _start_logs(self) -> None:
+        try:
+            await self._logs.start()
+        except (ClientError, TimeoutError):
+            await self._logs.stop()
+            raise
+
+    async def _open_cluster(self) -> None:
+        self._cluster = await Cluster.open(ClientConfig.from_properties(self._properties, kind="admin"))
 
     async def _ensure_internal_topics(self) -> None:
-        admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
-        try:
-            await internal_topics.ensure(admin, _internal_topics(self.config))
-        finally:
-            await admin.close()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            admin = await Admin.open(ClientConfig.from_properties(self._properties, kind="admin"))
+            try:
+                await internal_topics.ensure(admin, _internal_topics(self.config))
+            finally:
+                await admin.close()
 
     def _config_of(self, name: str) -> Mapping[str, str] | None:
         state = self._snapshot.connectors.get(name)
         return None if state is None else state.config
+
+    @property
+    def _broker_error(self) -> str | None:
+        return self._broker_wait.error if self._group is None else self._group.error
 
     # Requests
 

@@ -79,6 +79,22 @@ class WorkerMetrics:
     task_starts: StartCounts
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """The health of a worker, and of the brokers and the connectors that it uses."""
+
+    is_ready: bool
+    """Whether the worker has completed its startup."""
+    uses_brokers: bool
+    """Whether the worker itself uses brokers; in a standalone worker, only the tasks do."""
+    broker_error: str | None
+    """Why the brokers do not respond to this worker; None if they do."""
+    failed_connectors: Sequence[str]
+    """The failed connectors of this worker."""
+    failed_tasks: Sequence[str]
+    """The failed tasks of this worker, as CONNECTOR-NUMBER."""
+
+
 class Herder(Protocol):
     """The connectors of a worker or a group of workers. Methods raise the errors of `headrace.herder.errors`."""
 
@@ -86,9 +102,8 @@ class Herder(Protocol):
     def config(self) -> WorkerConfig:
         """The worker's configuration."""
 
-    @property
-    def ready(self) -> bool:
-        """Whether the worker has completed its startup."""
+    def health(self) -> WorkerHealth:
+        """Return the health of the worker."""
 
     async def wait_for_types(self) -> None:
         """Wait a limited time until the types of all connectors are known; until then they are "unknown"."""

@@ -58,7 +58,7 @@ class Instances:
         self.worker = make_worker(self)
         self.starts = {"connector": StartCounts(), "task": StartCounts()}
         self._config = config
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._statuses = statuses
         self._offsets = offsets
         self._store_task_configs = store_task_configs
@@ -128,7 +128,7 @@ class Instances:
     def status_read(self, key: StatusKey, status: Status | None) -> None:
         """Handle a status in the status topic: write this worker's status again if another worker has replaced it."""
         generation = 0 if self._status_generation is None else self._status_generation()
-        if core.is_outdated(status, self._worker_id, generation):
+        if core.is_outdated(status, self.worker_id, generation):
             self.carry_out(self.core.status_replaced(key.connector, key.task))
 
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
@@ -156,7 +156,7 @@ class Instances:
                 self._put_status(effect)
             case core.ShowStarting(instance, version):
                 generation = self._generation_of(instance.generation)
-                status = Status(State.UNASSIGNED, self._worker_id, generation, version=version)
+                status = Status(State.UNASSIGNED, self.worker_id, generation, version=version)
                 self._statuses.show_starting(instance.connector, instance.task, status)
             case core.RemoveStatus(name, task):
                 if self._removes_statuses:
@@ -185,7 +185,7 @@ class Instances:
 
     def _put_status(self, put: core.PutStatus) -> None:
         generation = self._generation_of(put.generation)
-        status = Status(put.state, self._worker_id, generation, put.trace, put.version)
+        status = Status(put.state, self.worker_id, generation, put.trace, put.version)
         self._statuses.put(put.connector, put.task, status)
 
     async def _put_status_with_version(self, put: core.PutStatus) -> None:

@@ -20,12 +20,17 @@ from headrace_broker.client.cluster import Cluster
 from headrace_broker.client.errors import ClientError
 from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.membership_core import Generation, MembershipCore
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
 
 log = logging.getLogger(__name__)
 
 READ_ATTEMPTS_MAX = 5
 RESTART_BACKOFF_S = 1.0
+SESSION_EXPIRY_EXTRA_S = 2.0
+"""How long the coordinator may need to remove a member after its session has expired."""
+_ADDRESS_KEYS = "rest.advertised.host.name, rest.advertised.port"
 
 
 class GroupListener(Protocol):
@@ -59,7 +64,9 @@ class WorkerGroup:
         max_delay_ms: int,
     ) -> None:
         self.core = core
+        self._cluster = cluster
         self._group_id = group_id
+        self._session_timeout_s = session_timeout_ms / 1000
         self._listener = listener
         self._configs = configs
         self._sync_timeout_s = sync_timeout_ms / 1000
@@ -69,6 +76,8 @@ class WorkerGroup:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_reads = 0
         self._is_stopping = False
+        self._failure: str | None = None
+        self._has_checked_address = False
         membership = MembershipCore(
             group_id=group_id,
             protocol_type=group_protocol.PROTOCOL_TYPE,
@@ -90,6 +99,14 @@ class WorkerGroup:
         for task in self._tasks:
             task.cancel()
         await self._membership.leave("the worker is shutting down")
+
+    @property
+    def error(self) -> str | None:
+        """Why the worker is no member of its group, or why the coordinator does not respond; None without errors."""
+        if self._failure is not None:
+            return self._failure
+        error = self._membership.error
+        return None if error is None else str(error) or "the group coordinator does not respond"
 
     @property
     def is_stable(self) -> bool:
@@ -130,6 +147,7 @@ class WorkerGroup:
 
     async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
         """Apply an assignment."""
+        self._failure = None
         if self._timer is not None:
             self._timer.cancel()
         effects = self.core.on_assignment(
@@ -149,16 +167,82 @@ class WorkerGroup:
         if self._membership.is_stable:
             self._stable.set()
             self._listener.on_rebalance_completed()
+            if not self._has_checked_address:
+                self._has_checked_address = True
+                self._start_task(self._check_address())
 
     async def on_membership_lost(self) -> None:
         """Stop everything: other workers will run it."""
         self._stable.clear()
+        if held := self.core.assignment:
+            log.warning(
+                "Group %s: stopping %d connectors and %d tasks, because the worker is no member of the group until the "
+                "coordinator accepts it again",
+                self._group_id,
+                len(held.connectors),
+                len(held.tasks),
+            )
         await self._carry_out(self.core.on_membership_lost())
 
     def on_failure(self, error: ClientError) -> None:
         """Join again after an error that ended the membership."""
-        log.error("Group %s: the membership ended with an error, joining again: %s", self._group_id, error)
+        failure = self._describe_failure(error)
+        if failure != self._failure:
+            log.error("%s", failure)
+        self._failure = failure
         self._start_task(self._restart())
+
+    def _describe_failure(self, error: ClientError) -> str:
+        retries = "the worker stops its connectors and tasks, and tries to join again"
+        if error.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            return (
+                f"group.id={self._group_id}: members of another kind, for example consumers, use this group, or "
+                f"workers whose connect.protocol has no version in common with this worker's; {retries}. Set another "
+                "group.id, or the same connect.protocol in all workers"
+            )
+        return f"Group {self._group_id}: the membership ended with an error; {retries}: {error}"
+
+    async def _check_address(self) -> None:
+        """Log an error if another worker of the group advertises the address of this worker.
+
+        After this worker was killed and started again, the group has its old member until the session expires.
+        """
+        same = await self._members_with_own_url()
+        if not same:
+            return
+        await asyncio.sleep(self._session_timeout_s + SESSION_EXPIRY_EXTRA_S)
+        same = {member: host for member, host in (await self._members_with_own_url()).items() if member in same}
+        for member, host in same.items():
+            log.error(
+                "%s: another worker of group %s (member %s at %s) advertises %s, too; requests to one of them reach "
+                "the other. Set an address that belongs to this worker alone",
+                _ADDRESS_KEYS,
+                self._group_id,
+                member,
+                host,
+                self.core.url,
+            )
+
+    async def _members_with_own_url(self) -> dict[str, str]:
+        """Return the other members that advertise the URL of this worker, with their hosts."""
+        while True:
+            try:
+                request = DescribeGroupsRequest(groups=[self._group_id])
+                [group] = (await self._cluster.request_coordinator(self._group_id, request)).groups
+            except ClientError as error:
+                log.debug("Group %s: its members could not be read, retrying: %s", self._group_id, error)
+            else:
+                if group.group_state == "Stable" and not group.error_code:
+                    break
+            await asyncio.sleep(RESTART_BACKOFF_S)
+        own = self._membership.generation.member_id
+        others = [member for member in group.members if member.member_id != own]
+        urls = [group_protocol.decode_metadata(bytes(member.member_metadata)).url for member in others]
+        return {
+            member.member_id: member.client_host
+            for member, url in zip(others, urls, strict=True)
+            if url == self.core.url
+        }
 
     async def _restart(self) -> None:
         await self.on_membership_lost()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -50,12 +52,23 @@ class AdminEndpoints:
         )
 
     async def health(self, request: Request) -> Response:
-        """Return whether the worker has completed startup (KIP-1017)."""
-        if not self._herder.ready:
-            return JSONResponse({"status": "starting", "message": "Worker is still starting up."}, 503)
-        return JSONResponse(
-            {"status": "healthy", "message": "Worker has completed startup and is ready to handle requests."}
-        )
+        """Return whether the worker has completed startup (KIP-1017).
+
+        Failed connectors and brokers that do not respond are in the body only: restarting the worker repairs neither.
+        """
+        health = self._herder.health()
+        if health.is_ready:
+            status, message = "healthy", "Worker has completed startup and is ready to handle requests."
+        else:
+            status, message = "starting", "Worker is still starting up."
+        body: dict[str, Any] = {"status": status, "message": message}
+        if health.uses_brokers and health.broker_error is None:
+            body["brokers"] = {"status": "available"}
+        elif health.uses_brokers:
+            body["brokers"] = {"status": "unavailable", "message": logs.secrets.mask(str(health.broker_error))}
+        body["failed_connectors"] = list(health.failed_connectors)
+        body["failed_tasks"] = list(health.failed_tasks)
+        return JSONResponse(body, 200 if health.is_ready else 503)
 
     async def plugins(self, request: Request) -> Response:
         """List the available plug-ins."""

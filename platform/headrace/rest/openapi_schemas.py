@@ -47,7 +47,18 @@ _INSTANCE: dict[str, Schema] = {
 SCHEMAS: dict[str, Schema] = {
     "Error": _object({"error_code": {**_INTEGER, "description": "The HTTP status."}, "message": _STRING}),
     "ServerInfo": _object({"version": _STRING, "commit": _STRING, "kafka_cluster_id": _nullable(_STRING)}),
-    "WorkerStatus": _object({"status": {**_STRING, "enum": ["starting", "healthy", "unhealthy"]}, "message": _STRING}),
+    "WorkerStatus": _object(
+        {
+            "status": {**_STRING, "enum": ["starting", "healthy", "unhealthy"]},
+            "message": _STRING,
+            "brokers": _object(
+                {"status": {**_STRING, "enum": ["available", "unavailable"]}, "message": _STRING}, "message"
+            ),
+            "failed_connectors": _list(_STRING),
+            "failed_tasks": _list(_STRING),
+        },
+        "brokers",
+    ),
     "Metrics": {**_STRING, "description": "Prometheus' text format."},
     "OpenApi": _JSON_MAP,
     "OpenApiYaml": {**_STRING, "description": "JSON, which is a subset of YAML 1.2."},

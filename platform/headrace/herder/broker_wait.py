@@ -1,0 +1,47 @@
+"""Waits for the brokers during the startup of a worker.
+
+A worker that finds no broker waits for one, however long that takes. It logs one line when it begins to wait and one
+when a broker responds. Kafka Connect's workers exit instead. Errors that no waiting repairs are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace_broker.client.errors import ClientError
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class BrokerWait:
+    """Repeats the steps of a startup until a broker responds."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self.error: str | None = None
+        """Why no broker responds; None if one does."""
+
+    async def run(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a step until it ends without ClientError and TimeoutError."""
+        while True:
+            try:
+                await step()
+            except (ClientError, TimeoutError) as error:
+                is_first = self.error is None
+                self.error = str(error) or "no response within the timeout"
+                if is_first:
+                    log.error(
+                        "bootstrap.servers=%s: no broker responds; the worker waits until one does (%s)",
+                        self._bootstrap_servers,
+                        self.error,
+                    )
+                await asyncio.sleep(RETRY_S)
+            else:
+                if self.error is not None:
+                    log.info("bootstrap.servers=%s: a broker responds", self._bootstrap_servers)
+                self.error = None
+                return
