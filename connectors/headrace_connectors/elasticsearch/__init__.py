@@ -1,0 +1,1 @@
+"""Elasticsearch connectors: a sink that writes records as documents to Elasticsearch or OpenSearch."""

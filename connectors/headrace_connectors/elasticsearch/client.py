@@ -1,0 +1,176 @@
+"""The requests of the sink, over the transport of the elasticsearch package.
+
+The transport checks neither the product nor the version of the server, and the requests use no media type with a
+version, so they work with Elasticsearch 7, 8 and 9 and with OpenSearch 2 and 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import urllib3
+from elastic_transport import NodeConfig, TlsError, Transport, TransportError, Urllib3HttpNode
+
+from headrace.api.errors import ConnectError
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.responses import TEMPORARY_STATUSES
+
+_BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason"
+
+
+class TemporaryError(Exception):
+    """A request failed for a reason that may be temporary."""
+
+
+class TooLargeError(Exception):
+    """The server does not accept a request of this size."""
+
+
+class RefusedError(ConnectError):
+    """The server refused a request; `status` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """Sends requests to the servers of `connection.url`; usable from several threads."""
+
+    def __init__(self, config: ElasticsearchSinkConfig) -> None:
+        """Create the client without connecting. Raises ConnectError if the TLS files are unusable."""
+        self.address = ",".join(config.urls)
+        """The servers, for messages."""
+        timeout = urllib3.Timeout(connect=config.connection_timeout_ms / 1000, read=config.read_timeout_ms / 1000)
+        self._timeout: Any = timeout
+        self._headers = _authorization(config)
+        nodes = [_node(url, config) for url in config.urls]
+        self._transport = Transport(
+            nodes, node_class=Urllib3HttpNode, max_retries=0, retry_on_status=(), meta_header=False
+        )
+
+    def bulk(self, body: bytes) -> Any:
+        """Send a bulk request; return the response. Raises TemporaryError, TooLargeError, ConnectError."""
+        return self._request("POST", _BULK, body, "application/x-ndjson")[1]
+
+    def check(self) -> None:
+        """Check that a server responds and accepts the credentials. Raises TemporaryError, ConnectError."""
+        self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
+
+    def ensure_index(self, name: str) -> None:
+        """Create an index unless it, or an alias of that name, exists. Raises TemporaryError, ConnectError."""
+        status, _ = self._request("HEAD", f"/{quote(name, safe='')}", allowed=(404,))
+        if status == 404:
+            self._create(f"/{quote(name, safe='')}", f"index {name}", "{}")
+
+    def ensure_data_stream(self, name: str) -> None:
+        """Create a data stream unless it exists. Raises TemporaryError, ConnectError."""
+        try:
+            self._create(f"/_data_stream/{quote(name, safe='')}", f"data stream {name}", None)
+        except RefusedError as error:
+            if "no matching index template" in str(error):
+                raise ConnectError(f"{error}. Create an index template for data streams with this name") from error
+            if error.status != 405:  # a reduced distribution; it creates the data stream at the first write
+                raise
+
+    def has_mapping(self, index: str) -> bool:
+        """Return whether an index has the mapping of any field. Raises TemporaryError, ConnectError."""
+        _, body = self._request("GET", f"/{quote(index, safe='')}/_mapping")
+        return any(each.get("mappings", {}).get("properties") for each in body.values())
+
+    def put_mapping(self, index: str, mapping: bytes) -> None:
+        """Set the mapping of an index. Raises TemporaryError, ConnectError."""
+        self._request("PUT", f"/{quote(index, safe='')}/_mapping", mapping)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+    def _create(self, path: str, what: str, body: str | None) -> None:
+        try:
+            self._request("PUT", path, None if body is None else body.encode())
+        except RefusedError as error:
+            if "already_exists_exception" not in str(error) and "already exists" not in str(error):
+                raise RefusedError(f"Cannot create the {what}: {error}", error.status) from error
+
+    def _request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        allowed: tuple[int, ...] = (),
+    ) -> tuple[int, Any]:
+        headers = {**self._headers, "accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = content_type
+        try:
+            response = self._transport.perform_request(
+                method, target, body=body, headers=headers, request_timeout=self._timeout
+            )
+        except TlsError as error:
+            raise ConnectError(
+                f"Elasticsearch at {self.address}: the TLS handshake failed: {error.message}; check elastic.https.ssl.*"
+            ) from error
+        except TransportError as error:
+            raise TemporaryError(f"Elasticsearch at {self.address} is not reachable: {error.message}") from error
+        status = response.meta.status
+        if status < 300 or status in allowed:
+            return status, response.body
+        what = f"Elasticsearch at {self.address}: {method} {target.partition('?')[0]} failed with status {status}"
+        text = f"{what}: {_reason(response.body)}"
+        if status in TEMPORARY_STATUSES:
+            raise TemporaryError(text)
+        if status == 413:
+            raise TooLargeError(text)
+        if status in (401, 403):
+            text += "; check connection.username and connection.password, or connection.api.key, and the privileges"
+        raise RefusedError(text, status)
+
+
+def _reason(body: Any) -> str:
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(error, dict):
+        return f"{error.get('type')}: {error.get('reason')}"
+    return str(error or "no reason given")[:500]
+
+
+def _authorization(config: ElasticsearchSinkConfig) -> dict[str, str]:
+    if config.api_key is not None:
+        return {"authorization": f"ApiKey {config.api_key.value}"}
+    if config.username is not None and config.password is not None:
+        pair = f"{config.username}:{config.password.value}".encode()
+        return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}
+    return {}
+
+
+def _node(url: str, config: ElasticsearchSinkConfig) -> NodeConfig:
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    return NodeConfig(
+        scheme=parts.scheme,
+        host=parts.hostname or "",
+        port=parts.port or (443 if is_tls else 9200),
+        path_prefix=parts.path.rstrip("/"),
+        connections_per_node=config.max_in_flight + 1,
+        http_compress=config.compression,
+        ssl_context=_tls_context(config) if is_tls else None,
+    )
+
+
+def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
+    try:
+        certificates = config.truststore_certificates
+        pem = None if certificates is None else certificates.value.replace("\\n", "\n")
+        context = ssl.create_default_context(cafile=config.truststore, cadata=pem)
+        if not config.identification:
+            context.check_hostname = False
+        if config.keystore is not None:
+            password = config.key_password or config.keystore_password
+            context.load_cert_chain(config.keystore, password="" if password is None else password.value)
+    except (OSError, ValueError) as error:
+        raise ConnectError(f"The files of elastic.https.ssl.* are unusable: {error}") from error
+    return context

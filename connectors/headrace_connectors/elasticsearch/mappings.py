@@ -1,0 +1,59 @@
+"""Creates mappings of indexes from Connect schemas, as Confluent's connector does. No I/O."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from headrace.data.json_values import EncodingOptions, to_json
+from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
+from headrace.data.schema import Schema, Type
+
+_TYPES = {
+    Type.BOOLEAN: "boolean",
+    Type.INT8: "byte",
+    Type.INT16: "short",
+    Type.INT32: "integer",
+    Type.INT64: "long",
+    Type.FLOAT32: "float",
+    Type.FLOAT64: "double",
+    Type.BYTES: "binary",
+}
+_LOGICAL_TYPES = {DATE_NAME: "date", TIME_NAME: "date", TIMESTAMP_NAME: "date", DECIMAL_NAME: "double"}
+_TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+_OPTIONS = EncodingOptions(numeric_decimals=True)
+
+
+def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
+    """Return the mapping of a field, or of a whole document, with this schema."""
+    logical = _LOGICAL_TYPES.get(schema.name or "")
+    if logical is not None:
+        return _with_default({"type": logical}, schema)
+    if schema.type is Type.STRUCT:
+        return {"properties": {field.name: mapping_of(field.schema, compact_maps) for field in schema.fields}}
+    if schema.type is Type.ARRAY:
+        assert schema.value_schema is not None
+        return mapping_of(schema.value_schema, compact_maps)
+    if schema.type is Type.MAP:
+        assert schema.key_schema is not None
+        assert schema.value_schema is not None
+        if compact_maps and schema.key_schema.type is Type.STRING:
+            return {"type": "object"}
+        parts = {"key": schema.key_schema, "value": schema.value_schema}
+        return {"properties": {name: mapping_of(part, compact_maps) for name, part in parts.items()}}
+    if schema.type is Type.STRING:
+        return dict(_TEXT)
+    return _with_default({"type": _TYPES[schema.type]}, schema)
+
+
+def _with_default(mapping: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """Add the default as the value that the server indexes for null; binary fields do not support it."""
+    default = schema.default
+    if default is None or mapping["type"] == "binary":
+        return mapping
+    if schema.name == DECIMAL_NAME:
+        return mapping | {"null_value": float(default)}
+    if schema.name == DATE_NAME:
+        return mapping | {"null_value": default.isoformat()}
+    value = to_json(schema.replace(default=None), default, _OPTIONS)
+    return mapping | {"null_value": base64.b64encode(value).decode() if isinstance(value, bytes) else value}

@@ -1,0 +1,33 @@
+"""Names of indexes and data streams for topics, as Confluent's connector derives them. No I/O."""
+
+from __future__ import annotations
+
+from headrace.api.errors import DataError
+
+_MAX_LENGTH = 255
+_MAX_NAMESPACE = 100
+_FORBIDDEN = frozenset('\\/*?"<>| ,#:')
+
+
+def index_name(topic: str) -> str:
+    """Return the index of a topic: lower case, at most 255 bytes, without leading `-` and `_`. Raises DataError."""
+    name = topic.lower()[:_MAX_LENGTH].lstrip("-_")
+    name = {".": "dot", "..": "dotdot"}.get(name, name)
+    return _checked(name, topic)
+
+
+def data_stream_name(type_name: str, dataset: str, namespace: str, topic: str) -> str:
+    """Return the data stream of a topic. Raises DataError."""
+    suffix = namespace.replace("${topic}", topic).lower()[:_MAX_NAMESPACE]
+    return _checked(f"{type_name.lower()}-{dataset.lower()}-{suffix}", topic)
+
+
+def _checked(name: str, topic: str) -> str:
+    bad = sorted(char for char in set(name) if char in _FORBIDDEN or ord(char) < 33)
+    if not name or bad or name.startswith("+") or len(name.encode()) > _MAX_LENGTH:
+        reason = f"it may not contain {bad[0]!r}" if bad else "no index can have this name"
+        raise DataError(
+            f"Topic {topic!r} has no index: {name!r} is not a valid name, {reason}; rename the topic with the "
+            "transform RegexRouter"
+        )
+    return name

@@ -1,0 +1,92 @@
+"""Decides what the response to a bulk request means for each of its operations. No I/O and no clock.
+
+- A stale external version, and an existing document of a `create`, mean that the record is already stored.
+- Statuses 429, 502, 503 and 504 are temporary: the operation is repeated.
+- The error types of `MALFORMED` concern the document: behavior.on.malformed.documents decides.
+- Everything else fails the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
+MALFORMED = frozenset(
+    {
+        "strict_dynamic_mapping_exception",
+        "mapper_parsing_exception",
+        "illegal_argument_exception",
+        "action_request_validation_exception",
+        "document_parsing_exception",
+    }
+)
+_CONFLICT = "version_conflict_engine_exception"
+MAX_BACKOFF_MS = 24 * 60 * 60 * 1000
+
+
+class Verdict(Enum):
+    """What happens next to an operation."""
+
+    STORED = 0
+    RETRY = 1
+    MALFORMED = 2
+    FATAL = 3
+
+
+class Outcome(NamedTuple):
+    """The verdict for one operation, and the server's error."""
+
+    verdict: Verdict
+    reason: str = ""
+
+
+_STORED = Outcome(Verdict.STORED)
+
+
+def outcomes_of(response: Mapping[str, Any], count: int, shows_reason: bool) -> list[Outcome]:
+    """Return one outcome per operation of a bulk request. Raises ValueError if the response does not match it."""
+    if response.get("errors") is False:
+        return [_STORED] * count
+    items = response.get("items")
+    if not isinstance(items, list) or len(items) != count:
+        raise ValueError(f"the response to a bulk request with {count} operations does not have {count} items")
+    return [_outcome(action, result, shows_reason) for item in items for action, result in item.items()]
+
+
+def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcome:
+    error = item.get("error")
+    if not error:
+        return _STORED
+    type_, status = str(error.get("type")), int(item.get("status", 0))
+    if type_ == _CONFLICT or status == 409:
+        return _STORED if action != "update" else Outcome(Verdict.RETRY, type_)
+    reason = f"{type_}, status {status}"
+    if status in TEMPORARY_STATUSES:
+        return Outcome(Verdict.RETRY, f"{reason}: {error.get('reason')}")
+    if type_ in MALFORMED:
+        return Outcome(Verdict.MALFORMED, f"{reason}: {error.get('reason')}" if shows_reason else reason)
+    return Outcome(Verdict.FATAL, f"{reason}: {error.get('reason')}")
+
+
+def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:
+    """Return the operations to repeat, in order.
+
+    If operations have no version (`is_ordered`), all later operations of the same document are repeated, too.
+    """
+    again: list[int] = []
+    repeated: set[str] = set()
+    for at, (outcome, document_id) in enumerate(zip(outcomes, ids, strict=True)):
+        if outcome.verdict is Verdict.RETRY or (
+            is_ordered and document_id in repeated and outcome.verdict is Verdict.STORED
+        ):
+            again.append(at)
+            if document_id is not None:
+                repeated.add(document_id)
+    return again
+
+
+def backoff_ms(retry_backoff_ms: int, attempt: int, random: Callable[[float, float], float]) -> float:
+    """Return the pause before an attempt, which is 1 for the first repetition."""
+    return random(0, min(retry_backoff_ms << min(attempt, 40), MAX_BACKOFF_MS))

@@ -1,0 +1,261 @@
+"""ElasticsearchSinkConnector, which writes records as documents to Elasticsearch or OpenSearch.
+
+Records are sent in bulk requests by several threads. The committed offset is the one of the first record that is not
+stored, so delivery is at least once. A record that is written again changes nothing: its id is its key, with the offset
+as the version, or its topic, partition and offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.api.config_def import ConfigValue
+from headrace.api.connector import SinkConnector
+from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors, RetriableError
+from headrace.api.task import SinkTask, TopicPartition
+from headrace.data.batch import SinkBatch
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.documents import encode_batch
+from headrace_connectors.elasticsearch.mappings import mapping_of
+from headrace_connectors.elasticsearch.names import data_stream_name, index_name
+
+if TYPE_CHECKING:
+    from headrace_connectors.elasticsearch.writer import BulkWriter, Operation, Run
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 3.0
+"""How long an offset commit, a revocation and a stop wait for requests in flight."""
+_BACK_PRESSURE_S = 1.0
+"""How long `put` waits for free buffers before it pauses the partitions."""
+_WITHOUT_MEANING = ("type.name", "topic.index.map", "auto.create.indices.at.start", "max.connection.idle.time.ms")
+
+
+class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
+    """Encodes records in the task's thread, and has a `BulkWriter` send them."""
+
+    def __init__(self) -> None:
+        self._writer: BulkWriter | None = None
+        self._runs: dict[TopicPartition, deque[Run]] = {}
+        self._targets: dict[str, str] = {}
+        self._with_mapping: set[str] = set()
+        self._failures = 0
+        self._is_paused = False
+
+    def start(self, config: ElasticsearchSinkConfig) -> None:
+        """Create the client and its threads."""
+        from headrace_connectors.elasticsearch.client import Client  # imports the transport, which is slow
+        from headrace_connectors.elasticsearch.writer import BulkWriter
+
+        for name in _WITHOUT_MEANING:
+            if name in self.context.props:
+                logger.warning("%s: the key %s has no meaning and is ignored", self.context.connector_name, name)
+        self._config = config
+        self._client = Client(config)
+        self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed)
+
+    def put(self, records: SinkRecords) -> None:
+        """Encode records and pass them to the writer. Raises RetriableError if an index cannot be created for now."""
+        assert self._writer is not None
+        self._writer.raise_error()
+        errors: dict[int, Exception] = {}
+        prepared = []
+        start = 0
+        for batch in records.batches:
+            prepared.append(self._prepare(batch, start, errors))
+            start += len(batch)
+        for operations in prepared:
+            if operations:
+                self._runs.setdefault(operations[0].run.partition, deque()).append(operations[0].run)
+                self._writer.submit(operations)
+        self._apply_back_pressure()
+        if errors:
+            raise RecordErrors(errors)
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return the offset of the first record of each partition that is not stored; `put` raises fatal errors."""
+        assert self._writer is not None
+        timeout_s = self._config.flush_timeout_ms / 1000
+        waits = self._config.flush_synchronously
+        if not self._writer.flush(timeout_s if waits else min(timeout_s, _FLUSH_S)) and waits:
+            raise ConnectError(
+                f"Elasticsearch at {self._client.address}: {self._writer.buffered} records are not stored after "
+                f"{self._config.flush_timeout_ms} ms (flush.timeout.ms)"
+            )
+        return {partition: self._stored(partition, offset) for partition, offset in offsets.items()}
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        """Discard the records that are not sent; the next owner of the partitions reads them again."""
+        if self._writer is not None:
+            for partition in partitions:
+                for run in self._runs.pop(partition, ()):
+                    run.is_revoked = True
+            self._writer.revoke(set(partitions), _FLUSH_S)
+
+    def stop(self) -> None:
+        """Stop the threads and close the connections."""
+        if self._writer is not None:
+            self._writer.stop(_FLUSH_S)
+            self._client.close()
+
+    # -- encoding
+
+    def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
+        """Return the operations of a batch; add the errors of records by index in the `put`."""
+        from headrace_connectors.elasticsearch.writer import Operation, Run
+
+        try:
+            target = self._target(batch)
+            found, bad = encode_batch(batch, target, self._config)
+        except DataError as error:
+            found, bad = [], dict.fromkeys(range(len(batch)), error)
+        for at, cause in bad.items():
+            self._handle_invalid(batch, at, cause, start, errors)
+        if not found:
+            return []
+        partition = batch.original_topic, batch.original_partition
+        run = Run(partition, batch.original_offsets[found[0].at], len(found))
+        return [Operation(each.lines, each.document_id, batch, each.at, run) for each in found]
+
+    def _handle_invalid(
+        self, batch: SinkBatch, at: int, cause: Exception, start: int, errors: dict[int, Exception]
+    ) -> None:
+        if not self._config.drop_invalid:
+            errors[start + at] = cause
+            return
+        reporter = self.context.errant_record_reporter
+        if reporter is not None:
+            reporter.report_at(batch, at, cause)
+        position = f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[at]}"
+        logger.warning("Skipping record %s (drop.invalid.message=true): %s", position, cause)
+
+    def _handle_malformed(self, operation: Operation, error: ConnectError) -> None:
+        """Apply behavior.on.malformed.documents."""
+        behavior = self._config.on_malformed.upper()
+        reporter = self.context.errant_record_reporter
+        if reporter is not None and self._tolerates_errors:
+            reporter.report_at(operation.batch, operation.at, error)
+        if behavior == "FAIL":
+            raise ConnectError(f"{error} (behavior.on.malformed.documents=FAIL)")
+        if behavior == "WARN":
+            logger.warning("Skipping a record (behavior.on.malformed.documents=WARN): %s", error)
+
+    @property
+    def _tolerates_errors(self) -> bool:
+        return self.context.props.get("errors.tolerance", "none").lower() == "all"
+
+    # -- indexes
+
+    def _target(self, batch: SinkBatch) -> str:
+        """Return the index, data stream or alias of a batch; create it if needed. Raises DataError, RetriableError."""
+        from headrace_connectors.elasticsearch.client import TemporaryError
+
+        try:
+            target = self._targets.get(batch.topic)
+            if target is None:
+                target = self._targets[batch.topic] = self._create_target(batch.topic)
+            if target not in self._with_mapping and batch.values and any(each is not None for each in batch.values):
+                self._create_mapping(target, batch)
+        except TemporaryError as error:
+            self._failures += 1
+            if self._failures > self._config.max_retries:
+                raise ConnectError(f"{error}; the last of {self._failures} attempts (max.retries)") from error
+            self.context.timeout(self._config.retry_backoff_ms << min(self._failures, 20))
+            raise RetriableError(f"{error}; attempt {self._failures} of {self._config.max_retries + 1}") from error
+        self._failures = 0
+        return target
+
+    def _create_target(self, topic: str) -> str:
+        config = self._config
+        if config.resources:
+            if topic not in config.resources:
+                raise DataError(f"Topic {topic} is missing in topic.to.external.resource.mapping")
+            return config.resources[topic]
+        if config.is_data_stream:
+            name = data_stream_name(config.stream_type, config.stream_dataset, config.stream_namespace, topic)
+            self._client.ensure_data_stream(name)
+        else:
+            name = index_name(topic)
+            self._client.ensure_index(name)
+        return name
+
+    def _create_mapping(self, target: str, batch: SinkBatch) -> None:
+        config = self._config
+        is_own_index = not config.is_data_stream and not config.resources
+        if is_own_index and not config.ignores_schema(batch.topic) and not self._client.has_mapping(target):
+            if batch.value_schema is None:
+                raise DataError(
+                    f"The values of topic {batch.topic} have no schema, so the index {target} gets no mapping; set "
+                    "schema.ignore=true"
+                )
+            mapping = mapping_of(batch.value_schema, config.compact_map_entries)
+            if "properties" in mapping:
+                self._client.put_mapping(target, msgspec.json.encode(mapping))
+        self._with_mapping.add(target)
+
+    # -- progress
+
+    def _apply_back_pressure(self) -> None:
+        """Wait for free buffers; pause the partitions if that takes long, and resume them afterwards."""
+        assert self._writer is not None
+        limit = self._config.max_buffered
+        if self._writer.wait_until_at_most(limit if not self._is_paused else limit // 2, _BACK_PRESSURE_S):
+            if self._is_paused:
+                self._is_paused = False
+                self.context.resume(*self.context.assignment)
+        elif not self._is_paused:
+            self._is_paused = True
+            self.context.pause(*self.context.assignment)
+
+    def _stored(self, partition: TopicPartition, offset: int) -> int:
+        runs = self._runs.get(partition)
+        if not runs:
+            return offset
+        self._runs[partition] = runs = deque(run for run in runs if run.remaining > 0)
+        return min([offset, *(run.first_offset for run in runs)])
+
+
+class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
+    """Starts `tasks.max` tasks."""
+
+    task_class = ElasticsearchSinkTask
+    java_names = ("io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",)
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return the modules of the client, so that all tasks share their memory."""
+        return [__name__, f"{__package__}.writer"]
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check that a server responds and accepts the credentials."""
+        try:
+            config = ElasticsearchSinkConfig.parse(props)
+        except ConfigErrors:
+            return
+        try:
+            from headrace_connectors.elasticsearch.client import Client, RefusedError, TemporaryError
+        except ModuleNotFoundError as error:
+            message = f'the Elasticsearch sink needs the package {error.name}: pip install "headrace[elasticsearch]"'
+            values["connection.url"].errors.append(message)
+            return
+        name = "connection.api.key" if config.api_key else "connection.username"
+        try:
+            client = Client(config)
+            try:
+                client.check()
+            finally:
+                client.close()
+        except RefusedError as error:
+            values[name if error.status in (401, 403) else "connection.url"].errors.append(str(error))
+        except (TemporaryError, ConnectError) as error:
+            values["connection.url"].errors.append(str(error))
+
+    def alter_offsets(self, config: ElasticsearchSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Return True for any offsets, because the sink takes its position from the consumer group."""
+        return True

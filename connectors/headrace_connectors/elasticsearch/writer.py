@@ -1,0 +1,271 @@
+"""Sends operations in bulk requests from several threads, and tracks which records are stored.
+
+Operations wait in one queue. A thread takes the first ones when a bulk request is full, when the oldest one has waited
+for `linger.ms`, or at a flush. Operations without a version (`is_ordered`) of the same document are never in flight in
+two requests at the same time. The first fatal error stops all threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.api.errors import ConnectError
+from headrace.api.task import TopicPartition
+from headrace.data.batch import SinkBatch
+from headrace_connectors.elasticsearch.client import Client, TemporaryError, TooLargeError
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.responses import (
+    Outcome,
+    Verdict,
+    backoff_ms,
+    indexes_to_retry,
+    outcomes_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive records of a partition, and how many of them are not stored yet."""
+
+    partition: TopicPartition
+    first_offset: int
+    remaining: int
+    is_revoked: bool = False
+
+
+class Operation(NamedTuple):
+    """One operation of a bulk request, and the record that it comes from."""
+
+    lines: bytes
+    document_id: str | None
+    batch: SinkBatch
+    at: int
+    run: Run
+
+    @property
+    def position(self) -> str:
+        """The record's position, for messages."""
+        batch = self.batch
+        return f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[self.at]}"
+
+
+OnMalformed = Callable[[Operation, ConnectError], None]
+"""Handles a document that the server rejected; raises ConnectError to fail the task. Called from several threads."""
+
+
+class BulkWriter:
+    """Sends operations; all methods are called from the task's thread."""
+
+    def __init__(
+        self, client: Client, config: ElasticsearchSinkConfig, is_ordered: bool, on_malformed: OnMalformed
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._is_ordered = is_ordered
+        self._on_malformed = on_malformed
+        self._changed = threading.Condition()
+        self._pending: deque[Operation] = deque()
+        self._pending_bytes = 0
+        self._oldest_s = 0.0
+        self._in_flight = 0
+        self._ids_in_flight: set[str] = set()
+        self._is_flushing = False
+        self._is_stopped = False
+        self._error: Exception | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name=f"elasticsearch-bulk-{number}", daemon=True)
+            for number in range(config.max_in_flight)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def buffered(self) -> int:
+        """The number of operations that are not stored."""
+        return len(self._pending) + self._in_flight
+
+    def submit(self, operations: Sequence[Operation]) -> None:
+        """Append operations to the queue."""
+        with self._changed:
+            if not self._pending:
+                self._oldest_s = time.monotonic()
+            self._pending.extend(operations)
+            self._pending_bytes += sum(len(each.lines) for each in operations)
+            self._changed.notify_all()
+
+    def wait_until_at_most(self, buffered: int, timeout_s: float) -> bool:
+        """Wait until at most that many operations are not stored; return False after the timeout. Raises the error."""
+        with self._changed:
+            is_reached = self._changed.wait_for(lambda: self._error or self.buffered <= buffered, timeout_s)
+            self.raise_error()
+            return bool(is_reached)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send all operations now and wait; return False if some are not stored after the timeout or an error."""
+        with self._changed:
+            self._is_flushing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error or not self.buffered, timeout_s)
+            return not self.buffered
+
+    def raise_error(self) -> None:
+        """Raise the error that stopped the threads, if any."""
+        if self._error is not None:
+            raise self._error
+
+    def revoke(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+        """Discard the operations of partitions, and wait for those in flight."""
+        with self._changed:
+            kept: deque[Operation] = deque()
+            for operation in self._pending:
+                if operation.run.partition in partitions:
+                    operation.run.is_revoked = True
+                else:
+                    kept.append(operation)
+            self._pending = kept
+            self._pending_bytes = sum(len(each.lines) for each in kept)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error or not self._in_flight, timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """Discard all operations and stop the threads, which finish their requests in flight."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    # -- the threads
+
+    def _run(self) -> None:
+        while True:
+            bulk = self._take()
+            if bulk is None:
+                return
+            try:
+                self._send(bulk, 0)
+            except Exception as error:  # noqa: BLE001 - the task's thread raises it
+                with self._changed:
+                    self._error = self._error or error
+                    self._is_stopped = True
+                    self._changed.notify_all()
+                return
+            finally:
+                with self._changed:
+                    if self._is_ordered:
+                        self._ids_in_flight.difference_update(each.document_id or "" for each in bulk)
+                    self._changed.notify_all()
+
+    def _take(self) -> list[Operation] | None:
+        """Wait for a bulk request to send; return None if the writer is stopped."""
+        config = self._config
+        with self._changed:
+            while not self._is_stopped:
+                wait_s = None
+                if self._pending:
+                    is_full = len(self._pending) >= config.batch_size or 0 <= config.bulk_bytes <= self._pending_bytes
+                    wait_s = self._oldest_s + config.linger_ms / 1000 - time.monotonic()
+                    if is_full or self._is_flushing or wait_s <= 0:
+                        bulk = self._next_bulk()
+                        if bulk:
+                            return bulk
+                        wait_s = None  # the first document is in flight; its end notifies
+                else:
+                    self._is_flushing = False
+                self._changed.wait(wait_s)
+        return None
+
+    def _next_bulk(self) -> list[Operation]:
+        bulk: list[Operation] = []
+        size, limit = 0, self._config.bulk_bytes
+        while self._pending and len(bulk) < self._config.batch_size:
+            operation = self._pending[0]
+            if bulk and 0 <= limit < size + len(operation.lines):
+                break
+            if self._is_ordered and operation.document_id in self._ids_in_flight:
+                break
+            size += len(operation.lines)
+            bulk.append(self._pending.popleft())
+        if self._is_ordered:
+            self._ids_in_flight.update(each.document_id or "" for each in bulk)
+        self._pending_bytes -= size
+        self._in_flight += len(bulk)
+        self._oldest_s = time.monotonic()
+        return bulk
+
+    def _send(self, operations: Sequence[Operation], attempt: int) -> None:
+        """Send operations until none is left. Raises ConnectError."""
+        while operations := self._drop_revoked(operations):
+            try:
+                response = self._client.bulk(b"".join([each.lines for each in operations]))
+                outcomes = outcomes_of(response, len(operations), self._config.log_sensitive_data)
+            except ValueError as error:
+                raise ConnectError(f"Elasticsearch at {self._client.address}: {error}") from error
+            except TooLargeError as error:
+                if len(operations) > 1:
+                    middle = len(operations) // 2
+                    self._send(operations[:middle], attempt)
+                    self._send(operations[middle:], attempt)
+                    return
+                outcomes = [Outcome(Verdict.MALFORMED, str(error))]
+            except TemporaryError as error:
+                outcomes = [Outcome(Verdict.RETRY, str(error))] * len(operations)
+            operations, problem = self._apply(operations, outcomes)
+            if operations:
+                attempt += 1
+                self._pause(attempt, problem, operations)
+
+    def _drop_revoked(self, operations: Sequence[Operation]) -> Sequence[Operation]:
+        kept = [each for each in operations if not each.run.is_revoked]
+        if len(kept) < len(operations):
+            self._finish([each for each in operations if each.run.is_revoked])
+        return [] if self._is_stopped else kept
+
+    def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
+        """Finish the operations whose outcome is final; return the others, and why they are repeated."""
+        again = indexes_to_retry(outcomes, [each.document_id for each in operations], self._is_ordered)
+        repeated = set(again)
+        for operation, outcome in zip(operations, outcomes, strict=True):
+            if outcome.verdict in (Verdict.MALFORMED, Verdict.FATAL):
+                error = ConnectError(
+                    f"Elasticsearch at {self._client.address} rejected record {operation.position}: {outcome.reason}"
+                )
+                if outcome.verdict is Verdict.FATAL:
+                    raise error
+                self._on_malformed(operation, error)
+        self._finish([each for at, each in enumerate(operations) if at not in repeated])
+        reasons = [outcomes[at].reason for at in again if outcomes[at].reason]
+        where = f"Elasticsearch at {self._client.address} rejected {len(again)} records, the first is record "
+        return [
+            operations[at] for at in again
+        ], f"{where}{operations[again[0]].position}: {reasons[0]}" if again else ""
+
+    def _finish(self, operations: Sequence[Operation]) -> None:
+        with self._changed:
+            for operation in operations:
+                operation.run.remaining -= 1
+            self._in_flight -= len(operations)
+            self._changed.notify_all()
+
+    def _pause(self, attempt: int, problem: str, operations: Sequence[Operation]) -> None:
+        """Wait before the next attempt. Raises ConnectError after `max.retries` attempts."""
+        config = self._config
+        if attempt > config.max_retries:
+            raise ConnectError(
+                f"{problem}; the last of {attempt} attempts (max.retries) to write {len(operations)} records from "
+                f"{operations[0].position}"
+            )
+        pause_ms = backoff_ms(config.retry_backoff_ms, attempt, random.uniform)
+        logger.warning("%s; attempt %d of %d follows in %d ms", problem, attempt + 1, config.max_retries + 1, pause_ms)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopped, pause_ms / 1000)

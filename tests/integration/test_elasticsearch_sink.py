@@ -1,0 +1,216 @@
+"""Tests of the Elasticsearch sink with a real OpenSearch 2, which Maven fetches."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.logical import DATE_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.records import SinkRecord
+from headrace.data.schema import INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, STRING_SCHEMA, map_of, struct
+from headrace.data.struct import Struct
+from headrace.testing import Restart, run_sink
+from headrace.testing.conformance import SinkConformance
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
+from support import search_server
+from support.search_server import SearchServer
+from support.worker import Worker, wait_for
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.jvm,
+    pytest.mark.skipif(search_server.unavailable_reason() is not None, reason=str(search_server.unavailable_reason())),
+]
+CONFIGS = Path(__file__).parents[2] / "configs"
+ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
+
+
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[SearchServer]:
+    with search_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: SearchServer) -> SearchServer:
+    running_server.clear()
+    return running_server
+
+
+def row(offset: int, **more: Any) -> SinkRecord:
+    value = Struct(ROW, {"id": offset, "name": f"n{offset}"})
+    fields = {"topic": "items", "timestamp": offset, "value": value, "value_schema": ROW} | more
+    return SinkRecord(partition=0, offset=offset, **fields)
+
+
+def keyed(offset: int, key: str, **more: Any) -> SinkRecord:
+    return row(offset, key=key, key_schema=STRING_SCHEMA, **more)
+
+
+def put(server: SearchServer, records: Sequence[SinkRecord], *faults: Any, **props: str) -> Any:
+    settings = {"connection.url": server.url, "read.timeout.ms": "60000"}
+    settings |= {key.replace("__", "."): value for key, value in props.items()}
+    return run_sink(ElasticsearchSinkConnector, settings, records, faults=faults)
+
+
+class TestElasticsearchSink(SinkConformance):
+    plugin = ElasticsearchSinkConnector
+    is_exactly_once = True
+    poison = "not an object"
+    _server: SearchServer
+
+    @pytest.fixture(autouse=True)
+    def _set_server(self, server: SearchServer) -> None:
+        type(self)._server = server
+
+    def config(self) -> dict[str, str]:
+        return {"connection.url": self._server.url, "key.ignore": "true", "schema.ignore": "true",
+                "read.timeout.ms": "60000"}  # fmt: skip
+
+    def values(self) -> Sequence[Any]:
+        return [{"number": number} for number in range(8)]
+
+    def stored(self) -> list[Any]:
+        return [item for index in self._server.indexes() for item in self._server.documents(index).items()]
+
+
+def test_documents_have_the_record_position_as_id_if_keys_are_ignored(server: SearchServer) -> None:
+    run = put(server, [row(offset) for offset in range(5)], key__ignore="true")
+    assert server.documents("items") == {f"items+0+{at}": {"id": at, "name": f"n{at}"} for at in range(5)}
+    assert run.committed == {("items", 0): 5}
+
+
+def test_later_records_replace_the_document_of_their_key(server: SearchServer) -> None:
+    records = [keyed(offset, f"k{offset % 3}") for offset in range(30)]
+    put(server, records, Restart(1), batch__size="2")
+    assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
+
+
+def test_tombstones_delete_documents(server: SearchServer) -> None:
+    records = [keyed(0, "a"), keyed(1, "b"), keyed(2, "a", value=None, value_schema=None)]
+    put(server, records, behavior__on__null__values="DELETE")
+    assert list(server.documents("items")) == ["b"]
+    with pytest.raises(ConnectError, match=r"behavior\.on\.null\.values=FAIL"):
+        put(server, records)
+
+
+def test_upserts_keep_the_fields_that_a_record_lacks(server: SearchServer) -> None:
+    name_only = struct([("name", STRING_SCHEMA)])
+    records = [keyed(0, "a"), keyed(1, "a", value=Struct(name_only, {"name": "new"}), value_schema=name_only)]
+    put(server, records, write__method="UPSERT")
+    assert server.documents("items") == {"a": {"id": 0, "name": "new"}}
+
+
+def test_mapping_is_created_from_the_schema(server: SearchServer) -> None:
+    schema = struct([("id", INT32_SCHEMA), ("name", STRING_SCHEMA), ("price", decimal_schema(2)),
+                     ("day", DATE_SCHEMA), ("at", TIMESTAMP_SCHEMA), ("tags", map_of(STRING_SCHEMA, INT32_SCHEMA))]
+                    )  # fmt: skip
+    value = Struct(schema, {"id": 1, "name": "x", "price": Decimal("1.50"), "day": dt.date(2026, 1, 2),
+                            "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "tags": {"a": 1}})  # fmt: skip
+    put(server, [row(0, value=value, value_schema=schema)], key__ignore="true")
+    properties = server.request("GET", "/items/_mapping")["items"]["mappings"]["properties"]
+    types = {name: each.get("type") for name, each in properties.items()}
+    assert types == {"id": "integer", "name": "text", "price": "double", "day": "date", "at": "date", "tags": None}
+    millis = 1767312000000
+    (document,) = server.documents("items").values()
+    assert document == {"id": 1, "name": "x", "price": 1.5, "day": millis, "at": millis, "tags": {"a": 1}}
+
+
+def test_malformed_documents_follow_their_key_and_reach_the_dead_letter_queue(server: SearchServer) -> None:
+    server.request("PUT", "/items", {"mappings": {"properties": {"id": {"type": "date"}, "n": {"type": "integer"}}}})
+    records = [row(at, value={"n": "text" if at == 1 else at}, value_schema=None) for at in range(3)]
+    options = {"key__ignore": "true", "schema__ignore": "true"}
+    run = put(server, records, behavior__on__malformed__documents="WARN", errors__tolerance="all", **options)
+    assert [record.offset for record, _ in run.reported] == [1]
+    assert sorted(server.documents("items")) == ["items+0+0", "items+0+2"]
+    assert run.committed == {("items", 0): 3}
+    with pytest.raises(ConnectError, match=r"rejected record items-0 at offset 1: mapper_parsing_exception"):
+        put(server, records, max__buffered__records="1", **options)
+
+
+def test_data_streams_receive_each_record_once(server: SearchServer) -> None:
+    template = {"index_patterns": ["logs-shop-*"], "data_stream": {}, "priority": 500}
+    server.request("PUT", "/_index_template/shop", template)
+    try:
+        records = [row(offset, timestamp=1000 + offset) for offset in range(6)]
+        options = {"data__stream__type": "LOGS", "data__stream__dataset": "shop", "key__ignore": "true"}
+        put(server, records, Restart(1), **options)
+        found = server.documents("logs-shop-items")
+        assert sorted((each["id"], each["@timestamp"]) for each in found.values()) == [
+            (at, 1000 + at) for at in range(6)
+        ]
+    finally:
+        server.request("DELETE", "/_data_stream/logs-shop-items")
+        server.request("DELETE", "/_index_template/shop")
+
+
+def test_hostile_keys_become_ids_and_hostile_topics_are_refused(server: SearchServer) -> None:
+    key = '"}}\n{"delete":{"_index":"items","_id":"x"}}\n'
+    put(server, [keyed(0, key), keyed(1, "../_all")])
+    assert sorted(server.documents("items")) == sorted([key, "../_all"])
+    with pytest.raises(ConnectError, match="is not a valid name"):
+        put(server, [keyed(0, "a", topic="items/_doc?x")])
+
+
+def test_validation_names_the_key_of_an_unreachable_server(server: SearchServer) -> None:
+    def errors(url: str) -> dict[str, list[str]]:
+        settings = {"connection.url": url, "name": "x"}
+        values = config_def(ElasticsearchSinkConfig).validate(settings)
+        ElasticsearchSinkConnector().validate(settings, values)
+        return {key: value.errors for key, value in values.items() if value.errors}
+
+    assert errors(server.url) == {}
+    found = errors("http://127.0.0.1:1")
+    assert list(found) == ["connection.url"]
+    assert "is not reachable" in found["connection.url"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:
+    """The example in configs/ receives lines of a file; the worker and its broker are killed while it writes."""
+    count, kills = 60_000, 4
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"line {number}\n" for number in range(count)))
+    source = tmp_path / "source.properties"
+    source.write_text(
+        f"name=lines\nconnector.class=FileStreamSource\nfile={lines}\ntopic=shop-orders\ntransforms=hoist\n"
+        "transforms.hoist.type=org.apache.kafka.connect.transforms.HoistField$Value\ntransforms.hoist.field=line\n"
+    )
+    sink = tmp_path / "sink.properties"
+    example = (CONFIGS / "connect-elasticsearch-sink.properties").read_text()
+    assert "http://localhost:9200" in example
+    sink.write_text(example.replace("http://localhost:9200", server.url) + "batch.size=500\nread.timeout.ms=60000\n")
+    settings = {"offset.storage.file.filename": str(tmp_path / "offsets")}
+    worker = Worker(tmp_path, settings, [source, sink])
+
+    def stored() -> int:
+        if "shop-orders" not in server.indexes():
+            return 0
+        server.request("POST", "/shop-orders/_refresh")
+        return int(server.request("GET", "/shop-orders/_count")["count"])
+
+    for kill in range(1, kills + 1):
+        worker.start()
+        wait_for(lambda kill=kill: stored() >= kill * count // (kills + 3), f"documents before kill {kill}", 120)
+        worker.kill_group()
+    worker.start()
+    try:
+        wait_for(lambda: len(stored_lines(server)) == count, "all lines are stored", 240)
+    finally:
+        worker.stop()
+    offsets = sorted(int(each.rsplit("+", 1)[1]) for each in server.documents("shop-orders"))
+    assert offsets == list(range(len(offsets)))  # each offset of the topic is one document
+
+
+def stored_lines(server: SearchServer) -> set[str]:
+    return {json.dumps(each) for each in server.documents("shop-orders").values()}

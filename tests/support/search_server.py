@@ -1,0 +1,139 @@
+"""Runs OpenSearch or Elasticsearch for tests: Maven fetches the server into build/; it uses a free loopback port."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from support.ports import free_ports
+
+ROOT = Path(__file__).resolve().parents[2]
+OPENSEARCH = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.6:zip"
+ELASTICSEARCH = "org.elasticsearch.distribution.integ-test-zip:elasticsearch:8.19.21:zip"
+_START_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchServer:
+    """A running server."""
+
+    url: str
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request; return the decoded response. Raises urllib.error.HTTPError."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.loads(response.read() or b"null")
+
+    def documents(self, index: str) -> dict[str, Any]:
+        """Return all documents of an index, data stream or alias by id."""
+        self.request("POST", f"/{index}/_refresh")
+        found: dict[str, Any] = {}
+        page = self.request("POST", f"/{index}/_search?scroll=1m", {"size": 10000, "sort": ["_doc"]})
+        while page["hits"]["hits"]:
+            found |= {hit["_id"]: hit["_source"] for hit in page["hits"]["hits"]}
+            page = self.request("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})
+        return found
+
+    def indexes(self) -> list[str]:
+        """Return the names of all indexes."""
+        return sorted(self.request("GET", "/_all/_settings"))
+
+    def clear(self) -> None:
+        """Delete all indexes."""
+        for name in self.indexes():
+            self.request("DELETE", f"/{name}")
+
+
+def unavailable_reason() -> str | None:
+    """Return why no server can run on this machine, or None if it can."""
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            return f"{program} is not on the path: running OpenSearch or Elasticsearch needs Maven and Java 17"
+    return None
+
+
+def _fetch(artifact: str) -> Path:
+    _, name, version, _ = artifact.split(":")
+    directory = ROOT / "build" / "search-servers"
+    file = directory / f"{name}-{version}.zip"
+    if not file.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={directory}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RuntimeError(f"Maven could not fetch {artifact}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return file
+
+
+@contextmanager
+def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServer]:
+    """Run a server of that artifact; stop and remove it at the end."""
+    directory = Path(mkdtemp(prefix="headrace-search-"))
+    try:
+        with zipfile.ZipFile(_fetch(artifact)) as archive:
+            archive.extractall(directory)
+        (home,) = directory.iterdir()
+        is_opensearch = "opensearch" in artifact
+        port, transport_port = free_ports(2)
+        config = {
+            "discovery.type": "single-node",
+            "network.host": "127.0.0.1",
+            "http.port": str(port),
+            "transport.port": str(transport_port),
+            "cluster.routing.allocation.disk.threshold_enabled": "false",
+            **({} if is_opensearch else {"xpack.security.enabled": "false"}),
+            **{key.replace("__", "."): value for key, value in settings.items()},
+        }
+        program = "opensearch" if is_opensearch else "elasticsearch"
+        (home / "config" / f"{program}.yml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
+        for file in (home / "bin").iterdir():
+            file.chmod(0o755)
+        java = Path(shutil.which("java") or "").resolve().parents[1]
+        prefix = program.upper() if is_opensearch else "ES"
+        environment = {
+            **os.environ, f"{prefix}_JAVA_HOME": str(java), f"{prefix}_JAVA_OPTS": "-Xms512m -Xmx512m",
+        }  # fmt: skip
+        command = [str(home / "bin" / program)]
+        if os.geteuid() == 0:  # both servers refuse to run as root
+            subprocess.run(["chown", "-R", "nobody:nogroup", str(directory)], check=True)
+            command = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *command]
+        log = directory / "server.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=directory, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+        try:
+            server = SearchServer(f"http://127.0.0.1:{port}")
+            _wait(server, process, log)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait(server: SearchServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            server.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=30s")
+            return
+        except OSError:  # urllib's errors are OSErrors
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"The server did not start: {log.read_text()[-4000:]}") from None
+            time.sleep(0.2)
