@@ -22,6 +22,7 @@ from headrace.testing.conformance import SinkConformance
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
 from support import search_server
+from support.elasticsearch_task import put_until_error
 from support.search_server import SearchServer
 from support.worker import Worker, wait_for
 
@@ -134,7 +135,10 @@ def test_malformed_documents_follow_their_key_and_reach_the_dead_letter_queue(se
     assert sorted(server.documents("items")) == ["items+0+0", "items+0+2"]
     assert run.committed == {("items", 0): 3}
     with pytest.raises(ConnectError, match=r"rejected record items-0 at offset 1: mapper_parsing_exception"):
-        put(server, records, max__buffered__records="1", **options)
+        put_until_error(
+            {"connection.url": server.url, "key.ignore": "true", "schema.ignore": "true", "read.timeout.ms": "60000"},
+            records,
+        )
 
 
 def test_data_streams_receive_each_record_once(server: SearchServer) -> None:

@@ -1,0 +1,49 @@
+"""Runs a task of the Elasticsearch sink until it fails, because its requests fail in other threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from headrace.data.batch import SinkBatch, from_records
+from headrace.data.records import SinkRecord
+from headrace.data.sink_records import SinkRecords
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink import ElasticsearchSinkTask
+
+
+class _Context:
+    """A context without an errant record reporter."""
+
+    connector_name = "search"
+    errant_record_reporter = None
+    assignment: frozenset[tuple[str, int]] = frozenset()
+
+    def __init__(self, props: Mapping[str, str]) -> None:
+        self.props = props
+
+    def pause(self, *partitions: Any) -> None:
+        """Ignore the request: nothing is polled."""
+
+    def resume(self, *partitions: Any) -> None:
+        """Ignore the request: nothing is polled."""
+
+
+def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
+    """Put records and wait until all are stored. Raises the error of the task."""
+    task = ElasticsearchSinkTask()
+    task.context = cast(Any, _Context(props))
+    config = ElasticsearchSinkConfig.parse(dict(props))
+    records = [
+        each.replace(original_topic=each.topic, original_partition=each.partition, original_offset=each.offset)
+        for each in records
+    ]
+    try:
+        task.start(config)
+        task.put(SinkRecords(cast(list[SinkBatch], from_records(records))))
+        end = records[-1].offset + 1
+        partition = records[-1].topic or "", records[-1].partition or 0
+        while task.pre_commit({partition: end}) != {partition: end}:
+            task.put(SinkRecords())
+    finally:
+        task.stop()

@@ -1,0 +1,155 @@
+"""Tests of the Elasticsearch sink with a scripted server that rejects requests and documents, or cuts connections."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.records import SinkRecord
+from headrace.testing import run_sink
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
+from support.elasticsearch_task import put_until_error
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """Stores the documents of bulk requests; `faults` contains what happens to the next bulk requests.
+
+    A fault is a status of the response, "cut" to close the connection, or a dict from ids to statuses of documents.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.faults: list[Any] = []
+        self.documents: dict[str, Any] = {}
+        self.bulks: list[list[str]] = []
+        self.status = 200
+        self.authorization: str | None = None
+        self.max_documents = 1000000
+
+    def apply(self, body: bytes) -> tuple[int, Any] | None:
+        """Apply a bulk request; return status and response, or None to cut the connection."""
+        fault = self.faults.pop(0) if self.faults else {}
+        texts = [json.loads(line) for line in body.splitlines()]
+        items = []
+        pairs = list(zip(texts[::2], texts[1::2], strict=True))
+        if len(pairs) > self.max_documents:
+            return 413, {}
+        self.bulks.append([action["index"]["_id"] for action, _ in pairs])
+        if isinstance(fault, int):
+            return fault, {"error": {"type": "scripted", "reason": "fault"}}
+        for action, document in pairs:
+            id_ = action["index"]["_id"]
+            if fault != "cut" and id_ in fault:
+                error = {"type": "es_rejected_execution_exception", "reason": "full"}
+                items.append({"index": {"status": fault[id_], "error": error}})
+            else:
+                self.documents[id_] = document
+                items.append({"index": {"status": 201}})
+        return None if fault == "cut" else (200, {"errors": bool(fault), "items": items})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ScriptedServer
+    protocol_version = "HTTP/1.1"
+
+    def _respond(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.authorization = self.headers.get("authorization")
+        result: tuple[int, Any] | None = (self.server.status, {})
+        if self.path.startswith("/_bulk"):
+            assert self.headers["content-type"] == "application/x-ndjson"
+            result = self.server.apply(body)
+        if result is None:
+            self.close_connection = True
+            return
+        data = b"" if self.command == "HEAD" else json.dumps(result[1]).encode()
+        self.send_response(result[0])
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = do_HEAD = _respond
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def settings_of(server: ScriptedServer, **props: str) -> dict[str, str]:
+    settings = {"connection.url": server.url, "schema.ignore": "true", "retry.backoff.ms": "1",
+                "read.timeout.ms": "60000"}  # fmt: skip
+    return settings | {key.replace("__", "."): value for key, value in props.items()}
+
+
+def four_records() -> list[SinkRecord]:
+    return [
+        SinkRecord(topic="t", partition=0, offset=at, key=f"k{at}", value={"n": at}, timestamp=at) for at in range(4)
+    ]
+
+
+def put(server: ScriptedServer, **props: str) -> Any:
+    return run_sink(ElasticsearchSinkConnector, settings_of(server, **props), four_records())
+
+
+@pytest.mark.parametrize("fault", [429, 503, 502, "cut", {"k1": 429, "k2": 503}])
+def test_temporary_failures_are_repeated_until_all_documents_are_stored(server: ScriptedServer, fault: Any) -> None:
+    server.faults = [fault, fault]
+    run = put(server)
+    assert server.documents == {f"k{at}": {"n": at} for at in range(4)}
+    assert run.committed == {("t", 0): 4}
+
+
+def test_only_rejected_documents_are_sent_again(server: ScriptedServer) -> None:
+    server.faults = [{"k1": 429}]
+    put(server)
+    assert server.bulks == [["k0", "k1", "k2", "k3"], ["k1"]]
+
+
+def test_task_fails_after_max_retries_and_names_record_and_cause(server: ScriptedServer) -> None:
+    server.faults = [{"k1": 429}] * 3
+    with pytest.raises(ConnectError, match=r"t-0 at offset 1: es_rejected.* last of 3 attempts \(max\.retries\)"):
+        put_until_error(settings_of(server, max__retries="2"), four_records())
+    assert sorted(server.documents) == ["k0", "k2", "k3"]
+
+
+def test_request_that_is_too_large_is_split(server: ScriptedServer) -> None:
+    server.max_documents = 1
+    put(server, max__in__flight__requests="1")
+    assert sorted(server.documents) == ["k0", "k1", "k2", "k3"]
+
+
+def test_api_key_and_password_are_sent(server: ScriptedServer) -> None:
+    put(server, connection__api__key="secret")
+    assert server.authorization == "ApiKey secret"
+    put(server, connection__username="u", connection__password="p")
+    assert server.authorization == "Basic dTpw"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_validation_names_the_key_of_refused_credentials(server: ScriptedServer, status: int) -> None:
+    server.status = status
+    settings = {"connection.url": server.url, "connection.username": "u", "connection.password": "p"}
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    assert [key for key, value in values.items() if value.errors] == ["connection.username"]
