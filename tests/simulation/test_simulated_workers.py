@@ -34,8 +34,8 @@ def test_workers_keep_the_rules_of_the_group_in_a_hundred_seeds(first: int) -> N
     check_seeds(first, 50)
 
 
-@pytest.mark.parametrize("seed", [153, 177, 334])
-def test_workers_agree_on_the_tasks_of_paused_connectors_after_compaction(seed: int) -> None:
+@pytest.mark.parametrize("seed", [153, 411, 548, 655])
+def test_workers_agree_on_tasks_after_compaction_and_late_writes_of_former_leaders(seed: int) -> None:
     check_seeds(seed, 1)
 
 
@@ -45,17 +45,17 @@ def test_workers_keep_the_rules_of_the_group_in_two_thousand_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant",
+    ("mutant", "first"),
     [
-        "skip_revocation_phase",
-        "keep_work_after_lost_membership",
-        "report_revoked_work_as_stopped",
-        "accept_outdated_task_configs",
-        "never_rejoin_for_new_configs",
-        "always_rejoin_for_new_configs",
+        ("skip_revocation_phase", 0),
+        ("keep_work_after_lost_membership", 0),
+        ("report_revoked_work_as_stopped", 0),
+        ("never_rewrite_task_configs", 153),
+        ("never_rejoin_for_new_configs", 0),
+        ("always_rejoin_for_new_configs", 0),
     ],
 )
-def test_simulation_detects_mutant(mutant: str) -> None:
-    code, output = simulate("--count", "30", "--mutant", mutant)
+def test_simulation_detects_mutant(mutant: str, first: int) -> None:
+    code, output = simulate("--seed", str(first), "--count", "30", "--mutant", mutant)
     assert code == 1
     assert f"{mutant}: caught by seed" in output

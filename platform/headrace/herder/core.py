@@ -208,6 +208,7 @@ class _Instance:
     version: str | None = None
     must_restart: bool = False
     is_shown_restarting: bool = False
+    run_with: tuple[Mapping[str, str], ...] = ()  # the configurations of a task and of its connector
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,6 +537,8 @@ class HerderCore:
         instance, desired = local.instances.get(task), self._desired(name, task)
         if instance is None:
             return [] if desired is None else self._start(local, name, task, desired)
+        if desired is not None and task is not None and instance.run_with == self._run_with(name, task):
+            instance.config_offset = desired.config_offset  # the leader has only written the same again
         match instance.phase:
             case _Phase.RUNNING if desired is None or instance.must_restart:
                 return self._stop(instance)
@@ -578,8 +581,12 @@ class HerderCore:
         if task is None:
             local.shown, local.retry_backoff_ms, local.generated = None, RETRY_BACKOFF_MIN_MS, None
             return [ShowStarting(id_), StartConnector(id_, state.config)]
-        applied = state.config if state.applied_config is None else state.applied_config
-        return [ShowStarting(id_), StartTask(id_, state.task_configs[task], applied, desired.is_paused)]
+        task_config, applied = local.instances[task].run_with = self._run_with(name, task)
+        return [ShowStarting(id_), StartTask(id_, task_config, applied, desired.is_paused)]
+
+    def _run_with(self, name: str, task: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        state = self.snapshot.connectors[name]
+        return state.task_configs[task], state.config if state.applied_config is None else state.applied_config
 
     def _stop(self, instance: _Instance) -> list[Effect]:
         instance.phase = _Phase.STOPPING

@@ -25,9 +25,9 @@ from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
-from headrace.herder.paused_tasks import PausedTasksWriter
 from headrace.herder.request_signature import sign, verify
 from headrace.herder.stages import stage
+from headrace.herder.task_configs_repair import TaskConfigsRepair
 from headrace.herder.worker_group import WorkerGroup
 from headrace.metrics import logs
 from headrace.runtime import client_configs
@@ -106,7 +106,7 @@ class DistributedHerder(BaseHerder):
         self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
         self._group: WorkerGroup | None = None
         self._cluster: Cluster | None = None
-        self._paused_tasks = PausedTasksWriter(
+        self._task_configs_repair = TaskConfigsRepair(
             configs, lambda: self._snapshot, lambda: self._group_core.is_leader, self._lock
         )
         self._key_timer: asyncio.TimerHandle | None = None
@@ -400,11 +400,11 @@ class DistributedHerder(BaseHerder):
             return
         self._remove_old_statuses()
         self._rotate_key_if_due()
-        self._write_paused_tasks(self._snapshot)
+        self._repair_task_configs(self._snapshot)
 
-    def _write_paused_tasks(self, snapshot: ConfigSnapshot) -> None:
-        if self._paused_tasks.is_due(snapshot):
-            self._spawn(self._paused_tasks.run())
+    def _repair_task_configs(self, snapshot: ConfigSnapshot) -> None:
+        if self._task_configs_repair.is_due(snapshot):
+            self._spawn(self._task_configs_repair.run())
 
     async def _check_leader(self, url: str | None) -> None:
         """Log an error for each internal topic that differs from the leader's."""
@@ -477,7 +477,7 @@ class DistributedHerder(BaseHerder):
         self._instances.carry_out(effects)
         if self._group is not None:
             self._group.on_snapshot(snapshot)
-        self._write_paused_tasks(snapshot)
+        self._repair_task_configs(snapshot)
 
     async def _set_own_log_level(self, logger: str, level: str) -> None:
         try:

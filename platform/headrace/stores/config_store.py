@@ -104,16 +104,24 @@ class ConnectorState:
     applied_config: Mapping[str, str] | None = None
     """The connector's configuration when the task configurations were written; the tasks run with it."""
 
-    @property
-    def needs_rewritten_tasks(self) -> bool:
-        """Whether the leader must write the task configurations again, behind the connector's configuration.
+    has_ignored_tasks: bool = False
+    """Whether the config topic contains task configurations before the configuration, which are ignored."""
+
+    def tasks_to_rewrite(self) -> Sequence[Mapping[str, str]] | None:
+        """Return the task configurations that the leader must write again so that all workers read the same, or None.
 
         Compaction removes the configuration that precedes them. A worker that reads the topic later then ignores them,
         as Kafka Connect does (KAFKA-16838), because they may be those of a deleted connector. A running connector
-        generates its task configurations again after a change; a paused one, only when it is resumed (KAFKA-17719).
+        generates its task configurations again after a change, but not if the same configuration was written again; a
+        paused one, only when it is resumed (KAFKA-17719). If the leader has ignored them, no worker may keep them. A
+        stopped connector has tasks only if a former leader wrote them too late.
         """
-        is_paused = self.target is TargetState.PAUSED
-        return is_paused and bool(self.task_configs) and self.task_configs_offset < self.config_offset
+        if self.target is TargetState.STOPPED:
+            return () if self.task_configs else None
+        if not self.task_configs:
+            return () if self.has_ignored_tasks else None
+        generates_none = self.target is TargetState.PAUSED or self.config == self.applied_config
+        return self.task_configs if generates_none and self.task_configs_offset < self.config_offset else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,11 @@ class ConfigSnapshot:
                 connectors.pop(name, None)
             case PutTaskConfigs(name, configs) if known is not None:
                 connectors[name] = replace(
-                    known, task_configs=tuple(configs), task_configs_offset=offset, applied_config=known.config
+                    known,
+                    task_configs=tuple(configs),
+                    task_configs_offset=offset,
+                    applied_config=known.config,
+                    has_ignored_tasks=False,
                 )
             case PutTargetState(name, target) if known is not None:
                 connectors[name] = replace(known, target=target)

@@ -41,6 +41,7 @@ class ConfigTopicState:
         self._connectors: dict[str, ConnectorState] = {}
         self._targets: dict[str, TargetState] = {}
         self._uncommitted: defaultdict[str, dict[int, dict[str, str]]] = defaultdict(dict)
+        self._ignored = set[str]()  # connectors whose commits were ignored, since none had a configuration
         self._session_key: PutSessionKey | None = None
 
     def snapshot(self) -> ConfigSnapshot:
@@ -86,11 +87,13 @@ class ConfigTopicState:
         if content is None:
             self._connectors.pop(name, None)  # a separate tombstone removes its target state
             self._uncommitted.pop(name, None)
+            self._ignored.discard(name)
             return DeleteConnector(name)
         config, known = _strings(content["properties"]), self._connectors.get(name)
         target = self._targets.setdefault(name, TargetState.STARTED)
         if known is None:
-            self._connectors[name] = ConnectorState(config, target, offset)
+            self._connectors[name] = ConnectorState(config, target, offset, has_ignored_tasks=name in self._ignored)
+            self._ignored.discard(name)
         else:
             self._connectors[name] = replace(known, config=config, config_offset=offset)
         return PutConnector(name, config, target)
@@ -115,10 +118,11 @@ class ConfigTopicState:
 
     def _commit(self, offset: int, name: str, content: Any) -> ConfigChange | None:
         known = self._connectors.get(name)
-        if known is None:  # the connector was deleted; compaction has removed its configuration
-            self._uncommitted.pop(name, None)
-            return None
         count = int(content["tasks"])
+        if known is None:  # the connector was deleted, or written again later; compaction removed its configuration
+            self._uncommitted.pop(name, None)
+            (self._ignored.add if count else self._ignored.discard)(name)
+            return None
         tasks = self._uncommitted.pop(name, {})
         if not tasks.keys() >= set(range(count)):  # compaction may have kept tasks of an earlier, greater count
             log.error(
@@ -128,11 +132,17 @@ class ConfigTopicState:
                 len(tasks.keys() & set(range(count))),
                 count,
             )
-            self._connectors[name] = replace(known, task_configs=(), task_configs_offset=offset, applied_config=None)
+            self._connectors[name] = replace(
+                known, task_configs=(), task_configs_offset=offset, applied_config=None, has_ignored_tasks=False
+            )
             return PutTaskConfigs(name, ())
         configs = tuple(tasks[number] for number in range(count))
         self._connectors[name] = replace(
-            known, task_configs=configs, task_configs_offset=offset, applied_config=known.config
+            known,
+            task_configs=configs,
+            task_configs_offset=offset,
+            applied_config=known.config,
+            has_ignored_tasks=False,
         )
         return PutTaskConfigs(name, configs)
 

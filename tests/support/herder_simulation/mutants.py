@@ -9,6 +9,7 @@ from typing import Any
 from headrace.herder import assignors, core, group_core
 from headrace.herder.assignment import EMPTY
 from headrace.stores import config_topic_state
+from headrace.stores.config_store import ConnectorState
 from headrace_broker.client import membership_core
 
 
@@ -96,6 +97,11 @@ def accept_outdated_task_configs() -> None:
     core.HerderCore._repair_task_configs = lambda self, before, name: []  # type: ignore[method-assign]
 
 
+def never_rewrite_task_configs() -> None:
+    """The leader does not write task configurations again that compaction would separate from their connector."""
+    ConnectorState.tasks_to_rewrite = lambda self: None  # type: ignore[method-assign]
+
+
 def never_rejoin_for_new_configs() -> None:
     """Workers do not rejoin when connectors or tasks are created or deleted."""
     group_core.GroupCore._rejoin_if_changed = lambda self: []  # type: ignore[method-assign]
@@ -127,6 +133,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         apply_incomplete_commits,
         ignore_session_while_joining,
         accept_outdated_task_configs,
+        never_rewrite_task_configs,
         never_rejoin_for_new_configs,
         always_rejoin_for_new_configs,
         accept_outdated_statuses,

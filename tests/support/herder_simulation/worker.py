@@ -52,7 +52,7 @@ class SimulatedWorker:
         self.member = self._new_member()
         self.stable = Event()
         self.is_unreachable = False
-        self._is_writing_paused = False
+        self._is_repairing = False
         self.resumed_ms = 0
         self._positions = {"configs": 0, "statuses": 0}
         self._read = {"configs": Future(), "statuses": Future()}
@@ -193,7 +193,7 @@ class SimulatedWorker:
             effects += self.herder.restart(change.connector, plan, shows_restarting=True)
         self.carry_out(effects)
         self._spawn_group(self.group.on_snapshot(snapshot))
-        self._write_paused_tasks()
+        self._repair_task_configs()
 
     def append(self, change: ConfigChange) -> Steps:
         """Write a change to the config topic. Raises NoResponseError."""
@@ -343,7 +343,7 @@ class SimulatedWorker:
             self.stable.set()
             if self.group.is_leader:
                 self._remove_old_statuses()
-                self._write_paused_tasks()
+                self._repair_task_configs()
 
     def _on_membership_lost(self) -> Steps:
         self.stable.clear()
@@ -505,26 +505,27 @@ class SimulatedWorker:
         if list(configs) != list(state.task_configs) or state.config != state.applied_config:
             yield from self.append(PutTaskConfigs(name, configs))
 
-    def _write_paused_tasks(self) -> None:
-        """Write task configurations again as herder/paused_tasks.py does."""
-        if self.group.is_leader and not self._is_writing_paused and self._paused():
-            self._is_writing_paused = True
-            self.scope.spawn(self._run_paused_tasks())
+    def _repair_task_configs(self) -> None:
+        """Write task configurations again as herder/task_configs_repair.py does."""
+        if self.group.is_leader and not self._is_repairing and self._to_repair():
+            self._is_repairing = True
+            self.scope.spawn(self._run_task_configs_repair())
 
-    def _paused(self) -> list[str]:
+    def _to_repair(self) -> list[str]:
         connectors = self.herder.snapshot.connectors
-        return [name for name, state in connectors.items() if state.needs_rewritten_tasks]
+        return [name for name, state in connectors.items() if state.tasks_to_rewrite() is not None]
 
-    def _run_paused_tasks(self) -> Steps:
+    def _run_task_configs_repair(self) -> Steps:
         try:
-            while self.group.is_leader and (names := self._paused()):
-                state = self.herder.snapshot.connectors[names[0]]
+            while self.group.is_leader and (names := self._to_repair()):
+                tasks = self.herder.snapshot.connectors[names[0]].tasks_to_rewrite()
+                assert tasks is not None
                 try:
-                    yield from self.append(PutTaskConfigs(names[0], state.task_configs))
+                    yield from self.append(PutTaskConfigs(names[0], tasks))
                 except NoResponseError:
                     yield RETRY_MS
         finally:
-            self._is_writing_paused = False
+            self._is_repairing = False
 
     def wait_until_stable(self) -> Steps:
         """Wait until no rebalance is in progress."""

@@ -232,7 +232,10 @@ def test_tasks_of_a_deleted_connector_are_ignored(caplog: pytest.LogCaptureFixtu
 
 
 def test_commit_before_the_connector_does_not_apply_to_it() -> None:
-    assert connector_after(TASK_0, commit(1), CONNECTOR) == ConnectorState(CONFIG, TargetState.STARTED, 2)
+    ignoring = ConnectorState(CONFIG, TargetState.STARTED, 2, has_ignored_tasks=True)
+    assert connector_after(TASK_0, commit(1), CONNECTOR) == ignoring
+    assert connector_after(TASK_0, commit(1), CONNECTOR, commit(0)).has_ignored_tasks is False
+    assert connector_after(TASK_0, commit(1), ("connector-c", None), CONNECTOR).has_ignored_tasks is False
     assert tasks_after(TASK_0, commit(1), CONNECTOR, commit(1)) == []
 
 
@@ -378,8 +381,8 @@ def write(changes: Sequence[ConfigChange]) -> tuple[list[tuple[bytes, bytes | No
     """Return the records of the changes, and the snapshot that ConfigSnapshot.apply computes."""
     records, expected = list[tuple[bytes, bytes | None]](), ConfigSnapshot()
     for change in changes:
-        if isinstance(change, PutTargetState) and change.connector not in expected.connectors:
-            continue  # the herder rejects it; a later connector of this name would have this initial state
+        if isinstance(change, PutTargetState | PutTaskConfigs) and change.connector not in expected.connectors:
+            continue  # the herder rejects it; a later connector of this name would have this state or these tasks
         records += [(key.encode(), value) for step in steps(change) for key, value in step]
         expected = expected.apply(len(records) - 1, change)
     return records, replace(expected, offset=len(records) if records else -1)

@@ -1,13 +1,14 @@
-"""Tests of PausedTasksWriter: the leader writes task configurations of paused connectors behind their configuration."""
+"""Tests of TaskConfigsRepair: the leader writes task configurations of paused connectors behind their configuration."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from headrace.herder.paused_tasks import PausedTasksWriter
+from headrace.herder.task_configs_repair import TaskConfigsRepair
 from headrace.stores.config_store import (
     ConfigSnapshot,
     MemoryConfigStore,
@@ -31,7 +32,7 @@ class Group:
     def __init__(self) -> None:
         self.configs, self.is_leader, locks = MemoryConfigStore(), True, defaultdict[str, asyncio.Lock](asyncio.Lock)
         self.snapshot = ConfigSnapshot()
-        self.writer = PausedTasksWriter(self.configs, lambda: self.snapshot, lambda: self.is_leader, locks.__getitem__)
+        self.writer = TaskConfigsRepair(self.configs, lambda: self.snapshot, lambda: self.is_leader, locks.__getitem__)
 
     async def put(self, *changes: PutConnector | PutTargetState | PutTaskConfigs) -> None:
         await self.configs.start(lambda change, snapshot: setattr(self, "snapshot", snapshot))
@@ -68,6 +69,32 @@ async def test_only_the_leader_writes() -> None:
     assert not group.writer.is_due(group.snapshot)
     await group.writer.run()
     assert group.snapshot == before
+
+
+async def test_tasks_of_a_running_connector_are_written_after_the_same_configuration() -> None:
+    """The connector generates the same tasks and does not store them again."""
+    group = Group()
+    await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))
+    await group.writer.run()
+    state = group.snapshot.connectors["a"]
+    assert (list(state.task_configs), state.task_configs_offset) == ([{"n": "0"}], 3)
+
+
+async def test_tasks_of_a_stopped_connector_are_removed() -> None:
+    """A former leader may write the tasks after the connector was stopped."""
+    group = Group()
+    await group.pause_and_change("a", target=TargetState.STOPPED)
+    await group.writer.run()
+    assert list(group.snapshot.connectors["a"].task_configs) == []
+
+
+async def test_tasks_that_the_leader_ignores_are_removed_for_all_workers() -> None:
+    group = Group()
+    await group.put(PutConnector("a", {}, TargetState.PAUSED))
+    ignoring = replace(group.snapshot.connectors["a"], has_ignored_tasks=True)
+    assert not group.writer.is_due(group.snapshot)
+    assert group.writer.is_due(replace(group.snapshot, connectors={"a": ignoring}))
+    assert ignoring.tasks_to_rewrite() == ()
 
 
 @pytest.mark.parametrize(("tasks", "target"), [(1, TargetState.STARTED), (0, TargetState.PAUSED)])

@@ -1,8 +1,8 @@
-"""Writes the task configurations of paused connectors again after a change of their connector's configuration.
+"""Writes task configurations again if workers could read different ones from the config topic.
 
-The leader does so, because a worker that reads the compacted config topic would otherwise not know these tasks (see
-`ConnectorState.needs_rewritten_tasks`). Kafka Connect loses them (KAFKA-17719). A former leader's write may come after
-the connector was resumed: the connector then writes its own task configurations again.
+The leader does so, for example after a change of a paused connector's configuration: a worker that reads the compacted
+config topic would otherwise not know its tasks (see `ConnectorState.tasks_to_rewrite`). Kafka Connect loses them
+(KAFKA-17719). If a former leader's write comes after newer task configurations, the connector writes its own again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 
 
-class PausedTasksWriter:
+class TaskConfigsRepair:
     """The task configurations that the leader writes again, one connector after the other."""
 
     def __init__(
@@ -47,8 +47,7 @@ class PausedTasksWriter:
                     await self._write(names[0])
                 except (ClientError, TimeoutError) as error:
                     log.error(
-                        "Connector %s: the task configurations of the paused connector could not be written again, "
-                        "retrying in %g s: %s",
+                        "Connector %s: the task configurations could not be written again, retrying in %g s: %s",
                         names[0],
                         RETRY_S,
                         error or "timeout",
@@ -60,9 +59,9 @@ class PausedTasksWriter:
     async def _write(self, name: str) -> None:
         async with self._lock(name):
             state = self._snapshot().connectors.get(name)
-            if state is not None and state.needs_rewritten_tasks:
-                await self._configs.append(PutTaskConfigs(name, state.task_configs))
+            if state is not None and (tasks := state.tasks_to_rewrite()) is not None:
+                await self._configs.append(PutTaskConfigs(name, tasks))
 
 
 def _connectors(snapshot: ConfigSnapshot) -> list[str]:
-    return [name for name, state in snapshot.connectors.items() if state.needs_rewritten_tasks]
+    return [name for name, state in snapshot.connectors.items() if state.tasks_to_rewrite() is not None]
