@@ -299,8 +299,31 @@ def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {group: record(kind, kafka, directory, group) for group, kind in kinds.items()}
 
 
+def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
+    """Remove what only headrace writes: the tasks again after a repeated configuration of their connector.
+
+    Without these records, compaction leaves the tasks before their connector, and a worker that starts then ignores
+    them (KAFKA-17719). The leader writes them at any time after the connector's configuration.
+    """
+    records: list[Record] = []
+    last: dict[bytes, bytes | None] = {}
+    rewritten: set[bytes] = set()
+    for key, value in configs:
+        is_repeated = value is not None and last.get(key) == value
+        if not (is_repeated and key in rewritten):
+            records.append((key, value))
+        rewritten.discard(key)
+        if is_repeated and key.startswith(b"connector-"):
+            name = key.removeprefix(b"connector-")
+            rewritten |= {b"task-" + name + b"-0", b"commit-" + name}
+        last[key] = value
+    return records
+
+
 def test_config_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recorded]) -> None:
-    assert recorded[HEADRACE].configs == recorded[APACHE].configs
+    configs = _without_rewritten_tasks(recorded[HEADRACE].configs)
+    assert configs == recorded[APACHE].configs
+    assert len(configs) == len(recorded[HEADRACE].configs) - 2, "the configuration was repeated once, with one task"
     keys = [key.decode() for key, _ in recorded[APACHE].configs]
     for prefix in ("session-key", "connector-", "task-", "commit-", "target-state-", "restart-", "logger-cluster-"):
         assert any(key.startswith(prefix) for key in keys), f"no record with the key {prefix} was compared"
