@@ -20,7 +20,7 @@ _SHA1_SIZE = 20
 
 
 class KeyStoreError(ValueError):
-    """A key store is damaged, or its password is wrong."""
+    """A key store is corrupt, or its password is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _read_pkcs12(content: bytes, password: str | None) -> KeyStore:
 def _read_jks(content: bytes, password: str | None, key_password: str | None) -> KeyStore:
     body, digest = content[:-_SHA1_SIZE], content[-_SHA1_SIZE:]
     if password is not None and not hmac.compare_digest(_sha1(_utf16(password), _JKS_SALT, body), digest):
-        raise KeyStoreError("it is damaged, or its password is wrong")
+        raise KeyStoreError("it is corrupt, or its password is wrong")
     key: str | None = None
     chain: tuple[str, ...] = ()
     trusted: list[str] = []
@@ -85,7 +85,7 @@ def _read_jks(content: bytes, password: str | None, key_password: str | None) ->
             else:
                 raise KeyStoreError(f"it has an entry of the unknown type {tag}")
     except struct.error:
-        raise KeyStoreError("it is damaged") from None
+        raise KeyStoreError("it is corrupt") from None
     return KeyStore(key, chain, tuple(trusted))
 
 

@@ -27,7 +27,7 @@ from headrace.stores.status_store import ConnectorStatuses, MemoryStatusStore, S
 Operation = core.StartConnector | core.StartTask | core.StopInstance | core.RequestTaskConfigs
 
 
-class World:
+class SimulatedWorker:
     """A worker, a config store and a status store that carry out HerderCore's effects when the test tells them to."""
 
     def __init__(self) -> None:
@@ -116,225 +116,225 @@ class World:
         return self.statuses.get(name)
 
 
-def running_world(**config: str) -> World:
-    world = World()
-    world.change(PutConnector("c", config))
-    world.settle()
-    return world
+def running_worker(**config: str) -> SimulatedWorker:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", config))
+    worker.settle()
+    return worker
 
 
 def test_new_connector_runs_with_the_tasks_that_it_generates() -> None:
-    world = running_world(a="1")
-    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
-    assert world.core.is_settled("c")
-    status = world.status("c").connector
+    worker = running_worker(a="1")
+    assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
+    assert worker.core.is_settled("c")
+    status = worker.status("c").connector
     assert status is not None
     assert (status.state, status.version) == (State.RUNNING, "1.0")
 
 
 def test_restart_replaces_only_the_selected_instances() -> None:
-    world = running_world()
-    before = dict(world.alive)
-    world.carry_out(world.core.restart("c", RestartPlan(False, [1])))
-    world.settle()
-    assert {key for key in before if world.alive[key] != before[key]} == {("c", 1)}
+    worker = running_worker()
+    before = dict(worker.alive)
+    worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
+    worker.settle()
+    assert {key for key in before if worker.alive[key] != before[key]} == {("c", 1)}
 
 
 def test_statuses_are_stored_as_in_kafka_connect() -> None:
-    world = running_world()
-    assert world.stored == [(None, State.RUNNING, "1.0")]  # a task is RUNNING when it reports it
-    world.stored.clear()
-    world.carry_out(world.core.restart("c", RestartPlan(True, [1]), shows_restarting=True))
-    world.settle()
-    assert [status for status in world.stored if status[0] is None] == [
+    worker = running_worker()
+    assert worker.stored == [(None, State.RUNNING, "1.0")]  # a task is RUNNING when it reports it
+    worker.stored.clear()
+    worker.carry_out(worker.core.restart("c", RestartPlan(True, [1]), shows_restarting=True))
+    worker.settle()
+    assert [status for status in worker.stored if status[0] is None] == [
         (None, State.UNASSIGNED, None),
         (None, State.RESTARTING, None),
         (None, State.RUNNING, "1.0"),
     ]
-    assert [status for status in world.stored if status[0] == 1] == [
+    assert [status for status in worker.stored if status[0] == 1] == [
         (1, State.UNASSIGNED, None),
         (1, State.RESTARTING, None),
     ]
-    world.stored.clear()
-    world.change(PutTargetState("c", TargetState.PAUSED))
-    world.settle()
-    assert world.stored == [(None, State.PAUSED, "1.0")]
-    world.stored.clear()
-    world.carry_out(world.core.restart("c", RestartPlan(True, []), shows_restarting=True))
-    assert [state for _, state, _ in world.stored] == [State.UNASSIGNED, State.RESTARTING, State.PAUSED]
-    world.stored.clear()
-    world.change(PutConnector("c", {"a": "2"}))
-    assert [state for _, state, _ in world.stored] == [State.UNASSIGNED, State.PAUSED]
-    world.stored.clear()
-    world.change(DeleteConnector("c"))
-    world.settle()
-    assert sorted(world.stored, key=str) == [(number, State.UNASSIGNED, None) for number in (0, 1, None)]
+    worker.stored.clear()
+    worker.change(PutTargetState("c", TargetState.PAUSED))
+    worker.settle()
+    assert worker.stored == [(None, State.PAUSED, "1.0")]
+    worker.stored.clear()
+    worker.carry_out(worker.core.restart("c", RestartPlan(True, []), shows_restarting=True))
+    assert [state for _, state, _ in worker.stored] == [State.UNASSIGNED, State.RESTARTING, State.PAUSED]
+    worker.stored.clear()
+    worker.change(PutConnector("c", {"a": "2"}))
+    assert [state for _, state, _ in worker.stored] == [State.UNASSIGNED, State.PAUSED]
+    worker.stored.clear()
+    worker.change(DeleteConnector("c"))
+    worker.settle()
+    assert sorted(worker.stored, key=str) == [(number, State.UNASSIGNED, None) for number in (0, 1, None)]
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.FAILED])
 def test_state_that_a_task_reports_before_its_start_returns_is_stored_once_and_with_the_version(state: State) -> None:
-    world = running_world()
-    world.carry_out(world.core.restart("c", RestartPlan(False, [1])))
-    world.complete(0, None, succeeds=True)  # the stop
-    world.stored.clear()
-    [start] = world.pending
-    world.carry_out(world.core.state_changed(start.instance, state.value, None))
-    assert world.stored == []
-    world.complete(0, None, succeeds=True)
-    assert world.stored == [(1, state, "1.0")]
+    worker = running_worker()
+    worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
+    worker.complete(0, None, succeeds=True)  # the stop
+    worker.stored.clear()
+    [start] = worker.pending
+    worker.carry_out(worker.core.state_changed(start.instance, state.value, None))
+    assert worker.stored == []
+    worker.complete(0, None, succeeds=True)
+    assert worker.stored == [(1, state, "1.0")]
 
 
 def test_failed_task_stays_failed_until_its_restart() -> None:
-    world = running_world()
-    world.crash(world.alive["c", 0].instance)
-    world.change(PutTargetState("c", TargetState.PAUSED))
-    world.change(PutTargetState("c", TargetState.STARTED))
-    world.settle()
-    assert world.status("c").tasks[0].state is State.FAILED
-    world.carry_out(world.core.restart("c", plan_restart(world.status("c"), include_tasks=True, only_failed=True)))
-    world.settle()
-    assert ("c", 0) in world.alive
+    worker = running_worker()
+    worker.crash(worker.alive["c", 0].instance)
+    worker.change(PutTargetState("c", TargetState.PAUSED))
+    worker.change(PutTargetState("c", TargetState.STARTED))
+    worker.settle()
+    assert worker.status("c").tasks[0].state is State.FAILED
+    worker.carry_out(worker.core.restart("c", plan_restart(worker.status("c"), include_tasks=True, only_failed=True)))
+    worker.settle()
+    assert ("c", 0) in worker.alive
 
 
 def test_failed_instances_are_replaced_when_their_configuration_changes() -> None:
-    world = running_world(a="1")
+    worker = running_worker(a="1")
     for key in (("c", None), ("c", 0)):
-        world.crash(world.alive[key].instance)
-    world.change(PutConnector("c", {"a": "2"}))
-    world.settle()
-    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
+        worker.crash(worker.alive[key].instance)
+    worker.change(PutConnector("c", {"a": "2"}))
+    worker.settle()
+    assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
 def test_reconfiguration_requested_while_task_configs_are_generated_generates_them_again() -> None:
-    world = running_world()
-    id_ = world.alive["c", None].instance
+    worker = running_worker()
+    id_ = worker.alive["c", None].instance
     for _ in range(2):
-        world.carry_out(world.core.task_configs_needed(id_))
-    (request,) = world.pending
+        worker.carry_out(worker.core.task_configs_needed(id_))
+    (request,) = worker.pending
     assert isinstance(request, core.RequestTaskConfigs)
-    world.complete(0, 3, succeeds=True)  # these task configurations may have been generated before the second request
-    (request,) = world.pending
-    world.settle(1)
-    assert set(world.alive) == {("c", None), ("c", 0)}
+    worker.complete(0, 3, succeeds=True)  # these task configurations may have been generated before the second request
+    (request,) = worker.pending
+    worker.settle(1)
+    assert set(worker.alive) == {("c", None), ("c", 0)}
 
 
 def test_task_that_fails_before_the_response_to_its_start_stays_failed() -> None:
-    world = World()
-    world.change(PutConnector("c", {}))
-    world.complete(0, 1, succeeds=True)
-    world.complete(0, 1, succeeds=True)
-    (start,) = world.pending
-    world.carry_out(world.core.state_changed(start.instance, "FAILED", "early"))
-    world.settle(1)
-    assert world.status("c").tasks[0].state is State.FAILED
-    assert world.status("c").tasks[0].trace == "early"
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.complete(0, 1, succeeds=True)
+    worker.complete(0, 1, succeeds=True)
+    (start,) = worker.pending
+    worker.carry_out(worker.core.state_changed(start.instance, "FAILED", "early"))
+    worker.settle(1)
+    assert worker.status("c").tasks[0].state is State.FAILED
+    assert worker.status("c").tasks[0].trace == "early"
 
 
 def test_failed_generation_of_task_configs_is_retried_with_growing_delays() -> None:
-    world = World()
-    world.change(PutConnector("c", {}))
-    world.complete(0, None, succeeds=True)
-    id_ = world.alive["c", None].instance
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.complete(0, None, succeeds=True)
+    id_ = worker.alive["c", None].instance
     delays = []
     for _ in range(10):
-        (effect,) = world.core.task_configs_failed(id_, "trace", is_fatal=False)
+        (effect,) = worker.core.task_configs_failed(id_, "trace", is_fatal=False)
         assert isinstance(effect, core.RetryTaskConfigs)
         delays.append(effect.delay_ms)
-        world.core.retry_due(id_)
+        worker.core.retry_due(id_)
     assert delays == [250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
 
 
 def test_at_most_one_retry_of_task_configs_is_pending() -> None:
-    world = World()
-    world.change(PutConnector("c", {}))
-    world.complete(0, None, succeeds=True)
-    id_ = world.alive["c", None].instance
-    assert len(world.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.complete(0, None, succeeds=True)
+    id_ = worker.alive["c", None].instance
+    assert len(worker.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
     for _ in range(3):  # the connector requests a reconfiguration during the delay
-        assert world.core.task_configs_needed(id_) == [core.RequestTaskConfigs(id_)]
-        assert world.core.task_configs_failed(id_, "trace", is_fatal=False) == []
-    assert world.core.retry_due(id_) == [core.RequestTaskConfigs(id_)]
-    assert len(world.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
+        assert worker.core.task_configs_needed(id_) == [core.RequestTaskConfigs(id_)]
+        assert worker.core.task_configs_failed(id_, "trace", is_fatal=False) == []
+    assert worker.core.retry_due(id_) == [core.RequestTaskConfigs(id_)]
+    assert len(worker.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
 
 
 def test_too_many_task_configs_fail_the_connector() -> None:
-    world = World()
-    world.change(PutConnector("c", {}))
-    world.complete(0, None, succeeds=True)
-    world.carry_out(world.core.task_configs_failed(world.alive["c", None].instance, "too many", is_fatal=True))
-    status = world.status("c").connector
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.complete(0, None, succeeds=True)
+    worker.carry_out(worker.core.task_configs_failed(worker.alive["c", None].instance, "too many", is_fatal=True))
+    status = worker.status("c").connector
     assert status is not None
     assert (status.state, status.trace) == (State.FAILED, "too many")
 
 
 def test_task_configs_generated_before_a_configuration_change_are_dropped() -> None:
-    world = running_world(a="1")
-    old = world.alive["c", None].instance
-    world.carry_out(world.core.task_configs_needed(old))
-    world.change(PutConnector("c", {"a": "2"}))
-    assert world.core.task_configs_generated(old, [{}]) == []
-    world.pending = [each for each in world.pending if not isinstance(each, core.RequestTaskConfigs)]
-    world.settle(1)
-    assert set(world.alive) == {("c", None), ("c", 0)}
-    task = world.alive["c", 0]
+    worker = running_worker(a="1")
+    old = worker.alive["c", None].instance
+    worker.carry_out(worker.core.task_configs_needed(old))
+    worker.change(PutConnector("c", {"a": "2"}))
+    assert worker.core.task_configs_generated(old, [{}]) == []
+    worker.pending = [each for each in worker.pending if not isinstance(each, core.RequestTaskConfigs)]
+    worker.settle(1)
+    assert set(worker.alive) == {("c", None), ("c", 0)}
+    task = worker.alive["c", 0]
     assert isinstance(task, core.StartTask)
     assert task.connector_config == {"a": "2"}
 
 
-def incomplete_commit(world: World) -> None:
+def incomplete_commit(worker: SimulatedWorker) -> None:
     """Apply a commit without all of its task configurations, as ConfigTopicState does."""
-    world.offset += 1
-    snapshot = world.core.snapshot.apply(world.offset, PutTaskConfigs("c", []))
+    worker.offset += 1
+    snapshot = worker.core.snapshot.apply(worker.offset, PutTaskConfigs("c", []))
     state = replace(snapshot.connectors["c"], applied_config=None)
-    world.carry_out(world.core.on_snapshot(replace(snapshot, connectors={"c": state})))
+    worker.carry_out(worker.core.on_snapshot(replace(snapshot, connectors={"c": state})))
 
 
 def test_running_connector_generates_task_configs_again_after_a_commit_without_all_of_them() -> None:
-    world = running_world()
-    incomplete_commit(world)
-    world.settle()
-    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
+    worker = running_worker()
+    incomplete_commit(worker)
+    worker.settle()
+    assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
 def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
-    world = running_world()
-    world.change(PutTaskConfigs("c", [{"n": "old"}]))
-    world.settle()
-    assert set(world.alive) == {("c", None), ("c", 0), ("c", 1)}
-    assert list(world.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
+    worker = running_worker()
+    worker.change(PutTaskConfigs("c", [{"n": "old"}]))
+    worker.settle()
+    assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
+    assert list(worker.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
 
 
 def test_task_configs_that_differ_again_after_a_request_are_not_requested_again() -> None:
     """The config topic may not contain exactly what the connector generated, for example values that are not text."""
-    world = running_world()
+    worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])
-    world.change(stored)
-    (request,) = [each for each in world.pending if isinstance(each, core.RequestTaskConfigs)]
+    worker.change(stored)
+    (request,) = [each for each in worker.pending if isinstance(each, core.RequestTaskConfigs)]
     configs = [{"n": "0"}, {"n": "1"}]
-    assert world.core.task_configs_generated(request.instance, configs) == [core.StoreTaskConfigs("c", configs)]
-    world.pending.remove(request)
-    world.change(stored)
-    assert not [each for each in world.pending if isinstance(each, core.RequestTaskConfigs)]
+    assert worker.core.task_configs_generated(request.instance, configs) == [core.StoreTaskConfigs("c", configs)]
+    worker.pending.remove(request)
+    worker.change(stored)
+    assert not [each for each in worker.pending if isinstance(each, core.RequestTaskConfigs)]
 
 
 def test_status_that_another_worker_has_replaced_is_written_again() -> None:
-    world = running_world()
-    assert world.core.status_replaced("c", 0) == []  # the task has not reported its state
-    world.carry_out(world.core.state_changed(world.alive["c", 0].instance, "RUNNING", None))
-    world.crash(world.alive["c", 1].instance)
-    (running,) = world.core.status_replaced("c", 0)
-    (failed,) = world.core.status_replaced("c", 1)
+    worker = running_worker()
+    assert worker.core.status_replaced("c", 0) == []  # the task has not reported its state
+    worker.carry_out(worker.core.state_changed(worker.alive["c", 0].instance, "RUNNING", None))
+    worker.crash(worker.alive["c", 1].instance)
+    (running,) = worker.core.status_replaced("c", 0)
+    (failed,) = worker.core.status_replaced("c", 1)
     assert isinstance(running, core.PutStatus)
     assert isinstance(failed, core.PutStatus)
     assert (running.state, failed.state, failed.trace) == (State.RUNNING, State.FAILED, "crashed")
-    assert world.core.status_replaced("c", 2) == world.core.status_replaced("d", None) == []
-    world.change(PutTargetState("c", TargetState.PAUSED))
-    world.settle()
-    (paused,) = world.core.status_replaced("c", None)
+    assert worker.core.status_replaced("c", 2) == worker.core.status_replaced("d", None) == []
+    worker.change(PutTargetState("c", TargetState.PAUSED))
+    worker.settle()
+    (paused,) = worker.core.status_replaced("c", None)
     assert isinstance(paused, core.PutStatus)
     assert paused.state is State.PAUSED
-    world.carry_out(world.core.assign(Assignment()))
-    assert world.core.status_replaced("c", 0) == []  # the task is being stopped
+    worker.carry_out(worker.core.assign(Assignment()))
+    assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
 
 
 def test_only_an_outdated_status_of_another_worker_is_replaced() -> None:
@@ -346,20 +346,20 @@ def test_only_an_outdated_status_of_another_worker_is_replaced() -> None:
 
 
 def test_worker_runs_only_the_instances_assigned_to_it() -> None:
-    world = World()
-    world.core.assign(Assignment())
-    world.change(PutConnector("c", {}))
-    world.change(PutTaskConfigs("c", [{}, {}]))
-    world.settle()
-    assert world.alive == {}
-    assert world.status("c") == ConnectorStatuses()
-    world.carry_out(world.core.assign(Assignment(frozenset(), frozenset({("c", 1)}))))
-    world.settle()
-    assert set(world.alive) == {("c", 1)}
-    world.carry_out(world.core.assign(Assignment(frozenset({"c"}), frozenset())))
-    world.settle()
-    assert set(world.alive) == {("c", None)}
-    assert world.status("c").tasks[1].state is State.UNASSIGNED
+    worker = SimulatedWorker()
+    worker.core.assign(Assignment())
+    worker.change(PutConnector("c", {}))
+    worker.change(PutTaskConfigs("c", [{}, {}]))
+    worker.settle()
+    assert worker.alive == {}
+    assert worker.status("c") == ConnectorStatuses()
+    worker.carry_out(worker.core.assign(Assignment(frozenset(), frozenset({("c", 1)}))))
+    worker.settle()
+    assert set(worker.alive) == {("c", 1)}
+    worker.carry_out(worker.core.assign(Assignment(frozenset({"c"}), frozenset())))
+    worker.settle()
+    assert set(worker.alive) == {("c", None)}
+    assert worker.status("c").tasks[1].state is State.UNASSIGNED
 
 
 def statuses_of(connector: State, *tasks: State) -> ConnectorStatuses:
@@ -395,7 +395,7 @@ class HerderMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.world = World()
+        self.worker = SimulatedWorker()
         self.number = 0
 
     def _next(self) -> dict[str, str]:
@@ -404,62 +404,62 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, target_state=st.sampled_from([None, *TargetState]))
     def put(self, name: str, target_state: TargetState | None) -> None:
-        self.world.change(PutConnector(name, self._next(), target_state))
+        self.worker.change(PutConnector(name, self._next(), target_state))
 
     @rule(name=NAMES)
     def patch(self, name: str) -> None:
-        if (state := self.world.core.snapshot.connectors.get(name)) is not None:
-            self.world.change(PutConnector(name, {**state.config, **self._next()}))
+        if (state := self.worker.core.snapshot.connectors.get(name)) is not None:
+            self.worker.change(PutConnector(name, {**state.config, **self._next()}))
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        self.world.change(DeleteConnector(name))
+        self.worker.change(DeleteConnector(name))
 
     @rule(name=NAMES, target_state=st.sampled_from(TargetState))
     def set_target(self, name: str, target_state: TargetState) -> None:
         if target_state is TargetState.STOPPED:
-            self.world.change(PutTaskConfigs(name, []))
-        self.world.change(PutTargetState(name, target_state))
+            self.worker.change(PutTaskConfigs(name, []))
+        self.worker.change(PutTargetState(name, target_state))
 
     @rule(name=NAMES, count=st.integers(0, 3))
     def task_configs_from_another_worker(self, name: str, count: int) -> None:
-        self.world.change(PutTaskConfigs(name, [{"n": str(number)} for number in range(count)]))
+        self.worker.change(PutTaskConfigs(name, [{"n": str(number)} for number in range(count)]))
 
-    @precondition(lambda self: self.world.pending)
+    @precondition(lambda self: self.worker.pending)
     @rule(data=st.data(), count=st.sampled_from([None, 0, 1, 2, 3]), succeeds=st.booleans())
     def complete(self, data: Any, count: int | None, succeeds: bool) -> None:
-        self.world.complete(data.draw(st.integers(0, len(self.world.pending) - 1)), count, succeeds=succeeds)
+        self.worker.complete(data.draw(st.integers(0, len(self.worker.pending) - 1)), count, succeeds=succeeds)
 
-    @precondition(lambda self: self.world.alive)
+    @precondition(lambda self: self.worker.alive)
     @rule(data=st.data())
     def crash(self, data: Any) -> None:
-        key = data.draw(st.sampled_from(sorted(self.world.alive, key=str)))
-        self.world.crash(self.world.alive[key].instance)
+        key = data.draw(st.sampled_from(sorted(self.worker.alive, key=str)))
+        self.worker.crash(self.worker.alive[key].instance)
 
-    @precondition(lambda self: self.world.alive)
+    @precondition(lambda self: self.worker.alive)
     @rule(data=st.data())
     def request_reconfiguration(self, data: Any) -> None:
-        key = data.draw(st.sampled_from(sorted(self.world.alive, key=str)))
-        self.world.carry_out(self.world.core.task_configs_needed(InstanceId(key[0], None, 1)))
+        key = data.draw(st.sampled_from(sorted(self.worker.alive, key=str)))
+        self.worker.carry_out(self.worker.core.task_configs_needed(InstanceId(key[0], None, 1)))
         if key[1] is None:
-            self.world.carry_out(self.world.core.task_configs_needed(self.world.alive[key].instance))
+            self.worker.carry_out(self.worker.core.task_configs_needed(self.worker.alive[key].instance))
 
     @rule(name=NAMES, include_tasks=st.booleans(), only_failed=st.booleans())
     def restart(self, name: str, include_tasks: bool, only_failed: bool) -> None:
-        plan = plan_restart(self.world.status(name), include_tasks=include_tasks, only_failed=only_failed)
-        self.world.carry_out(self.world.core.restart(name, plan))
+        plan = plan_restart(self.worker.status(name), include_tasks=include_tasks, only_failed=only_failed)
+        self.worker.carry_out(self.worker.core.restart(name, plan))
 
     @rule(name=st.sampled_from(["a", "b"]), data=st.data())
     def late_report_of_a_replaced_instance(self, name: str, data: Any) -> None:
-        current = {id_.generation for id_ in self.world.core.instances(name)}
+        current = {id_.generation for id_ in self.worker.core.instances(name)}
         generation = data.draw(st.integers(0, 50).filter(lambda number: number not in current))
-        before = self.world.status(name)
+        before = self.worker.status(name)
         for task in (None, 0):
             id_ = InstanceId(name, task, generation)
-            assert self.world.core.state_changed(id_, "FAILED", "late") == []
-            assert self.world.core.stopped(id_) == []
-            assert self.world.core.started(id_, None) == []
-        assert self.world.status(name) == before
+            assert self.worker.core.state_changed(id_, "FAILED", "late") == []
+            assert self.worker.core.stopped(id_) == []
+            assert self.worker.core.started(id_, None) == []
+        assert self.worker.status(name) == before
 
     def teardown(self) -> None:
         self.converge(2)
@@ -468,7 +468,7 @@ class HerderMachine(RuleBasedStateMachine):
     def at_most_one_operation_of_an_instance_is_in_progress(self) -> None:
         changing = [
             (each.instance.connector, each.instance.task)
-            for each in self.world.pending
+            for each in self.worker.pending
             if not isinstance(each, core.RequestTaskConfigs)
         ]
         assert len(changing) == len(set(changing))
@@ -476,144 +476,144 @@ class HerderMachine(RuleBasedStateMachine):
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
         """Complete all operations. Then exactly the desired instances run, with their current configuration."""
-        self.world.settle(task_count)
-        connectors = self.world.core.snapshot.connectors
-        assert {name for name, _ in self.world.alive} <= set(connectors)
-        current = {id_ for name in connectors for id_ in self.world.core.instances(name)}
-        assert {start.instance for start in self.world.alive.values()} <= current
+        self.worker.settle(task_count)
+        connectors = self.worker.core.snapshot.connectors
+        assert {name for name, _ in self.worker.alive} <= set(connectors)
+        current = {id_ for name in connectors for id_ in self.worker.core.instances(name)}
+        assert {start.instance for start in self.worker.alive.values()} <= current
         for name, state in connectors.items():
-            assert self.world.core.is_settled(name)
+            assert self.worker.core.is_settled(name)
             self._check_connector(name, state.target)
             expected = range(0 if state.target is TargetState.STOPPED else len(state.task_configs))
             for task in expected:
                 self._check_task(name, task, state)
-            assert {task for each, task in self.world.alive if each == name and task is not None} <= set(expected)
+            assert {task for each, task in self.worker.alive if each == name and task is not None} <= set(expected)
             if state.target is TargetState.STOPPED:
-                assert not self.world.status(name).tasks
+                assert not self.worker.status(name).tasks
 
     def _check_connector(self, name: str, target: TargetState) -> None:
-        status = self.world.status(name).connector
+        status = self.worker.status(name).connector
         assert status is not None
         if status.state is State.FAILED:
             assert target is not TargetState.STOPPED
             return
         assert status.state.value == {"STARTED": "RUNNING"}.get(target.value, target.value)
-        assert ((name, None) in self.world.alive) is (target is TargetState.STARTED)
+        assert ((name, None) in self.worker.alive) is (target is TargetState.STARTED)
         if target is TargetState.STARTED:
-            start = self.world.alive[name, None]
+            start = self.worker.alive[name, None]
             assert isinstance(start, core.StartConnector)
-            state = self.world.core.snapshot.connectors[name]
+            state = self.worker.core.snapshot.connectors[name]
             assert start.config == state.config
             assert state.applied_config in (None, state.config)
 
     def _check_task(self, name: str, task: int, state: Any) -> None:
-        if self.world.status(name).tasks[task].state is State.FAILED:
+        if self.worker.status(name).tasks[task].state is State.FAILED:
             return
-        start = self.world.alive[name, task]
+        start = self.worker.alive[name, task]
         assert isinstance(start, core.StartTask)
         assert start.task_config == state.task_configs[task]
         assert start.connector_config == state.applied_config
-        assert self.world.paused[start.instance] is (state.target is TargetState.PAUSED)
+        assert self.worker.paused[start.instance] is (state.target is TargetState.PAUSED)
 
 
 TestHerderMachine = HerderMachine.TestCase
 TestHerderMachine.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
 
 
-def failing_world(**restart: str) -> World:
-    world = World()
-    world.change(PutConnector("c", {f"errors.restart.{key}": value for key, value in restart.items()}))
-    return world
+def failing_world(**restart: str) -> SimulatedWorker:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {f"errors.restart.{key}": value for key, value in restart.items()}))
+    return worker
 
 
 RESTARTS = {"max.attempts": "2", "backoff.initial.ms": "100", "backoff.max.ms": "150"}
 
 
 def test_failed_connector_is_restarted_with_a_backoff_until_its_attempts_are_used_up() -> None:
-    world = failing_world(**RESTARTS)
-    world.complete(0, None, succeeds=False)
+    worker = failing_world(**RESTARTS)
+    worker.complete(0, None, succeeds=False)
     for attempt, delay_ms in ((1, 100), (2, 150)):
-        status = world.statuses.get("c").connector
+        status = worker.statuses.get("c").connector
         assert status is not None
         assert (
             status.trace
             == f"trace\nAutomatic restart {attempt} of 2 follows in {delay_ms} ms (errors.restart.max.attempts)."
         )
-        (later,) = world.delayed
+        (later,) = worker.delayed
         assert later == core.RestartLater(later.instance, delay_ms)
-        world.delayed.clear()
-        world.carry_out(world.core.restart_due(later.instance))
-        world.complete(0, None, succeeds=True)  # the stop of the failed instance
-        world.complete(0, None, succeeds=False)
-    status = world.statuses.get("c").connector
+        worker.delayed.clear()
+        worker.carry_out(worker.core.restart_due(later.instance))
+        worker.complete(0, None, succeeds=True)  # the stop of the failed instance
+        worker.complete(0, None, succeeds=False)
+    status = worker.statuses.get("c").connector
     assert status is not None
-    assert (status.state, status.trace, world.delayed, world.pending) == (State.FAILED, "trace", [], [])
+    assert (status.state, status.trace, worker.delayed, worker.pending) == (State.FAILED, "trace", [], [])
 
 
 def test_restarted_connector_has_all_attempts_again_after_it_ran_long_enough() -> None:
-    world = failing_world(**RESTARTS)
-    world.complete(0, None, succeeds=False)
-    world.carry_out(world.core.restart_due(world.delayed.pop().instance))
-    world.complete(0, None, succeeds=True)
-    world.complete(0, None, succeeds=True)
-    (watch,) = world.delayed
+    worker = failing_world(**RESTARTS)
+    worker.complete(0, None, succeeds=False)
+    worker.carry_out(worker.core.restart_due(worker.delayed.pop().instance))
+    worker.complete(0, None, succeeds=True)
+    worker.complete(0, None, succeeds=True)
+    (watch,) = worker.delayed
     assert watch == core.WatchRestarted(watch.instance, 150)
-    world.core.ran_long_enough(watch.instance)
-    world.delayed.clear()
-    world.carry_out(world.core.state_changed(watch.instance, "FAILED", "later"))
-    assert world.delayed == [core.RestartLater(watch.instance, 100)]
+    worker.core.ran_long_enough(watch.instance)
+    worker.delayed.clear()
+    worker.carry_out(worker.core.state_changed(watch.instance, "FAILED", "later"))
+    assert worker.delayed == [core.RestartLater(watch.instance, 100)]
 
 
 def test_restart_by_the_user_replaces_an_automatic_restart() -> None:
-    world = failing_world(**RESTARTS)
-    world.complete(0, None, succeeds=False)
-    world.carry_out(world.core.restart("c", RestartPlan(connector=True, tasks=[])))
-    world.complete(0, None, succeeds=True)
-    world.complete(0, None, succeeds=True)
-    assert world.core.restart_due(world.delayed[0].instance) == []
+    worker = failing_world(**RESTARTS)
+    worker.complete(0, None, succeeds=False)
+    worker.carry_out(worker.core.restart("c", RestartPlan(connector=True, tasks=[])))
+    worker.complete(0, None, succeeds=True)
+    worker.complete(0, None, succeeds=True)
+    assert worker.core.restart_due(worker.delayed[0].instance) == []
 
 
 def test_failed_connector_is_not_restarted_by_default() -> None:
-    world = failing_world()
-    world.complete(0, None, succeeds=False)
-    assert world.delayed == []
+    worker = failing_world()
+    worker.complete(0, None, succeeds=False)
+    assert worker.delayed == []
 
 
-def instance_of(world: World, task: int | None) -> InstanceId:
-    return world.alive["c", task].instance
+def instance_of(worker: SimulatedWorker, task: int | None) -> InstanceId:
+    return worker.alive["c", task].instance
 
 
 @pytest.mark.parametrize("task", [None, 1])
 def test_instance_restarts_when_a_value_from_a_config_provider_expires(task: int | None) -> None:
-    world = running_world()
-    before = {key: start.instance for key, start in world.alive.items()}
-    world.carry_out(world.core.values_expired(before["c", task]))
-    world.settle()
-    assert {key for key, start in world.alive.items() if start.instance != before[key]} == {("c", task)}
-    assert world.core.values_expired(before["c", task]) == []  # the instance has been replaced
+    worker = running_worker()
+    before = {key: start.instance for key, start in worker.alive.items()}
+    worker.carry_out(worker.core.values_expired(before["c", task]))
+    worker.settle()
+    assert {key for key, start in worker.alive.items() if start.instance != before[key]} == {("c", task)}
+    assert worker.core.values_expired(before["c", task]) == []  # the instance has been replaced
 
 
 def test_expired_value_restarts_nothing_with_config_action_reload_none() -> None:
-    world = running_world(**{"config.action.reload": "none"})
-    assert world.core.values_expired(instance_of(world, None)) == []
-    assert world.core.values_expired(instance_of(world, 0)) == []
+    worker = running_worker(**{"config.action.reload": "none"})
+    assert worker.core.values_expired(instance_of(worker, None)) == []
+    assert worker.core.values_expired(instance_of(worker, 0)) == []
 
 
 def test_expired_value_restarts_a_failed_connector_but_no_failed_task() -> None:
-    world = running_world()
-    connector, task = instance_of(world, None), instance_of(world, 0)
-    world.crash(connector)
-    world.crash(task)
-    assert world.core.values_expired(task) == []
-    world.carry_out(world.core.values_expired(connector))
-    world.settle()
-    assert set(world.alive) == {("c", None), ("c", 1)}
+    worker = running_worker()
+    connector, task = instance_of(worker, None), instance_of(worker, 0)
+    worker.crash(connector)
+    worker.crash(task)
+    assert worker.core.values_expired(task) == []
+    worker.carry_out(worker.core.values_expired(connector))
+    worker.settle()
+    assert set(worker.alive) == {("c", None), ("c", 1)}
 
 
 def test_value_that_expires_during_the_start_restarts_the_instance_after_it() -> None:
-    world = World()
-    world.change(PutConnector("c", {}))
-    (start,) = world.pending
-    world.carry_out(world.core.values_expired(start.instance))
-    world.settle()
-    assert instance_of(world, None) != start.instance
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    (start,) = worker.pending
+    worker.carry_out(worker.core.values_expired(start.instance))
+    worker.settle()
+    assert instance_of(worker, None) != start.instance

@@ -271,7 +271,7 @@ def test_truncation_restores_producer_sequences() -> None:
 
 
 def test_epoch_ends_at_start_of_next_epoch_also_after_truncation() -> None:
-    """Rule R10: the end offset of an epoch is the start offset of the next.
+    """The end offset of an epoch is the start offset of the next.
 
     A truncation also truncates the checkpoint.
     """

@@ -19,7 +19,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 def test_truncation_to_log_end_removes_epoch_without_records() -> None:
-    """Rule R10: the follower must not report a last epoch to the leader for which the follower has no records."""
+    """The follower must not report a last epoch to the leader for which the follower has no records."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -64,7 +64,7 @@ def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> N
 
 
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
-    """Rule R10: if epoch 3 stayed in the checkpoint, the record fetched again would start epoch 2."""
+    """If epoch 3 stayed in the checkpoint, the record fetched again would start epoch 2."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -86,7 +86,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """Rule R10: if epoch 3 stayed, the leader would return 40 for epoch 2, which is beyond its log end offset."""
+    """If epoch 3 stayed, the leader would return 40 for epoch 2, which is beyond its log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)

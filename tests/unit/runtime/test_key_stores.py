@@ -57,15 +57,15 @@ def test_jks_trust_store_contains_the_trusted_certificate() -> None:
 @pytest.mark.parametrize(
     ("content", "password", "key_password", "reason"),
     [
-        (JKS, "wrong", "secret2", "damaged, or its password is wrong"),
+        (JKS, "wrong", "secret2", "corrupt, or its password is wrong"),
         (JKS, "changeit", "changeit", "the password of its private key is wrong"),
-        (JKS[:-1] + b"x", "changeit", "secret2", "damaged, or its password is wrong"),
-        (JKS[:100], None, "secret2", "damaged"),
+        (JKS[:-1] + b"x", "changeit", "secret2", "corrupt, or its password is wrong"),
+        (JKS[:100], None, "secret2", "corrupt"),
         (b"", None, None, "no key store, or its password is wrong"),
         (b"text", None, None, "no key store, or its password is wrong"),
     ],
 )
-def test_damaged_key_store_or_wrong_password_is_reported(
+def test_corrupt_key_store_or_wrong_password_is_reported(
     content: bytes, password: str | None, key_password: str | None, reason: str
 ) -> None:
     with pytest.raises(KeyStoreError, match=reason):
