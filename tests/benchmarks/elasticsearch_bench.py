@@ -1,0 +1,121 @@
+"""Measures the Elasticsearch sink: documents of about 300 bytes per second from a topic to OpenSearch, with one task.
+
+The server may limit the rate: the same documents are also written by two plain connections, without a sink. The JVM's
+baseline is quoted, not measured: Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+from results import Row
+from sink_load import Measured, flights, measure, produce
+
+from support import search_server
+from support.broker import running_broker
+from support.search_server import SearchServer
+from support.worker import Worker
+
+QUOTED_K_PER_S, QUOTED_CPU_NS = 30.5, 22_300.0
+QUOTED = "(baseline quoted: JVM)"
+TOPIC = "flights"
+FIELDS = 13
+"""The first fields of a flight: about 300 bytes of JSON."""
+PLAIN_CONNECTIONS, PLAIN_BATCH = 2, 2000
+
+
+def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
+    """Write the flights to OpenSearch `rounds` times, with the sink and with plain connections in turn."""
+    if search_server.unavailable_reason():
+        report(f"OpenSearch left out: {search_server.unavailable_reason()}")
+        return []
+    with (
+        TemporaryDirectory(prefix="headrace-bench-") as name,
+        running_broker(Path(name)) as broker,
+        search_server.running() as server,
+    ):
+        directory = Path(name)
+        documents = [dict(list(row.items())[:FIELDS]) for row in flights(directory, scale)]
+        count = produce(broker.address, TOPIC, 1, documents, schemas=False)
+        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(directory / "offsets")}
+        with Worker(directory, settings) as worker:
+            measured, plain = [], []
+            for number in range(rounds + 1):
+                measured.append(_measure(worker, server, count, number, report))
+                plain.append(_write_plainly(server, documents))
+                report(f"{PLAIN_CONNECTIONS} plain connections: {plain[-1]:.0f} k documents/s")
+            return _rows(measured[1:], plain[1:])  # the first round warms up
+
+
+def _measure(worker: Worker, server: SearchServer, count: int, number: int, report: Callable[[str], None]) -> Measured:
+    config = {
+        "connector.class": "io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",
+        "topics": TOPIC,
+        "connection.url": server.url,
+        "key.ignore": "true",
+        "schema.ignore": "true",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "consumer.override.max.poll.records": "10000",
+    }
+    measured = measure(worker, f"documents-{number}", config, count, lambda: _written(server) >= count)
+    server.clear()
+    report(f"sink: {measured.k_per_s:.0f} k documents/s, {measured.cpu_ns:.0f} ns, {measured.memory_mb:.0f} MB")
+    return measured
+
+
+def _written(server: SearchServer) -> int:
+    """Return the number of documents that the server has indexed, whether searches find them already or not."""
+    try:
+        return int(server.request("GET", f"/{TOPIC}/_stats/indexing")["_all"]["primaries"]["indexing"]["index_total"])
+    except HTTPError:  # the index does not exist yet
+        return 0
+
+
+def _write_plainly(server: SearchServer, documents: Sequence[dict[str, object]]) -> float:
+    """Write the documents with several connections at the same time; return thousands of documents per second."""
+    bodies = []
+    for start in range(0, len(documents), PLAIN_BATCH):
+        batch = documents[start : start + PLAIN_BATCH]
+        lines = (f'{{"index":{{"_id":"{start + i}"}}}}\n{json.dumps(each)}\n' for i, each in enumerate(batch))
+        bodies.append("".join(lines).encode())
+
+    def write(share: list[bytes]) -> None:
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
+        for body in share:
+            connection.request("POST", f"/{TOPIC}/_bulk", body, {"Content-Type": "application/x-ndjson"})
+            response = json.loads(connection.getresponse().read())
+            assert not response["errors"], response
+        connection.close()
+
+    began_s = time.perf_counter()
+    with ThreadPoolExecutor(PLAIN_CONNECTIONS) as threads:
+        list(threads.map(write, [bodies[i::PLAIN_CONNECTIONS] for i in range(PLAIN_CONNECTIONS)]))
+    seconds = time.perf_counter() - began_s
+    server.clear()
+    return len(documents) / seconds / 1000
+
+
+def _rows(measured: list[Measured], plain: list[float]) -> list[Row]:
+    rate, cpu, peak = map(statistics.median, zip(*measured, strict=True))
+    what, area = "sink, OpenSearch 2.19, documents of 300 bytes", "elasticsearch"
+    ceiling = statistics.median(plain)
+    limit = f"two plain connections reach {ceiling:.0f} k/s" if rate >= 0.9 * ceiling else ""
+    return [
+        Row(
+            area, f"{what}, the connector's start included {QUOTED}", "k records/s", rate, QUOTED_K_PER_S, 1.5,
+            limit=limit,
+        ),
+        Row(area, f"{what} (baseline: two plain connections)", "k records/s", rate, ceiling),
+        Row(area, f"{what}, CPU of worker and task {QUOTED}", "ns/record", cpu, QUOTED_CPU_NS, None, False),
+        Row(area, f"{what}, growth of memory at its peak", "MB", peak, None, None, False),
+    ]  # fmt: skip
