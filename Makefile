@@ -12,9 +12,11 @@ PYTEST   := $(BIN)/python -m pytest
 UNIT     := $(PYTEST) -n 2 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
 AGAIN    := $(if $(CI),--reruns 1 -rR)
-PARALLEL := $(PYTEST) $(AGAIN) -n 2 --dist loadfile tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
+PARALLEL := $(PYTEST) $(AGAIN) -n 2 --dist loadfile
+SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
 SERIAL   := $(PYTEST) $(AGAIN) tests/integration tests/fuzz tests/wire
 QUICK    := not jvm and not slow and not prove
+LONG     := (jvm or slow) and not prove
 
 .DEFAULT_GOAL := help
 .PHONY: help .venv system-packages demo check test test-unit test-long prove bench docs lock clean
@@ -55,12 +57,13 @@ test-unit: $(STAMP) build ## run the unit and property tests
 	@$(UNIT) -m "$(QUICK)"
 
 test: $(STAMP) system-packages check test-unit ## run check and all tests except those of test-long and prove (at most 8 minutes)
-	@$(PARALLEL) -m "$(QUICK) and not serial"
+	@$(PARALLEL) $(SERVERS) -m "$(QUICK) and not serial"
 	@$(SERIAL) -m "$(QUICK) and serial"
 
 test-long: $(STAMP) system-packages build ## run the tests with a JVM (if mvn is on the path) and the long ones (at most 20 minutes)
 	@tests/support/system_packages.sh mariadb-server
-	@$(PYTEST) $(AGAIN) -m "(jvm or slow) and not prove"
+	@$(PARALLEL) $(SERVERS) tests/property tests/unit -m "$(LONG) and not serial"
+	@$(SERIAL) -m "$(LONG) and serial"
 
 prove: $(STAMP) system-packages build ## run the tests that take hours
 	@$(PYTEST) -m "prove"
