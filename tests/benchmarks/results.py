@@ -64,7 +64,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def save(area: str, rows: Sequence[Row], command: str) -> Path:
     """Replace the saved results of an area; return the table's path."""
-    about = {"date": dt.date.today().isoformat(), "command": command, "client under load": client_name(), **machine()}
+    about = {"date": dt.date.today().isoformat(), "command": command, "load generator": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Values are medians; each ratio is headrace's value divided by the baseline's value of the same run."
     table = RESULTS / f"{area}.md"

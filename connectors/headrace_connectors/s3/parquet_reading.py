@@ -128,7 +128,7 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts a value of `to_pylist` to one of a row; None if they are equal."""
+    """Return a function that converts values of `to_pylist` to values of rows, or None if no conversion is needed."""
     if pa.types.is_struct(type_):
         names = [field.name for field in type_]
         inner = [_converter(field.type) or _same for field in type_]

@@ -31,7 +31,7 @@ def test_only_connection_refused_errors_count_as_refused(error: BaseException | 
 
 
 def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that exits keeps its listening socket open for a moment."""
+    """While a process exits, its socket may still accept a connection and close it; later ones are refused."""
     outcomes = iter(
         [ConnectionResetError(), ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()]
     )
