@@ -20,10 +20,15 @@ from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.postgresql import postgresql_engine
 from headrace_connectors.jdbc.writing.database import Connection, Convert, Database, Target, last_of_each_key
+from headrace_connectors.jdbc.writing.fields import Column
 
 _COPY_ROWS = 20
 """Fewer rows than this are sent with INSERT."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_MUST_BE_ESCAPED = "\\\t\n\r"
+_INTEGERS = (Type.INT8, Type.INT16, Type.INT32, Type.INT64)
+_FLOATS = (Type.FLOAT32, Type.FLOAT64)
+_LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
@@ -88,6 +93,19 @@ class PostgresqlDatabase(Database):
         """Convert every value to PostgreSQL's text."""
         return _text_of(schema, self.zone)
 
+    def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+        """Return a column's values as PostgreSQL's text; whole columns of numbers and strings at once."""
+        schema = column.schema
+        if column.is_timestamp or schema.name in _LOGICAL:
+            return super().convert(column, values)
+        if schema.type is Type.STRING:
+            return values
+        if schema.type in _INTEGERS and None not in values:
+            return list(map(str, values))
+        if schema.type in _FLOATS and None not in values:
+            return _float_texts(values)
+        return super().convert(column, values)
+
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON CONFLICT."""
         return f"{self.insert_sql(target)} {_on_conflict(target)}"
@@ -148,10 +166,17 @@ def _on_conflict(target: Target) -> str:
 
 
 def _copy(connection: Connection, table: str, names: tuple[str, ...], values: list[Sequence[Any]]) -> None:
-    columns = [["\\N" if value is None else value.translate(_ESCAPES) for value in column] for column in values]
-    data = "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+    data = "\n".join(map("\t".join, zip(*map(_copy_texts, values), strict=True))) + "\n"
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN") as copy:
         copy.write(data)
+
+
+def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:
+    """Return a column in COPY's text format."""
+    text = "".join(filter(None, column))
+    if any(mark in text for mark in _MUST_BE_ESCAPED):
+        return ["\\N" if value is None else value.translate(_ESCAPES) for value in column]
+    return ["\\N" if value is None else value for value in column]
 
 
 def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
@@ -166,7 +191,7 @@ def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
         return lambda items: "{" + ",".join("NULL" if each is None else _array_item(item(each)) for each in items) + "}"
     if schema.type is Type.BOOLEAN:
         return lambda value: "t" if value else "f"
-    if schema.type in (Type.FLOAT32, Type.FLOAT64):
+    if schema.type in _FLOATS:
         return _float_text
     if schema.type is Type.BYTES:
         return lambda value: "\\x" + bytes(value).hex()
@@ -176,6 +201,11 @@ def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
 def _float_text(value: float) -> str:
     text = repr(value)
     return text if math.isfinite(value) else text.replace("inf", "Infinity").replace("nan", "NaN")
+
+
+def _float_texts(values: Sequence[float]) -> list[str]:
+    texts = list(map(repr, values))
+    return list(map(_float_text, values)) if "n" in "".join(texts) else texts  # inf and nan contain an n
 
 
 def _array_item(text: str) -> str:
