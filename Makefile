@@ -11,7 +11,7 @@ PYTEST   := $(BIN)/python -m pytest
 # Two tests at a time. `worksteal` balances small tests; `loadfile` keeps a file's tests, and the servers that they share, in one process.
 UNIT     := $(PYTEST) -n 2 --dist worksteal tests/unit tests/property
 # CI runs a failed test with real processes a second time and lists it as RERUN, because other programs use CI's processors too.
-AGAIN    := $(if $(CI),--reruns 1 -rR)
+AGAIN    := $(if $(CI),--reruns 1 --rerun-show-tracebacks)
 PARALLEL := $(PYTEST) $(AGAIN) -n 2 --dist loadfile
 SERVERS  := tests/simulation tests/lakehouse tests/wire tests/integration tests/fuzz
 SERIAL   := $(PYTEST) $(AGAIN) tests/integration tests/fuzz tests/wire
