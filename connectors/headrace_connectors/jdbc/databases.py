@@ -7,10 +7,16 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Dialect
 from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
+_EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql", "mariadb": "jdbc-mysql"}
+
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
     """Return the dialect for `url`. Raises ConfigError if the database's driver is not installed."""
     try:
+        if not url.is_known:
+            from headrace_connectors.jdbc.generic import GenericDialect
+
+            return GenericDialect(url, config)
         if url.kind == "sqlite":
             from headrace_connectors.jdbc.sqlite import SqliteDialect
 
@@ -19,14 +25,17 @@ def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
             from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 
             return PostgresqlDialect(url, config)
+        from headrace_connectors.jdbc.mysql import MysqlDialect
+
+        return MysqlDialect(url, config)
     except ModuleNotFoundError as error:
         raise ConfigError(
             "connection.url",
             redact_passwords(config.connection_url),
-            f'needs the Python package {error.name}: pip install "headrace[jdbc-postgres]"',
+            f"needs the Python package {error.name}: pip install {_packages(url.kind, error.name)}",
         ) from error
-    raise ConfigError(
-        "connection.url",
-        redact_passwords(config.connection_url),
-        f"the source cannot read jdbc:{url.kind} yet, only jdbc:sqlite and jdbc:postgresql",
-    )
+
+
+def _packages(kind: str, missing: str | None) -> str:
+    extra = _EXTRAS.get(kind)
+    return f'"headrace[{extra}]"' if extra else str(missing)

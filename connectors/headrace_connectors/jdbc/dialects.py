@@ -179,20 +179,30 @@ class Dialect(ABC):
         Raises ConnectError if the table does not exist, or if it has a column without a Connect type
         and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
         """
-        *schemas, name = split_name(table)
-        schema = schemas[-1] if schemas else None
-        try:
-            with self._inspector() as inspector:
-                described = self._describe(inspector, table, name, schema)
-                keys = inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
-        except sqlalchemy.exc.NoSuchTableError:
-            raise ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}") from None
+        described, keys = self._reflect(table)
         columns = [self._column(item, keys) or self._unsupported(item, keys) for item in described]
         unsupported = [column for column in columns if column.is_unsupported]
         if unsupported and self.config.unsupported_columns != "text":
             self._report_unsupported(table, unsupported)
             return [column for column in columns if not column.is_unsupported]
         return columns
+
+    def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        """Return SQLAlchemy's descriptions of a table's columns, and the names of those in its primary key.
+
+        Raises ConnectError if the table does not exist.
+        """
+        *schemas, name = split_name(table)
+        schema = schemas[-1] if schemas else None
+        try:
+            with self._inspector() as inspector:
+                described = self._describe(inspector, table, name, schema)
+                return described, inspector.get_pk_constraint(name, schema=schema)["constrained_columns"]
+        except sqlalchemy.exc.NoSuchTableError:
+            raise self._missing(table) from None
+
+    def _missing(self, table: str) -> ConnectError:
+        return ConnectError(f"table {table} does not exist in {self.engine.url.render_as_string()}")
 
     def _describe(self, inspector: Inspector, table: str, name: str, schema: str | None) -> Sequence[Mapping[str, Any]]:
         """Return SQLAlchemy's descriptions of a table's columns."""

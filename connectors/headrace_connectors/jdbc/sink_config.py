@@ -24,7 +24,7 @@ class JdbcSinkConfig(Config):
         "or jdbc:sqlite:/data/shop.db.",
         importance=Importance.HIGH,
         group=_CONNECTION,
-        validator=url.validate,
+        validator=url.validate_known,
     )
     connection_user: str | None = key("connection.user", default=None, doc="Database user.", group=_CONNECTION)
     connection_password: Password | None = key(

@@ -175,17 +175,15 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         try:
-            kind = url.parse(props.get("connection.url", "")).kind
+            parsed = url.parse(props.get("connection.url", ""))
         except ConfigError:
             return ()
         package = __package__ or ""
-        return (
-            __name__,
-            f"{package}.reader",
-            f"{package}.table_validation",
-            f"{package}.{kind}",
-            f"sqlalchemy.dialects.{kind}",
-        )
+        shared = (__name__, f"{package}.reader", f"{package}.table_validation")
+        if not parsed.is_known:
+            return (*shared, f"{package}.generic")
+        module = "mysql" if parsed.kind == "mariadb" else parsed.kind
+        return (*shared, f"{package}.{module}", f"sqlalchemy.dialects.{module}")
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         if self._config.sql:

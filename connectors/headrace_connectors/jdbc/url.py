@@ -13,6 +13,7 @@ from headrace.api.errors import ConfigError
 
 SUPPORTED = ("sqlite", "postgresql", "mysql", "mariadb")
 
+_SQLALCHEMY = re.compile(r"(?!jdbc:)(?P<name>[a-z0-9_]+)(?:\+[a-z0-9_]+)?://")
 _NETWORK = re.compile(
     r"//(?P<host>\[[^\]]+\]|[^:/?]*)(?::(?P<port>\d+))?(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?$"
 )
@@ -20,18 +21,27 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JdbcUrl:
-    """A parsed JDBC URL. `properties` are its query parameters. For SQLite, `database` is a file path."""
+    """A parsed URL. `properties` are its query parameters. Without a host, `database` is a file path."""
 
     kind: str
     database: str
     host: str = ""
     port: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    is_sqlalchemy: bool = False
+    """Whether the URL is one of SQLAlchemy instead of a JDBC URL."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether headrace has a dialect of its own for this database."""
+        return self.kind in SUPPORTED and not self.is_sqlalchemy
 
 
 def parse(url: str) -> JdbcUrl:
-    """Parse a JDBC URL. Raises ConfigError for `connection.url` if it is malformed or its database is not supported."""
-    match = re.fullmatch(r"jdbc:([A-Za-z0-9]+):(.*)", url.strip(), re.DOTALL)
+    """Parse a JDBC URL or a URL of SQLAlchemy. Raises ConfigError for `connection.url` if it is malformed."""
+    if (dialect := _SQLALCHEMY.match(url.strip())) and dialect["name"] not in SUPPORTED:
+        return JdbcUrl(dialect["name"], "", is_sqlalchemy=True)
+    match = re.fullmatch(r"jdbc:([A-Za-z0-9_+]+):(.*)", url.strip(), re.DOTALL)
     if match is None:
         raise ConfigError(
             "connection.url",
@@ -39,20 +49,15 @@ def parse(url: str) -> JdbcUrl:
             "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database",
         )
     kind, address = match[1].lower(), match[2]
-    if kind == "sqlite":
-        return _file_url(url, address)
-    if kind not in SUPPORTED:
-        raise ConfigError(
-            "connection.url",
-            redact_passwords(url),
-            f"jdbc:{kind} is not supported; supported databases are {', '.join(SUPPORTED)}",
-        )
+    if kind == "sqlite" or (kind not in SUPPORTED and not address.startswith("//")):
+        return _file_url(url, kind, address)
     return _network_url(url, kind, address)
 
 
 def redact_passwords(url: str) -> str:
     """Replace passwords in a URL with asterisks."""
-    return re.sub(r"(?i)((?:password|pwd)=)[^&;]*", r"\1****", url)
+    hidden = re.sub(r"(?i)((?:password|pwd)=)[^&;]*", r"\1****", url)
+    return re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1****@", hidden)
 
 
 def validate(url: str) -> None:
@@ -63,13 +68,21 @@ def validate(url: str) -> None:
         raise ValueError(error.reason) from None
 
 
-def _file_url(url: str, address: str) -> JdbcUrl:
+def validate_known(url: str) -> None:
+    """Raise ValueError if the URL is invalid, or if headrace has no dialect of its own for its database."""
+    validate(url)
+    parsed = parse(url)
+    if not parsed.is_known:
+        raise ValueError(f"{parsed.kind} is not supported; supported databases are {', '.join(SUPPORTED)}")
+
+
+def _file_url(url: str, kind: str, address: str) -> JdbcUrl:
     path, _, query = address.removeprefix("file:").partition("?")
     if not path:
         raise ConfigError(
-            "connection.url", redact_passwords(url), "must name a database file, as in jdbc:sqlite:/path/to/file"
+            "connection.url", redact_passwords(url), f"must name a database file, as in jdbc:{kind}:/path/to/file"
         )
-    return JdbcUrl("sqlite", path, properties=dict(parse_qsl(query)))
+    return JdbcUrl(kind, path, properties=dict(parse_qsl(query)))
 
 
 def _network_url(url: str, kind: str, address: str) -> JdbcUrl:

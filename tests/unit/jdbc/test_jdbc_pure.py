@@ -45,6 +45,9 @@ NO_OFFSET = TimestampIncrementingOffset()
         ("jdbc:postgresql://db:5433/shop", JdbcUrl("postgresql", "shop", "db", 5433)),
         ("jdbc:postgresql://[::1]/shop", JdbcUrl("postgresql", "shop", "::1")),
         ("jdbc:postgresql:shop", JdbcUrl("postgresql", "shop", "localhost")),
+        ("jdbc:duckdb:/data/shop.db", JdbcUrl("duckdb", "/data/shop.db")),
+        ("jdbc:mssql+pyodbc://db/shop", JdbcUrl("mssql+pyodbc", "shop", "db")),
+        ("duckdb:////data/shop.db", JdbcUrl("duckdb", "", is_sqlalchemy=True)),
         (
             "jdbc:postgresql://db/shop?user=a&password=b%26c&sslmode=require",
             JdbcUrl("postgresql", "shop", "db", properties={"user": "a", "password": "b&c", "sslmode": "require"}),
@@ -59,7 +62,7 @@ def test_jdbc_url_is_parsed(text: str, expected: JdbcUrl) -> None:
     ("text", "reason"),
     [
         ("postgresql://db/shop", "must look like"),
-        ("jdbc:oracle:thin:@db", "jdbc:oracle is not supported"),
+        ("oracle", "must look like"),
         ("jdbc:sqlite:", "must name a database file"),
     ],
 )
@@ -223,7 +226,7 @@ def test_tables_are_divided_evenly_among_tasks_in_order() -> None:
 
 def test_validation_reports_all_invalid_keys_together() -> None:
     with pytest.raises(ConfigErrors) as error:
-        JdbcSourceConfig.parse({"connection.url": "jdbc:db2:x", "mode": "sideways", "batch.max.rows": "0"})
+        JdbcSourceConfig.parse({"connection.url": "jdbc:db2", "mode": "sideways", "batch.max.rows": "0"})
     assert {item.key for item in error.value.errors} == {"connection.url", "mode", "batch.max.rows"}
 
 
@@ -251,7 +254,7 @@ def test_validation_reports_conflicting_keys_together_with_invalid_keys() -> Non
 
 def test_error_texts_do_not_contain_passwords_of_urls() -> None:
     with pytest.raises(ConfigError) as error:
-        parse("jdbc:db2://host/shop?user=u&password=secret&ssl=true")
+        parse("jdbc:postgresql:a/b?user=u&password=secret&ssl=true")
     assert "secret" not in str(error.value)
     assert "user=u&password=****&ssl=true" in str(error.value)
 

@@ -37,4 +37,4 @@ def test_shared_modules_include_slow_imports_and_start_no_threads(address: str, 
 
 def test_shared_modules_are_empty_for_an_invalid_url() -> None:
     assert JdbcSourceConnector.shared_modules({}) == ()
-    assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2:x"}) == ()
+    assert JdbcSourceConnector.shared_modules({"connection.url": "jdbc:db2"}) == ()

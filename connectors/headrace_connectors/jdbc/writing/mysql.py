@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pymysql
@@ -12,21 +10,15 @@ from sqlalchemy.engine import Engine
 
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
-from headrace_connectors.jdbc.connections import driver_properties
-from headrace_connectors.jdbc.dialects import engine_for
+from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine
 from headrace_connectors.jdbc.writing.database import Connection, Database, Target
 from headrace_connectors.jdbc.writing.fields import Column
-
-logger = logging.getLogger(__name__)
 
 _KEY_LENGTH = 255
 _COLUMNS = """
     SELECT column_name FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY ordinal_position
 """
-# Server errors after which the same write may succeed: missing resources, locks, shutdown, read-only mode.
-_TRANSIENT_CODES = frozenset({1021, 1040, 1041, 1053, 1077, 1114, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213,
-                              1290, 1317, 1836, 1927})  # fmt: skip
 
 
 class MysqlDatabase(Database):
@@ -47,23 +39,11 @@ class MysqlDatabase(Database):
     }
 
     def _engine(self) -> Engine:
-        properties = {**self.url.properties, **driver_properties(self.config)}
-        user, secret = properties.pop("user", None), properties.pop("password", None)
-        password = self.config.connection_password
-        address = sqlalchemy.URL.create(
-            "mysql+pymysql",
-            username=self.config.connection_user or user,
-            password=password.value if password else secret,
-            host=self.url.host,
-            port=self.url.port,
-            database=self.url.database or None,
-        )
-        return engine_for(address, connect_args=_arguments(properties))
+        return mysql_engine(self.url, self.config)
 
     def is_transient(self, error: Exception) -> bool:
         """Whether the connection was lost, or the server lacks resources or has conflicting transactions."""
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        return isinstance(error, pymysql.err.InterfaceError) or code in _TRANSIENT_CODES or 2000 <= code < 3000
+        return is_transient(error)
 
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return the SQL type of a logical type."""
@@ -96,18 +76,3 @@ class MysqlDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
         connection.begin()
-
-
-def _arguments(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Convert properties of MySQL's JDBC driver to arguments of PyMySQL. Skip unknown properties with a warning."""
-    arguments: dict[str, Any] = {"charset": "utf8mb4", "connect_timeout": 10}
-    for name, value in properties.items():
-        if name == "connectTimeout":
-            arguments["connect_timeout"] = max(1, int(value) // 1000)
-        elif name in ("useSSL", "requireSSL") and value.lower() == "true":
-            arguments["ssl"] = {"check_hostname": False}
-        elif name in ("sslCa", "ssl_ca"):
-            arguments["ssl_ca"] = value
-        elif name != "useSSL":
-            logger.warning("Connection property %s is ignored, PyMySQL has no such option", name)
-    return arguments

@@ -1,0 +1,227 @@
+"""Dialect for any other database that has a SQLAlchemy dialect, such as DuckDB, Oracle or SQL Server.
+
+`jdbc:NAME://host:port/database` (or `jdbc:NAME:/path`) selects SQLAlchemy's dialect NAME; a URL of SQLAlchemy, such as
+`duckdb:////data/shop.db`, works as well. Statements run through SQLAlchemy, which knows the parameter style of each
+driver, so reading is slower than with the dialects for PostgreSQL, MySQL and SQLite. Drivers do not describe the
+columns of queries in a common way: their types are those of the values in the first row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import types as sql
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.reflection import Inspector
+
+from headrace.api.errors import ConfigError
+from headrace.data.logical import scale_of
+from headrace.data.schema import Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.connections import driver_properties
+from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for
+from headrace_connectors.jdbc.names import split_name
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.types import JdbcColumn, base_schema, to_decimal, to_integer
+from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+
+logger = logging.getLogger(__name__)
+
+_PARAMETER = "\0"
+_TYPES_OF_VALUES: Mapping[type, sql.TypeEngine[Any]] = {
+    bool: sql.Boolean(),
+    int: sql.BigInteger(),
+    float: sql.Double(),
+    Decimal: sql.Numeric(),
+    str: sql.String(),
+    bytes: sql.LargeBinary(),
+    dt.date: sql.Date(),
+    dt.time: sql.Time(),
+    dt.datetime: sql.DateTime(),
+}
+
+
+class GenericDialect(Dialect):
+    """Dialect for one database, through SQLAlchemy."""
+
+    parameter_marker = _PARAMETER
+    driver_error = sqlalchemy.exc.SQLAlchemyError
+    transient_errors = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)
+
+    def _engine(self) -> Engine:
+        try:
+            return engine_for(_address(self.url, self.config))
+        except sqlalchemy.exc.ArgumentError as error:  # also NoSuchModuleError
+            raise ConfigError(
+                "connection.url",
+                redact_passwords(self.config.connection_url),
+                f"{error}: install the Python package with the SQLAlchemy dialect of this database, "
+                "for example duckdb-engine",
+            ) from error
+
+    def is_transient(self, error: Exception) -> bool:
+        is_lost = isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
+        return is_lost or isinstance(error, self.transient_errors)
+
+    def error_text(self, error: Exception) -> str:
+        return str(getattr(error, "orig", None) or error)
+
+    def connect(self) -> Connection:
+        return self.engine.connect().execution_options(stream_results=True)
+
+    @contextmanager
+    def _inspector(self) -> Iterator[Inspector]:
+        with self.engine.connect() as connection:
+            yield sqlalchemy.inspect(connection)
+
+    def now(self, connection: Connection) -> dt.datetime:
+        found = connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar()
+        connection.rollback()
+        return self.to_instant(found)
+
+    def quote(self, identifier: str) -> str:
+        return super().quote(identifier).replace(":", "\\:")
+
+    def escape_parameter_markers(self, sql: str) -> str:
+        return sql.replace(":", "\\:")
+
+    def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        try:
+            return super()._reflect(table)
+        except sqlalchemy.exc.DBAPIError as error:
+            # The dialects of some databases have fallen behind SQLAlchemy and read catalogs that do not exist.
+            logger.debug("SQLAlchemy cannot describe table %s, reading information_schema.columns: %s", table, error)
+            return self._columns_of_schema(table), ()
+
+    def _columns_of_schema(self, table: str) -> Sequence[Mapping[str, Any]]:
+        """Return a table's columns from the information schema of the SQL standard. Raises ConnectError."""
+        *schemas, name = split_name(table)
+        schema = "table_schema = :schema" if schemas else "table_schema NOT IN ('information_schema', 'pg_catalog')"
+        statement = sqlalchemy.text(
+            "SELECT column_name, data_type, is_nullable FROM information_schema.columns "
+            f"WHERE table_name = :name AND {schema} ORDER BY ordinal_position"
+        )
+        parameters = {"name": name} | ({"schema": schemas[-1]} if schemas else {})
+        with self.engine.connect() as connection:
+            found = connection.execute(statement, parameters).fetchall()
+        if not found:
+            raise self._missing(table)
+        return [
+            {"name": column, "type": _type_of_standard(kind.upper()), "nullable": nullable != "NO"}
+            for column, kind, nullable in found
+        ]
+
+    def shape(self, connection: Connection, table: str) -> object:
+        described, _ = self._reflect(table)
+        return tuple((item["name"], str(item["type"]), item.get("nullable")) for item in described)
+
+    def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
+        escaped = self.escape_parameter_markers(sql)
+        result = connection.execute(sqlalchemy.text(f"SELECT * FROM ({escaped}) headrace_query"))
+        try:
+            row = result.fetchone() or [None] * len(result.keys())
+            types = [_TYPES_OF_VALUES.get(type(value), _STRING) for value in row]
+            return [
+                self._query_column({"name": name, "type": type_})
+                for name, type_ in zip(result.keys(), types, strict=True)
+            ]
+        finally:
+            result.close()
+            connection.rollback()
+
+    def rows(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+    ) -> ResultSet:
+        text, *rest = statement.sql.split(_PARAMETER)
+        text += "".join(f":p{number}{part}" for number, part in enumerate(rest))
+        parameters = {f"p{number}": value for number, value in enumerate(statement.parameters)}
+        return ResultSet(_Rows(connection.execute(sqlalchemy.text(text), parameters)), typed=False)
+
+    def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
+        schema = base_schema(type_, self.options)
+        if isinstance(type_, sql.Float):
+            return float
+        if isinstance(type_, sql.Date):
+            return lambda day: day.date() if isinstance(day, dt.datetime) else day  # Oracle's DATE has a time
+        if isinstance(type_, sql.Time):
+            return lambda time: time
+        if schema is None or not isinstance(type_, sql.Numeric):
+            return bytes if schema is not None and schema.type is Type.BYTES else None
+        if schema.type is Type.BYTES:
+            return to_decimal(scale_of(schema))
+        return float if schema.type is Type.FLOAT64 else to_integer
+
+    def _text_form(self) -> Any:
+        return str
+
+
+class _Rows:
+    """The rows of a result as tuples."""
+
+    def __init__(self, result: sqlalchemy.CursorResult[Any]) -> None:
+        self._result = result
+        self.close = result.close
+
+    def fetchmany(self, count: int) -> list[tuple[Any, ...]]:
+        """Return at most `count` rows."""
+        return [tuple(row) for row in self._result.fetchmany(count)]
+
+
+_STRING = sql.String()
+_STANDARD = re.compile(r"([A-Z ]+?)\s*(?:\((\d+)(?:,\s*(\d+))?\))?(\s+WITH TIME ZONE)?")
+_STANDARD_TYPES: Mapping[str, type[sql.TypeEngine[Any]]] = {
+    "TINYINT": sql.SmallInteger,
+    "SMALLINT": sql.SmallInteger,
+    "INTEGER": sql.Integer,
+    "INT": sql.Integer,
+    "BIGINT": sql.BigInteger,
+    "REAL": sql.REAL,
+    "FLOAT": sql.REAL,
+    "DOUBLE": sql.Double,
+    "DOUBLE PRECISION": sql.Double,
+    "BOOLEAN": sql.Boolean,
+    "DATE": sql.Date,
+    "TIME": sql.Time,
+    **dict.fromkeys(("CHAR", "CHARACTER", "VARCHAR", "CHARACTER VARYING", "TEXT", "UUID", "JSON"), sql.String),
+    **dict.fromkeys(("BLOB", "BYTEA", "BINARY", "VARBINARY", "BINARY VARYING"), sql.LargeBinary),
+}
+
+
+def _type_of_standard(name: str) -> sql.TypeEngine[Any]:
+    """Return the type with a name of the SQL standard, such as DECIMAL(8,2); NullType if it is another name."""
+    match = _STANDARD.fullmatch(name)
+    if match is None:
+        return sql.NullType()
+    kind, precision, scale, zone = match.groups()
+    if kind in ("DECIMAL", "NUMERIC") and precision:
+        return sql.Numeric(int(precision), int(scale or 0))
+    if kind in ("TIMESTAMP", "DATETIME"):
+        return sql.DateTime(timezone=zone is not None)
+    return _STANDARD_TYPES.get(kind, sql.NullType)()
+
+
+def _address(url: JdbcUrl, config: JdbcSourceConfig) -> sqlalchemy.URL:
+    """Return SQLAlchemy's URL, with the user, password and driver properties of the configuration."""
+    properties = {**url.properties, **driver_properties(config)}
+    password = config.connection_password.value if config.connection_password else None
+    if url.is_sqlalchemy:
+        address = sqlalchemy.make_url(config.connection_url)
+        if config.connection_user:
+            address = address.set(username=config.connection_user)
+        return address.set(password=password) if password else address
+    return sqlalchemy.URL.create(
+        url.kind,
+        username=config.connection_user or properties.pop("user", None),
+        password=password or properties.pop("password", None),
+        host=url.host or None,
+        port=url.port,
+        database=url.database or None,
+        query=properties,
+    )

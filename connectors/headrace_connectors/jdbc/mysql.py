@@ -1,0 +1,368 @@
+"""MySQL and MariaDB dialect, with PyMySQL as the driver.
+
+An unbuffered cursor streams the rows, so a table of any size is read with the memory of one batch. The session's time
+zone is UTC, so TIMESTAMP values are exact; DATETIME values have the time zone of `db.timezone`. Types are mapped as
+Confluent's connector maps those of MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next
+larger type, YEAR to Date, JSON, ENUM and SET to STRING. Zero dates and times outside of one day are values that
+`unmappable.values` handles. Reference: https://dev.mysql.com/doc/refman/8.4/en/data-types.html
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pymysql
+from pymysql.constants import FIELD_TYPE, FLAG
+from pymysql.converters import conversions
+from pymysql.cursors import Cursor, SSCursor
+from sqlalchemy import types as sql
+from sqlalchemy.engine import Engine
+
+from headrace.api.errors import ConfigError
+from headrace.data.logical import DATE_SCHEMA, scale_of
+from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
+from headrace_connectors.jdbc.dialects import (
+    Connection,
+    Dialect,
+    ResultSet,
+    TimestampExpression,
+    like_to_regex,
+    run_on_connect,
+)
+from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine
+from headrace_connectors.jdbc.names import qualified_name, split_name
+from headrace_connectors.jdbc.statements import Statement
+from headrace_connectors.jdbc.tables import Table
+from headrace_connectors.jdbc.types import (
+    JdbcColumn,
+    Unmappable,
+    base_schema,
+    reject_unmappable,
+    to_decimal,
+    to_integer,
+)
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = """
+    SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, extra, column_key
+    FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+"""
+_TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()"
+_TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
+_FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+_BINARY_CHARSET = 63
+_INTEGERS: Mapping[str, tuple[Schema, Schema]] = {
+    "tinyint": (INT8_SCHEMA, INT16_SCHEMA),
+    "smallint": (INT16_SCHEMA, INT32_SCHEMA),
+    "mediumint": (INT32_SCHEMA, INT64_SCHEMA),
+    "int": (INT32_SCHEMA, INT64_SCHEMA),
+    "bigint": (INT64_SCHEMA, INT64_SCHEMA),
+}
+"""The schemas of signed and unsigned integers."""
+_TYPES: Mapping[str, Callable[[], sql.TypeEngine[Any]]] = {
+    **dict.fromkeys(_INTEGERS, sql.BigInteger),
+    "float": sql.REAL,
+    "double": sql.Double,
+    "date": sql.Date,
+    "time": sql.Time,
+    "datetime": sql.DateTime,
+    "timestamp": lambda: sql.DateTime(timezone=True),
+    "year": sql.Date,
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json", "uuid",
+                     "inet4", "inet6"), sql.String),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit"), sql.LargeBinary),
+}  # fmt: skip
+_NAMES_OF_FIELDS = {
+    FIELD_TYPE.TINY: "tinyint",
+    FIELD_TYPE.SHORT: "smallint",
+    FIELD_TYPE.INT24: "mediumint",
+    FIELD_TYPE.LONG: "int",
+    FIELD_TYPE.LONGLONG: "bigint",
+    FIELD_TYPE.FLOAT: "float",
+    FIELD_TYPE.DOUBLE: "double",
+    FIELD_TYPE.DECIMAL: "decimal",
+    FIELD_TYPE.NEWDECIMAL: "decimal",
+    FIELD_TYPE.DATE: "date",
+    FIELD_TYPE.NEWDATE: "date",
+    FIELD_TYPE.TIME: "time",
+    FIELD_TYPE.DATETIME: "datetime",
+    FIELD_TYPE.TIMESTAMP: "timestamp",
+    FIELD_TYPE.YEAR: "year",
+    FIELD_TYPE.BIT: "bit",
+    FIELD_TYPE.JSON: "json",
+    FIELD_TYPE.GEOMETRY: "geometry",
+}
+
+
+class MysqlDialect(Dialect):
+    """Dialect for one MySQL or MariaDB database."""
+
+    parameter_marker = "%s"
+    driver_error = pymysql.MySQLError
+    transient_errors = (pymysql.MySQLError,)
+
+    def _engine(self) -> Engine:
+        if not self.url.database:
+            raise ConfigError(
+                "connection.url",
+                self.config.connection_url,
+                f"must name a database, as in jdbc:{self.url.kind}://host/db",
+            )
+        engine = mysql_engine(self.url, self.config, conv=_DECODERS, autocommit=False)
+        run_on_connect(engine, self._prepare)
+        return engine
+
+    def _prepare(self, connection: pymysql.Connection[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00'")
+            if self.config.transaction_isolation_mode != "DEFAULT":
+                level = self.config.transaction_isolation_mode.replace("_", " ")
+                cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+
+    def is_transient(self, error: Exception) -> bool:
+        return is_transient(error)
+
+    def now(self, connection: Connection) -> dt.datetime:
+        ((now,),) = _fetch(connection, "SELECT CURRENT_TIMESTAMP(6)")
+        connection.rollback()
+        instant: dt.datetime = now.replace(tzinfo=dt.UTC)
+        return instant
+
+    def rows(
+        self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
+    ) -> ResultSet:
+        cursor = connection.cursor(SSCursor)
+        cursor.execute(statement.sql, statement.parameters)
+        return ResultSet(_StreamedRows(cursor, lambda: self._cancel(connection)), typed=True)
+
+    def _cancel(self, connection: Connection) -> None:
+        """End the running statement of a connection: the server would send all rows otherwise."""
+        other = self.connect()
+        try:
+            with other.cursor() as cursor:
+                cursor.execute(f"KILL QUERY {connection.thread_id()}")
+        finally:
+            other.close()
+
+    def escape_parameter_markers(self, sql: str) -> str:
+        return sql.replace("%", "%%")
+
+    def quote(self, identifier: str) -> str:
+        if self.config.quote_sql_identifiers.upper() != "NEVER":
+            identifier = "`" + identifier.replace("`", "``") + "`"
+        return identifier.replace("%", "%%")  # PyMySQL would read a percent sign as a parameter
+
+    def tables(self) -> list[Table]:
+        wanted = like_to_regex(self.config.schema_pattern) if self.config.schema_pattern else None
+        connection = self.connect()
+        try:
+            found = _fetch(connection, _TABLES)
+        finally:
+            connection.close()
+        database = self.url.database
+        return [
+            Table(qualified_name([database, name]), _TABLE_TYPES[kind])
+            for name, kind in found
+            if kind in _TABLE_TYPES and (wanted is None or wanted.fullmatch(database))
+        ]
+
+    def shape(self, connection: Connection, table: str) -> object:
+        return self._column_rows(connection, table)
+
+    def _column_rows(self, connection: Connection, table: str) -> Sequence[tuple[Any, ...]]:
+        *databases, name = split_name(table)
+        rows = _fetch(connection, _COLUMNS, (databases[-1] if databases else self.url.database, name))
+        connection.rollback()
+        return rows
+
+    def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+        # SQLAlchemy parses SHOW CREATE TABLE and misreads names with backticks.
+        connection = self.connect()
+        try:
+            rows = self._column_rows(connection, table)
+        finally:
+            connection.close()
+        if not rows:
+            raise self._missing(table)
+        described = [
+            {
+                "name": name,
+                "type": _sql_type(kind, precision, scale),
+                "kind": kind,
+                "declared": declared,
+                "is_unsigned": "unsigned" in declared,
+                "is_single_bit": declared == "bit(1)",
+                "nullable": nullable == "YES",
+                "autoincrement": "auto_increment" in extra,
+            }
+            for name, kind, declared, nullable, precision, scale, extra, _ in rows
+        ]
+        return described, [row[0] for row in rows if row[7] == "PRI"]
+
+    def query_columns(self, connection: Connection, sql: str) -> list[JdbcColumn]:
+        cursor = connection.cursor(_DescribingCursor)
+        try:
+            cursor.execute(f"SELECT * FROM ({sql}) AS headrace_query LIMIT 0")
+            described = [_described_field(field) for field in cursor.fields()]
+        finally:
+            cursor.close()
+            connection.rollback()
+        return [self._query_column(item) for item in described]
+
+    def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:
+        column = super()._column(described, primary_key)
+        if column is None:
+            return None
+        column = replace(column, declared=described["declared"])
+        kind = described["kind"]
+        if kind in _INTEGERS:
+            schema = _INTEGERS[kind][described["is_unsigned"]]
+            is_large = kind == "bigint" and described["is_unsigned"]
+            return _with_schema(column, schema, _check_int64 if is_large else None)
+        if kind == "bit" and described["is_single_bit"]:
+            return _with_schema(column, INT8_SCHEMA, int.from_bytes)
+        if kind == "year":
+            return _with_schema(column, DATE_SCHEMA, _first_day)
+        return column
+
+    def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
+        return bool(described.get("autoincrement"))
+
+    def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
+        if isinstance(type_, (sql.Date, sql.Time)):
+            return reject_unmappable
+        schema = base_schema(type_, self.options)
+        if schema is None or not isinstance(type_, sql.DECIMAL):
+            return None
+        if schema.type is Type.BYTES:
+            return to_decimal(scale_of(schema))
+        return float if schema.type is Type.FLOAT64 else to_integer
+
+    def _text_form(self) -> Any:
+        return lambda value: "0x" + value.hex() if isinstance(value, bytes) else str(value)
+
+    def to_instant(self, value: Any) -> dt.datetime:
+        return super().to_instant(reject_unmappable(value))
+
+    def timestamp_expression(self, column: JdbcColumn) -> TimestampExpression:
+        zone = dt.UTC if column.is_zoned else self.zone
+        return TimestampExpression(
+            self.quote(column.name), lambda instant: instant.astimezone(zone).replace(tzinfo=None)
+        )
+
+
+class _StreamedRows:
+    """A cursor that streams rows, and cancels the statement if it is closed before the last row."""
+
+    def __init__(self, cursor: Any, cancel: Callable[[], None]) -> None:
+        self._cursor, self._cancel = cursor, cancel
+        self._is_at_end = False
+
+    def fetchmany(self, count: int) -> Sequence[tuple[Any, ...]]:
+        """Return at most `count` rows."""
+        rows: Sequence[tuple[Any, ...]] = list(self._cursor.fetchmany(count))
+        self._is_at_end = len(rows) < count
+        return rows
+
+    def close(self) -> None:
+        """Close the cursor. Raises no error of a lost connection."""
+        try:
+            if not self._is_at_end:
+                self._cancel()
+            self._cursor.close()
+        except pymysql.MySQLError as error:
+            logger.debug("The cursor was closed before the last row: %s", error)
+
+
+class _DescribingCursor(Cursor):
+    """A cursor that returns what the server says about the columns of a result."""
+
+    def fields(self) -> Sequence[Any]:
+        """Return PyMySQL's field descriptions, with flags and character sets."""
+        return list(cast("Any", self)._result.fields)
+
+
+def _fetch(connection: Connection, statement: str, parameters: tuple[Any, ...] = ()) -> Sequence[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+
+def _with_schema(column: JdbcColumn, schema: Schema, convert: Callable[[Any], Any] | None) -> JdbcColumn:
+    return replace(column, schema=schema.replace(optional=column.nullable), convert=convert)
+
+
+def _sql_type(kind: str, precision: int | None = None, scale: int | None = None) -> sql.TypeEngine[Any]:
+    if kind == "decimal":
+        return sql.DECIMAL(precision, scale)
+    return _TYPES.get(kind, sql.NullType)()
+
+
+def _described_field(field: Any) -> dict[str, Any]:
+    """Return the description of a column of a query's result."""
+    is_unsigned = bool(field.flags & FLAG.UNSIGNED)
+    kind = _NAMES_OF_FIELDS.get(field.type_code)
+    if kind is None:
+        is_text = field.charsetnr != _BINARY_CHARSET or bool(field.flags & (FLAG.ENUM | FLAG.SET))
+        kind = "text" if is_text else "blob"
+    precision = field.length - (field.scale > 0) - (not is_unsigned)  # the length contains the point and the sign
+    return {
+        "name": field.name,
+        "type": _sql_type(kind, precision, field.scale),
+        "kind": kind,
+        "declared": f"{kind} unsigned" if is_unsigned else kind,
+        "is_unsigned": is_unsigned,
+        "is_single_bit": kind == "bit" and field.length == 1,
+    }
+
+
+def _check_int64(value: int) -> int:
+    if value > INT_RANGES[Type.INT64][1]:
+        raise ValueError(f"{value} does not fit INT64")
+    return value
+
+
+def _first_day(year: Any) -> dt.date:
+    return dt.date(int(year), 1, 1)
+
+
+def _date(text: str) -> dt.date | Unmappable:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        return Unmappable(text, dt.date.min)
+
+
+def _datetime(text: str) -> dt.datetime | Unmappable:
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError:
+        return Unmappable(text, _FIRST_INSTANT)
+
+
+def _timestamp(text: str) -> dt.datetime | Unmappable:
+    value = _datetime(text)
+    return value if isinstance(value, Unmappable) else value.replace(tzinfo=dt.UTC)
+
+
+def _time(text: str) -> dt.time | Unmappable:
+    try:
+        return dt.time.fromisoformat(text)
+    except ValueError:  # MySQL's times are durations between -838:59:59 and 838:59:59
+        return Unmappable(text, dt.time.min if text.startswith("-") else dt.time.max)
+
+
+_DECODERS = {
+    **conversions,
+    FIELD_TYPE.DATE: _date,
+    FIELD_TYPE.NEWDATE: _date,
+    FIELD_TYPE.DATETIME: _datetime,
+    FIELD_TYPE.TIMESTAMP: _timestamp,
+    FIELD_TYPE.TIME: _time,
+}

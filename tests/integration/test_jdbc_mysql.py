@@ -1,0 +1,189 @@
+"""Tests of the JDBC source with a real MariaDB server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pymysql
+import pytest
+
+from headrace.api.errors import ConfigError, ConnectError
+from headrace.data.schema import Type
+from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
+from support import mariadb
+from support.jdbc import Context, Offsets, read_all, rows
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(mariadb.unavailable_reason()), reason=mariadb.unavailable_reason() or ""),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[mariadb.MariaDb]:
+    with mariadb.running() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: mariadb.MariaDb) -> Iterator[Any]:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.port, user=server.user, database="shop", autocommit=True
+    )  # fmt: skip
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+02:00', sql_mode = ''")
+        yield cursor
+        cursor.execute("DROP DATABASE shop")
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+
+
+@pytest.fixture
+def props(server: mariadb.MariaDb) -> dict[str, str]:
+    return {"connection.url": server.jdbc_url, "connection.user": server.user, "topic.prefix": "my-"}
+
+
+def test_types_are_mapped_as_by_confluents_connector(database: Any, props: dict[str, str]) -> None:
+    database.execute(
+        "CREATE TABLE kinds (id bigint AUTO_INCREMENT PRIMARY KEY, tiny tinyint, utiny tinyint unsigned, "
+        "flag boolean, small smallint, usmall smallint unsigned, medium mediumint, num int, unum int unsigned, "
+        "ubig bigint unsigned, f float, d double, n decimal(10,2), b1 bit(1), b9 bit(9), day date, clock time(3), "
+        "at datetime(6), zoned timestamp(3) NULL, y year, c char(3), t text, doc json, e enum('x','y'), "
+        "s set('p','q'), raw varbinary(9), bb blob)"
+    )
+    database.execute(
+        "INSERT INTO kinds VALUES (1, -5, 200, true, -300, 60000, 8000000, -70000, 4000000000, 9000000000, 0.1, 0.2, "
+        "12.34, b'1', b'100000001', '2026-02-03', '04:05:06.789', '2026-02-03 04:05:06.123456', "
+        "'2026-02-03 04:05:06.789', 2026, 'abc', 'hé', '{\"a\": 1}', 'y', 'p,q', x'00ff', x'01')"
+    )
+    database.execute("INSERT INTO kinds (id) VALUES (2)")
+    (batch,) = read_all({**props, "mode": "incrementing"})
+    assert batch.topic == "my-kinds"
+    assert batch.source_partition == {"protocol": "1", "table": "shop.kinds"}
+    assert batch.value_schema is not None
+    types = [field.schema.type for field in batch.value_schema.fields[:14]]
+    assert types == [
+        *(Type.INT64, Type.INT8, Type.INT16, Type.INT8, Type.INT16, Type.INT32, Type.INT32, Type.INT32, Type.INT64),
+        *(Type.INT64, Type.FLOAT32, Type.FLOAT64, Type.BYTES, Type.INT8),
+    ]
+    full, empty = batch.values
+    assert full == (
+        *(1, -5, 200, 1, -300, 60000, 8000000, -70000, 4000000000, 9000000000, 0.1, 0.2, Decimal("12.34"), 1),
+        b"\x01\x01",
+        dt.date(2026, 2, 3),
+        dt.time(4, 5, 6, 789000),
+        dt.datetime(2026, 2, 3, 4, 5, 6, 123456, dt.UTC),
+        dt.datetime(2026, 2, 3, 2, 5, 6, 789000, dt.UTC),
+        dt.date(2026, 1, 1),
+        *("abc", "hé", '{"a": 1}', "y", "p,q", b"\x00\xff", b"\x01"),
+    )
+    assert empty == (2, *[None] * 26)
+
+
+def test_columns_of_a_query_have_the_types_of_its_tables(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int unsigned PRIMARY KEY, n decimal(8,3), note varchar(5), raw blob, d date)")
+    database.execute("INSERT INTO t VALUES (4000000000, 1.5, 'a%b', x'00', '2026-01-02')")
+    query = "SELECT id, n, note, raw, d, '%' AS percent FROM t;  -- all"
+    (batch,) = read_all({**props, "mode": "incrementing", "incrementing.column.name": "id", "query": query})
+    assert batch.topic == "my-"
+    assert batch.value_schema is not None
+    assert [field.schema.type for field in batch.value_schema.fields[:2]] == [Type.INT64, Type.BYTES]
+    assert batch.values == [(4000000000, Decimal("1.500"), "a%b", b"\x00", dt.date(2026, 1, 2), "%")]
+
+
+@pytest.mark.parametrize("column", ["timestamp(3)", "datetime(3)"])
+def test_timestamp_mode_continues_after_the_committed_offset(database: Any, props: dict[str, str], column: str) -> None:
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {column} NOT NULL)")
+    database.execute("INSERT INTO t VALUES (1, '2026-01-02 03:04:05.001'), (2, '2026-01-02 03:04:05.002')")
+    offsets = Offsets()
+    settings = {
+        **props,
+        "mode": "timestamp+incrementing",
+        "timestamp.column.name": "at",
+        "incrementing.column.name": "id",
+        "db.timezone": "Europe/Berlin",
+    }
+    assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
+    database.execute("INSERT INTO t VALUES (3, '2026-01-02 03:04:05.002'), (0, '2026-01-02 03:04:05.003')")
+    found = rows(read_all(settings, offsets))
+    assert [row[0] for row in found] == [3, 0]
+    hour = 1 if column.startswith("timestamp") else 2  # the session is in +02:00; Berlin is in +01:00
+    assert found[0][1] == dt.datetime(2026, 1, 2, hour, 4, 5, 2000, dt.UTC)
+
+
+def test_names_with_special_characters_are_quoted(database: Any, props: dict[str, str]) -> None:
+    name = "a`b%s'c\"d é"
+    quoted = "`" + name.replace("`", "``") + "`"
+    database.execute(
+        f"CREATE TABLE {quoted} (id int AUTO_INCREMENT PRIMARY KEY, {quoted[:-1]}x` int)".replace("%", "%")
+    )
+    database.execute(f"INSERT INTO {quoted} VALUES (1, 7)")
+    (batch,) = read_all({**props, "mode": "incrementing"})
+    assert batch.topic == f"my-{name}"
+    assert batch.value_schema is not None
+    assert [field.name for field in batch.value_schema.fields] == ["id", name + "x"]
+    assert batch.values == [(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
+)
+def test_zero_dates_follow_unmappable_values(
+    database: Any, props: dict[str, str], policy: str, expected: list[Any]
+) -> None:
+    database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date)")
+    database.execute("INSERT INTO t VALUES (1, '0000-00-00'), (2, '2026-00-00')")
+    with pytest.raises(ConnectError, match=r"shop\.t, column d, row id=1: the column's type is date, but 0000-00-00"):
+        read_all({**props, "mode": "incrementing"})
+    assert rows(read_all({**props, "mode": "incrementing", "unmappable.values": policy})) == expected
+
+
+def test_large_table_is_streamed_and_a_stop_cancels_the_statement(
+    database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note char(200))")
+    database.execute("INSERT INTO t SELECT seq, REPEAT('x', 200) FROM seq_1_to_200000")
+    settings = {**props, "mode": "incrementing", "incrementing.column.name": "id", "batch.max.rows": "100"}
+    connector = JdbcSourceConnector()
+    connector.context = Context(Offsets())
+    connector.start(JdbcSourceConfig.parse(settings))
+    task = JdbcSourceTask()
+    task.context = Context(Offsets())
+    task.start(JdbcSourceTaskConfig.parse(connector.task_configs(1)[0]))
+    batch = task.poll()
+    assert batch is not None
+    assert len(batch.values) == 100
+    stopping = threading.Thread(target=task.stop)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    connector.stop()
+    database.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%FROM `shop`.`t`%' "
+                     "AND id <> CONNECTION_ID()")  # fmt: skip
+    assert database.fetchone() == (0,)
+
+
+def test_bulk_mode_reads_all_tables_of_the_database(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE a (v int)")
+    database.execute("CREATE TABLE b (v int)")
+    database.execute("CREATE VIEW c AS SELECT 1 AS v")
+    database.execute("INSERT INTO a VALUES (1), (2)")
+    database.execute("INSERT INTO b VALUES (3)")
+    batches = read_all({**props, "mode": "bulk", "table.types": "TABLE,VIEW"})
+    assert {batch.topic: [row[0] for row in batch.values] for batch in batches} == {
+        "my-a": [1, 2], "my-b": [3], "my-c": [1],
+    }  # fmt: skip
+
+
+def test_unknown_table_and_database_are_reported(server: mariadb.MariaDb, props: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="must name a database"):
+        read_all({**props, "connection.url": f"jdbc:mysql://127.0.0.1:{server.port}", "mode": "bulk"})
+    with pytest.raises(ConnectError, match="Unknown database 'nowhere'"):
+        read_all({**props, "connection.url": f"jdbc:mysql://127.0.0.1:{server.port}/nowhere", "mode": "bulk",
+                  "connection.attempts": "1"})  # fmt: skip
