@@ -15,9 +15,9 @@ from headrace.data.json_encoding import encode_schema
 from headrace.data.json_values import EncodingOptions
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME, scale_of
 from headrace.data.schema import Schema, Type
+from headrace_connectors.common.parquet_rows import SCHEMA_METADATA
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.formats import FileFormat
-from headrace_connectors.s3.parquet_reading import SCHEMA_METADATA
 from headrace_connectors.s3.spool import Spool
 
 _GROUP_ROWS = 10_000

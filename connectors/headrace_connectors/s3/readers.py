@@ -134,7 +134,7 @@ class ParquetReader(ItemReader):
     """Rows of a Parquet file."""
 
     def __init__(self, body: Body, copy: IO[bytes]) -> None:
-        from headrace_connectors.s3.parquet_reading import ParquetRows  # imports PyArrow, which is slow
+        from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
         self._copy = copy
         while data := body.read(_BLOCK_BYTES):

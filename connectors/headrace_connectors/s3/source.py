@@ -268,7 +268,11 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the modules of the client, so that all tasks share their memory."""
         modules = [__name__, f"{__package__}.bucket"]
-        return [*modules, f"{__package__}.parquet_reading"] if "Parquet" in props.get("format.class", "") else modules
+        return (
+            [*modules, "headrace_connectors.common.parquet_rows"]
+            if "Parquet" in props.get("format.class", "")
+            else modules
+        )
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration per task, with its share of the objects."""

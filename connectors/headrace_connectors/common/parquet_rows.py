@@ -48,10 +48,23 @@ class ParquetRows:
         try:
             self._file = pq.ParquetFile(file)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"the object is no Parquet file: {error}") from error
+            raise DataError(f"not a Parquet file: {error}") from error
         self._arrow = _without_dictionaries(self._file.schema_arrow)
         self.schema = _stored_schema(self._arrow) or _struct(self._arrow)
         self._rows = self._all_rows()
+
+    def skip(self, count: int) -> None:
+        """Continue after `count` rows from the start of the file, without reading the row groups before them."""
+        group, metadata = 0, self._file.metadata
+        while group < metadata.num_row_groups and metadata.row_group(group).num_rows <= count:
+            count -= metadata.row_group(group).num_rows
+            group += 1
+        self._rows = self._all_rows(group)
+        while count:
+            skipped = len(self.read(min(count, _GROUP_ROWS)))
+            if not skipped:
+                return
+            count -= skipped
 
     def read(self, count: int) -> list[tuple[Any, ...]]:
         """Return up to `count` rows, fewer only at the end."""
@@ -62,9 +75,10 @@ class ParquetRows:
                 break
         return found
 
-    def _all_rows(self) -> Iterator[tuple[Any, ...]]:
+    def _all_rows(self, first_group: int = 0) -> Iterator[tuple[Any, ...]]:
+        groups = list(range(first_group, self._file.num_row_groups))
         converters = [_converter(field.type) for field in self._arrow]
-        for batch in self._file.iter_batches(batch_size=_GROUP_ROWS):
+        for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups):
             columns = []
             for column, field, convert in zip(batch.columns, self._arrow, converters, strict=True):
                 values = _micros(column.cast(field.type)).to_pylist()
@@ -94,7 +108,7 @@ def _stored_schema(schema: pa.Schema) -> Schema | None:
 
 
 def _default(schema: Schema, tree: Any) -> Any:
-    from headrace_connectors.s3.defaults import default_from_json
+    from headrace_connectors.common.defaults import default_from_json
 
     return default_from_json(schema, tree)
 

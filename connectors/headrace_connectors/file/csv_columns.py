@@ -1,0 +1,166 @@
+"""The columns of CSV files: their declarations, and the conversion of fields to values. This module has no I/O."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import struct as binary
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
+from headrace.data.schema import Schema, Type
+
+_DECLARATION = re.compile(
+    r"(?P<name>.+?)(:\s*(?P<type>[a-z0-9]+)(\((?P<scale>-?\d+)\))?(?P<required>\s+not\s+null)?)?", re.I
+)
+
+Convert = Callable[[str], Any]
+
+
+class Column(NamedTuple):
+    """One column: `convert` raises ValueError for a field that is no value of the type; None: fields are the values."""
+
+    name: str
+    schema: Schema
+    convert: Convert | None = None
+
+
+def parse_columns(texts: Sequence[str]) -> list[Column]:
+    """Parse the declarations of csv.columns. Raises ValueError."""
+    columns: list[Column] = []
+    for text in texts:
+        found = _DECLARATION.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is no declaration of a column: write name, name:type or name:type not null")
+        name, type_name = found["name"].strip(), (found["type"] or "string").lower()
+        if any(column.name == name for column in columns):
+            raise ValueError(f"the column {name} is declared twice")
+        if (found["scale"] is not None) != (type_name == "decimal") or type_name not in _TYPES:
+            names = ", ".join(f"{each}(scale)" if each == "decimal" else each for each in _TYPES)
+            raise ValueError(f"column {name} has no valid type ({text.strip()!r}): the types are {names}")
+        schema, convert = _TYPES[type_name](int(found["scale"] or 0))
+        columns.append(Column(name, schema.replace(optional=found["required"] is None), convert))
+    return columns
+
+
+def text_columns(names: Sequence[str]) -> list[Column]:
+    """Return optional string columns."""
+    return [Column(name, Schema(Type.STRING, optional=True)) for name in names]
+
+
+def with_nulls(column: Column, null: str) -> Convert:
+    """Return the conversion of a column in which the text `null` means null."""
+    convert, is_optional = column.convert, column.schema.optional
+
+    def to_value(text: str) -> Any:
+        if text == null:
+            if is_optional:
+                return None
+            raise ValueError("is null, but the column is declared as not null")
+        return text if convert is None else convert(text)
+
+    return to_value
+
+
+def _integer(type_: Type, bits: int) -> Callable[[int], tuple[Schema, Convert]]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text) if text.isascii() and "_" not in text else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise ValueError("is not an integer")
+        if not low <= value <= high:
+            raise ValueError(f"is not between {low} and {high}")
+        return value
+
+    return lambda scale: (Schema(type_), convert)
+
+
+def _to_float64(text: str) -> float:
+    if "_" in text:
+        raise ValueError("is not a number")
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("is not a number") from None
+
+
+def _to_float32(text: str) -> float:
+    value = _to_float64(text)
+    try:
+        rounded: float = binary.unpack("f", binary.pack("f", value))[0]
+    except OverflowError:
+        raise ValueError("is too large for a float32") from None
+    return rounded
+
+
+def _to_boolean(text: str) -> bool:
+    lower = text.strip().lower()
+    if lower not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return lower == "true"
+
+
+def _decimal(scale: int) -> tuple[Schema, Convert]:
+    unit = Decimal(1).scaleb(-scale)
+
+    def convert(text: str) -> Decimal:
+        try:
+            value = Decimal(text.strip())
+            exact = value.quantize(unit) if value.is_finite() and "_" not in text else None
+        except InvalidOperation:
+            exact = None
+        if exact is None:
+            raise ValueError(f"is not a decimal number with at most {28 - scale} digits before the point")
+        if exact != value:
+            raise ValueError(f"has more than {scale} digits after the point")
+        return exact
+
+    return decimal_schema(scale), convert
+
+
+def _iso(parse: Callable[[str], Any], name: str, example: str) -> Convert:
+    def convert(text: str) -> Any:
+        try:
+            return parse(text.strip())
+        except ValueError:
+            raise ValueError(f"is not a {name} like {example}") from None
+
+    return convert
+
+
+def _to_timestamp(text: str) -> dt.datetime:
+    value = dt.datetime.fromisoformat(text)
+    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+def _to_time(text: str) -> dt.time:
+    value = dt.time.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError(text)
+    return value
+
+
+_to_date = _iso(dt.date.fromisoformat, "date", "2026-11-24")
+_to_iso_time = _iso(_to_time, "time", "13:45:00")
+_to_iso_timestamp = _iso(_to_timestamp, "timestamp", "2026-11-24T13:45:00Z")
+
+_TYPES: dict[str, Callable[[int], tuple[Schema, Convert | None]]] = {
+    "string": lambda scale: (Schema(Type.STRING), None),
+    "boolean": lambda scale: (Schema(Type.BOOLEAN), _to_boolean),
+    "int8": _integer(Type.INT8, 8),
+    "int16": _integer(Type.INT16, 16),
+    "int32": _integer(Type.INT32, 32),
+    "int64": _integer(Type.INT64, 64),
+    "float32": lambda scale: (Schema(Type.FLOAT32), _to_float32),
+    "float64": lambda scale: (Schema(Type.FLOAT64), _to_float64),
+    "decimal": _decimal,
+    "date": lambda scale: (DATE_SCHEMA, _to_date),
+    "time": lambda scale: (TIME_SCHEMA, _to_iso_time),
+    "timestamp": lambda scale: (TIMESTAMP_SCHEMA, _to_iso_timestamp),
+}

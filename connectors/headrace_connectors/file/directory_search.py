@@ -1,0 +1,192 @@
+"""Finds the files of a directory that a task has to read next.
+
+A search lists the directory in small steps, so that a task can stop during a search of a million files. It keeps only
+files that are not read yet, and at most `CANDIDATES_MAX` of these: those that come first in the configured order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+CANDIDATES_MAX = 50_000
+_CHUNK = 500
+
+
+class FileState(NamedTuple):
+    """The size in bytes and the time of modification, in ns, by which a source offset identifies a file's content."""
+
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """Return the state of a file."""
+        return cls(status.st_size, status.st_mtime_ns)
+
+    def is_state_in(self, offset: Mapping[str, Any]) -> bool:
+        """Whether the offset belongs to this content."""
+        return (offset.get("size"), offset.get("modified")) == self
+
+
+class FoundFile(NamedTuple):
+    """A file to read: its path below the directory, its state, and its stored offset if this belongs to the state."""
+
+    order: Any
+    name: str
+    state: FileState
+    offset: Mapping[str, Any] | None
+
+
+def partition_of(name: str) -> dict[str, str]:
+    """Return the source partition of a file. A name that is not valid Unicode is stored as hexadecimal digits."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return {"file.bytes": os.fsencode(name).hex()}
+    return {"file": name}
+
+
+class FileSelection(NamedTuple):
+    """The files that a task reads."""
+
+    directory: str
+    patterns: Sequence[str]
+    ignored_patterns: Sequence[str]
+    recursive: bool
+    excluded_directories: frozenset[str]
+    """Real paths of directories that are not searched."""
+    done_marker_suffix: str | None
+    settle_ms: int
+    order: str
+    share: tuple[int, int]
+    """The number of the task, and the number of tasks."""
+
+    def has_name(self, name: str) -> bool:
+        """Whether the name of a file is selected."""
+        suffix = self.done_marker_suffix
+        if suffix is not None and name.endswith(suffix):
+            return False
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns) and not any(
+            fnmatchcase(name, pattern) for pattern in self.ignored_patterns
+        )
+
+    def has_share(self, path: str) -> bool:
+        """Whether this task reads the file."""
+        number, count = self.share
+        return zlib.crc32(os.fsencode(path)) % count == number
+
+    def is_settled(self, status: os.stat_result) -> bool:
+        """Whether the file has not changed for settle.time.ms.
+
+        The time of the last change of the inode counts: programs that copy files set the time of modification.
+        """
+        return time.time_ns() - status.st_ctime_ns >= self.settle_ms * 1_000_000
+
+
+class DirectorySearch:
+    """One search of the directory."""
+
+    def __init__(
+        self,
+        selection: FileSelection,
+        read_offsets: Callable[[Sequence[str]], Sequence[Mapping[str, Any] | None]],
+        is_in_progress: Callable[[str, FileState], bool],
+        on_finished: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        """`on_finished` is called for a file whose stored offset says that it was read to the end."""
+        self._selection = selection
+        self._read_offsets = read_offsets
+        self._is_in_progress = is_in_progress
+        self._on_finished = on_finished
+        self._found: list[FoundFile] = []
+        self.is_truncated = False
+        """Whether there are more files than were kept: search again after these."""
+        self._steps = self._run()
+
+    def step(self, is_due: Callable[[], bool]) -> bool:
+        """Continue the search until it is complete or `is_due` is true. Return whether it is complete.
+
+        Raises OSError if the directory cannot be listed.
+        """
+        return all(not is_due() for _ in self._steps)
+
+    def files(self) -> list[FoundFile]:
+        """Return the found files in order."""
+        self._trim()
+        return self._found
+
+    def _run(self) -> Iterator[None]:
+        chunk: list[tuple[str, os.stat_result]] = []
+        for seen, (path, entry) in enumerate(self._entries(), 1):
+            if entry is not None and (status := self._status(path, entry)) is not None:
+                chunk.append((path, status))
+            if len(chunk) >= _CHUNK:
+                self._add(chunk)
+                chunk.clear()
+                yield
+            elif not seen % _CHUNK:
+                yield
+        self._add(chunk)
+
+    def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+        """Yield the path and entry of each file with a selected name; None for other entries."""
+        selection, directories = self._selection, [""]
+        while directories:
+            prefix = directories.pop()
+            try:
+                entries = os.scandir(os.path.join(selection.directory, prefix))
+            except FileNotFoundError:
+                if not prefix:
+                    raise
+                continue  # the subdirectory was removed meanwhile
+            with entries:
+                for entry in entries:
+                    path = prefix + entry.name
+                    if selection.recursive and entry.is_dir(follow_symlinks=False):
+                        if os.path.realpath(entry.path) not in selection.excluded_directories:
+                            directories.append(path + "/")
+                    elif selection.has_name(entry.name) and selection.has_share(path):
+                        yield path, entry
+                        continue
+                    yield path, None
+
+    def _status(self, path: str, entry: os.DirEntry[str]) -> os.stat_result | None:
+        """Return the status of a file that may be read now."""
+        selection = self._selection
+        try:
+            if not entry.is_file():
+                return None
+            status = entry.stat()
+        except OSError:
+            return None  # the file was removed meanwhile
+        if not selection.is_settled(status) or self._is_in_progress(path, FileState.of(status)):
+            return None
+        suffix = selection.done_marker_suffix
+        return status if suffix is None or os.path.lexists(entry.path + suffix) else None
+
+    def _add(self, chunk: Sequence[tuple[str, os.stat_result]]) -> None:
+        offsets = self._read_offsets([path for path, _ in chunk]) if chunk else ()
+        for (path, status), offset in zip(chunk, offsets, strict=True):
+            state = FileState.of(status)
+            own = offset if offset is not None and state.is_state_in(offset) else None
+            if own is not None and own.get("complete"):
+                self._on_finished(path, own)
+                continue
+            order = (state.modified, path) if self._selection.order == "modified" else path
+            self._found.append(FoundFile(order, path, state, own))
+        if len(self._found) >= 2 * CANDIDATES_MAX:
+            self._trim()
+
+    def _trim(self) -> None:
+        self._found.sort(key=lambda found: found.order)
+        if len(self._found) > CANDIDATES_MAX:
+            del self._found[CANDIDATES_MAX:]
+            self.is_truncated = True

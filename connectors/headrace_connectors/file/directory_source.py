@@ -1,0 +1,357 @@
+"""DirectorySourceConnector, which reads the files that appear in a directory.
+
+Each task reads a share of the files, by a hash of their paths, one file after another, and finds new files itself. The
+source partition is a file, and the source offset has the position in it and the state (size and time of modification)
+of its content: a task continues inside a file, and reads a file again if its content was replaced. A file is moved or
+deleted after the offset of its last record is committed. Delivery is at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.api.config_def import ConfigValue
+from headrace.api.connector import ExactlyOnceSupport, SourceConnector
+from headrace.api.errors import ConnectError, DataError
+from headrace.api.task import SourceTask
+from headrace.data.batch import SourceBatch
+from headrace.data.columns import Values
+from headrace.data.headers import Headers
+from headrace.data.schema import STRING_SCHEMA
+from headrace_connectors.file.directory_config import DirectorySourceConfig
+from headrace_connectors.file.directory_search import (
+    DirectorySearch,
+    FileSelection,
+    FileState,
+    FoundFile,
+    partition_of,
+)
+from headrace_connectors.file.file_formats import BadRecordError, ParquetReader, RecordReader, text_reader
+from headrace_connectors.file.finished_files import FinishedFiles
+from headrace_connectors.file.record_lines import FileError, RecordLines
+
+logger = logging.getLogger(__name__)
+
+_SHARE = "headrace.file.share"
+"""Key of task configurations: number of the task, slash, number of tasks."""
+_STEP_S = 0.5
+_IDLE_S = 1.0
+_LOGGED_ERRORS_MAX = 10
+_CHUNK = 500
+_OFFSET_TYPES = {"position": int, "line": int, "errors": int, "complete": bool, "size": int, "modified": int}
+
+
+class _StoppedError(Exception):
+    """The task was stopped while it skipped the records that were read before."""
+
+
+class _Reading:
+    """A file that is being read."""
+
+    def __init__(self, found: FoundFile, state: FileState, descriptor: int) -> None:
+        self.name = found.name
+        self.state = state
+        self.descriptor = descriptor
+        self.errors = 0 if found.offset is None else int(found.offset["errors"])
+        self.partition = partition_of(found.name)
+        self.headers: Headers | None = None
+        self.is_changing = False
+        self.reader: RecordReader | None = None
+
+    def is_complete(self) -> bool:
+        """Whether the file is still as it was; called at its end. Otherwise, continue with the new state."""
+        state = FileState.of(os.fstat(self.descriptor))
+        self.is_changing, self.state = state != self.state, state
+        return not self.is_changing
+
+    def offset(self, *, is_complete: bool) -> dict[str, Any]:
+        """Return the source offset after the records that were read."""
+        reader = self.reader
+        return {
+            "position": 0 if reader is None else reader.position,
+            "line": 0 if reader is None else reader.line,
+            "errors": self.errors,
+            "complete": is_complete,
+            "size": self.state.size,
+            "modified": self.state.modified,
+        }
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
+    """Reads its share of the files."""
+
+    def __init__(self) -> None:
+        self._reading: _Reading | None = None
+        self._found: deque[FoundFile] = deque()
+        self._search: DirectorySearch | None = None
+        self._search_at_s = 0.0
+        self._search_started_s = 0.0
+        self._uncommitted: dict[str, tuple[FileState, int]] = {}
+        """The files that were read to the end, with the number of errors, until their offsets are committed."""
+        self._failure: ConnectError | None = None
+        self._is_directory_missing = False
+
+    def start(self, config: DirectorySourceConfig) -> None:
+        """Start to search the directory at the first poll."""
+        number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
+        targets = [each for each in (config.finished_directory, config.error_directory) if each]
+        self._selection = FileSelection(
+            config.directory, config.patterns, config.ignored_patterns, config.recursive,
+            frozenset(map(os.path.realpath, targets)), config.done_marker_suffix, config.settle_ms, config.order,
+            (int(number), int(count)),
+        )  # fmt: skip
+        self._finished = FinishedFiles(
+            config.directory, config.finished_action, config.finished_directory, config.error_directory,
+            config.done_marker_suffix,
+        )  # fmt: skip
+        self._tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
+
+    def poll(self) -> SourceBatch | None:
+        """Return the next records of the current file, or those of the next one."""
+        if self._failure is not None:
+            raise self._failure
+        if self._reading is None and not self._open_next():
+            return None
+        reading = self._reading
+        assert reading is not None
+        try:
+            if reading.reader is None:
+                reading.reader = self._open_reader(reading)
+            return self._read(reading, reading.reader)
+        except _StoppedError:
+            self._close()
+            return None
+        except BadRecordError as error:
+            return self._skip_record(reading, error)
+        except FileError as error:
+            return self._skip_rest(reading, error)
+
+    def commit(self) -> None:
+        """Move or delete the files whose last offset is committed."""
+        names = list(self._uncommitted)
+        for first in range(0, len(names), _CHUNK):
+            part = names[first : first + _CHUNK]
+            for name, offset in zip(part, self._read_offsets(part), strict=True):
+                state, _ = self._uncommitted[name]
+                if offset is not None and offset.get("complete") and state.is_state_in(offset):
+                    del self._uncommitted[name]
+                    self._finish(name, offset)
+
+    def stop(self) -> None:
+        """Close the file."""
+        self._close()
+
+    # -- finding
+
+    def _open_next(self) -> bool:
+        """Open the next file; if there is none, continue to search or wait, and return False."""
+        if not self._found:
+            self._continue_search()
+        while self._found:
+            if self._open(self._found.popleft()):
+                return True
+        return False
+
+    def _continue_search(self) -> None:
+        now_s = self.context.monotonic()
+        if self._search is None:
+            if now_s < self._search_at_s:
+                self.context.wait(min(_IDLE_S, self._search_at_s - now_s))
+                return
+            self._search = DirectorySearch(self._selection, self._read_offsets, self._is_in_progress, self._finish)
+            self._search_started_s = now_s
+        deadline_s = now_s + _STEP_S
+        try:
+            if not self._search.step(lambda: self.context.monotonic() >= deadline_s):
+                return
+        except OSError as error:
+            self._search = None
+            self._search_at_s = now_s + self.config.poll_interval_ms / 1000
+            if not self._is_directory_missing:
+                logger.warning("Directory %s cannot be read, retrying: %s", self.config.directory, error.strerror)
+            self._is_directory_missing = True
+            return
+        self._is_directory_missing = False
+        search, self._search = self._search, None
+        self._found.extend(search.files())
+        now_s = self.context.monotonic()
+        pause_s = max(self.config.poll_interval_ms / 1000, 10 * (now_s - self._search_started_s))
+        self._search_at_s = now_s if search.is_truncated else now_s + pause_s
+
+    def _read_offsets(self, names: Sequence[str]) -> Sequence[Mapping[str, Any] | None]:
+        return self.context.offsets.read_all(map(partition_of, names))
+
+    def _is_in_progress(self, name: str, state: FileState) -> bool:
+        read = self._uncommitted.get(name)
+        return read is not None and read[0] == state
+
+    def _finish(self, name: str, offset: Mapping[str, Any]) -> None:
+        """Move or delete a file whose last offset is committed. The next poll raises the error."""
+        try:
+            self._finished.finish(name, FileState(offset["size"], offset["modified"]), int(offset.get("errors") or 0))
+        except ConnectError as error:
+            self._failure = error
+
+    # -- reading
+
+    def _open(self, found: FoundFile) -> bool:
+        """Open a file. Return False if it is not to be read now: a later search finds it again."""
+        path = os.path.join(self.config.directory, found.name)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._reading = _Reading(found, found.state, -1)
+            self._failed_open = error
+            return True
+        status = os.fstat(descriptor)
+        state = FileState.of(status)
+        if not stat.S_ISREG(status.st_mode) or state != found.state or not self._selection.is_settled(status):
+            os.close(descriptor)
+            return False
+        self._reading = reading = _Reading(found, state, descriptor)
+        self._start = found.offset
+        if self.config.file_name_header is not None:
+            text = found.name.encode("utf-8", "backslashreplace").decode()
+            reading.headers = Headers().add(self.config.file_name_header, text, STRING_SCHEMA)
+        return True
+
+    def _open_reader(self, reading: _Reading) -> RecordReader:
+        if reading.descriptor < 0:
+            raise FileError(f"the file cannot be opened: {self._failed_open.strerror}") from self._failed_open
+        config = self.config
+        position, line = (0, 0) if self._start is None else (self._start["position"], self._start["line"])
+        if config.format == "parquet":
+            return ParquetReader(reading.descriptor, position)
+        is_gzip = reading.name.endswith(".gz")
+        lines = RecordLines(
+            reading.descriptor, is_gzip=is_gzip, limit=config.record_max_bytes, is_complete=reading.is_complete
+        )
+        reader = text_reader(lines, config)
+        if position > lines.position and not lines.skip_to(position, line, lambda: self.context.wait(0)):
+            raise _StoppedError
+        logger.debug("File %s: reading from byte %d", reading.name, position)
+        return reader
+
+    def _read(self, reading: _Reading, reader: RecordReader) -> SourceBatch | None:
+        values = reader.read(self.config.batch_size)
+        is_complete = reader.is_at_end
+        if not len(values) and not is_complete:
+            logger.warning("File %s is changed while it is read, waiting for its end", reading.name)
+            self.context.wait(max(self.config.settle_ms / 1000, 0.1))
+            return None
+        return self._batch(reading, values, is_complete=is_complete)
+
+    def _batch(self, reading: _Reading, values: Values, *, is_complete: bool) -> SourceBatch:
+        """Return records with the source offset after them; close the file at its end."""
+        batch = SourceBatch(
+            self.config.topic, values,
+            value_schema=None if reading.reader is None else reading.reader.schema,
+            timestamps=time.time_ns() // 1_000_000,
+            headers=None if reading.headers is None else [reading.headers] * len(values),
+            source_partition=reading.partition,
+            source_offset=reading.offset(is_complete=is_complete),
+        )  # fmt: skip
+        if is_complete:
+            self._uncommitted[reading.name] = reading.state, reading.errors
+            if reading.errors:
+                logger.error("File %s: %d records were skipped, because they are invalid", reading.name, reading.errors)
+            self._close()
+        return batch
+
+    def _close(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+
+    # -- errors
+
+    def _skip_record(self, reading: _Reading, error: BadRecordError) -> SourceBatch:
+        """Skip an invalid record, or fail, as errors.tolerance demands."""
+        reader = reading.reader
+        assert reader is not None
+        text = f"File {self._path(reading)}, {reader.unit} {error.line}: {error}"
+        if not self._tolerates_errors:
+            raise DataError(f"{text}. Correct the file, or set errors.tolerance=all to skip such records") from error
+        reading.errors += 1
+        if reading.errors <= _LOGGED_ERRORS_MAX:
+            logger.error("%s; the record is skipped", text)
+        return self._batch(reading, [], is_complete=False)
+
+    def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
+        """Skip the rest of a file that cannot be read, or fail, as errors.tolerance demands."""
+        text = f"File {self._path(reading)}: {error}"
+        if not self._tolerates_errors:
+            raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
+        reading.errors += 1
+        logger.error("%s; the rest of the file is skipped", text)
+        return self._batch(reading, [], is_complete=True)
+
+    def _path(self, reading: _Reading) -> str:
+        return os.path.join(self.config.directory, reading.name)
+
+
+class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
+    """Starts `tasks.max` tasks, each of which reads a share of the files."""
+
+    task_class = DirectorySourceTask
+
+    @classmethod
+    def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
+        """Return the modules that all tasks need, so that they share the memory."""
+        more = ["headrace_connectors.common.parquet_rows"] if props.get("format") == "parquet" else []
+        return [__name__, *more]
+
+    def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+        """Return one configuration per task, with its share of the files."""
+        return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check that the directories exist and are accessible, and that PyArrow is installed for Parquet."""
+        directory = props.get("directory", "")
+        if directory and not values["directory"].errors:
+            needs_write = props.get("finished.action", "keep") != "keep"
+            if not os.path.isdir(directory):
+                values["directory"].errors.append(f"Directory {directory} does not exist, or is no directory")
+            elif not os.access(directory, os.R_OK | os.X_OK):
+                values["directory"].errors.append(f"Directory {directory} cannot be read: permission denied")
+            elif needs_write and not os.access(directory, os.W_OK):
+                values["directory"].errors.append(
+                    f"Directory {directory} cannot be written, which finished.action={props['finished.action']} needs"
+                )
+        for name in ("finished.directory", "error.directory"):
+            path = props.get(name)
+            if path and os.path.lexists(path) and not os.path.isdir(path):
+                values[name].errors.append(f"{path} is no directory")
+        if props.get("format") == "parquet":
+            import pyarrow  # noqa: F401 - an error names the package to install
+
+    def exactly_once_support(self, config: DirectorySourceConfig) -> ExactlyOnceSupport:
+        """Return SUPPORTED: a file is read again from the position in the source offset."""
+        return ExactlyOnceSupport.SUPPORTED
+
+    def alter_offsets(self, config: DirectorySourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
+        """Validate source partitions and offsets. Raises ConnectError if one is invalid."""
+        for partition, offset in offsets.items():
+            if [name for name, _ in partition] not in (["file"], ["file.bytes"]):
+                raise ConnectError(f"A source partition must have the field file alone, not {dict(partition)}")
+            if offset is None:
+                continue
+            if set(offset) != set(_OFFSET_TYPES) or any(
+                type(offset[name]) is not _OFFSET_TYPES[name] for name in offset
+            ):
+                wanted = {name: type_.__name__ for name, type_ in _OFFSET_TYPES.items()}
+                raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
+        return True

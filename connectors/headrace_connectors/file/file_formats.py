@@ -1,0 +1,376 @@
+"""Readers of the formats of the directory source: lines, JSON lines, CSV and Parquet.
+
+A reader returns lists of values with one schema, and counts the position after them. An invalid record raises
+BadRecordError after the records before it were returned; the reader then continues behind it.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from headrace.api.errors import DataError
+from headrace.data.columns import Lines, Values
+from headrace.data.schema import STRING_SCHEMA, Schema, struct
+from headrace_connectors.file.csv_columns import Column, parse_columns, text_columns, with_nulls
+from headrace_connectors.file.directory_config import DirectorySourceConfig, character
+from headrace_connectors.file.record_lines import FileError, LineTooLongError, RecordLines
+
+csv.field_size_limit(sys.maxsize)  # record.max.bytes limits the size of a record
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class BadRecordError(DataError):
+    """A record is invalid; `line` is the number of its line, or of its row in a Parquet file, from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        self.line = line
+        super().__init__(reason)
+
+
+class RecordReader(ABC):
+    """Reads the records of one file."""
+
+    schema: Schema | None = None
+    unit = "line"
+
+    @abstractmethod
+    def read(self, count: int) -> Values:
+        """Return at most `count` values. None are returned at the end, and while a writer changes the file.
+
+        Raises BadRecordError for the next record, which is then skipped, and FileError.
+        """
+
+    @property
+    @abstractmethod
+    def is_at_end(self) -> bool:
+        """Whether all records were read."""
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """The number of bytes (of a Parquet file: rows) before the next record."""
+
+    @property
+    @abstractmethod
+    def line(self) -> int:
+        """The number of lines (of a Parquet file: rows) before the next record."""
+
+
+class _TextReader(RecordReader):
+    """The base class of the readers of text."""
+
+    def __init__(self, lines: RecordLines) -> None:
+        self._lines = lines
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._lines.is_at_end
+
+    @property
+    def position(self) -> int:
+        return self._lines.position
+
+    @property
+    def line(self) -> int:
+        return self._lines.line
+
+    def _take(self, count: int) -> list[bytes]:
+        first, line = self._lines.position == 0, self._lines.line
+        try:
+            lines = self._lines.take(count)
+        except LineTooLongError as error:
+            self._lines.skip_long_line()
+            raise BadRecordError(line + 1, str(error)) from error
+        if first and lines and lines[0].startswith(_BOM):
+            lines[0] = lines[0][len(_BOM) :]  # `push_back` is not used for the first line, so the bytes stay counted
+        return lines
+
+    def _raise_bad(self, lines: list[bytes], index: int, reason: str) -> None:
+        """Raise BadRecordError for the line at that index, and continue behind it."""
+        self._lines.push_back(lines[index + 1 :])
+        raise BadRecordError(self._lines.line, reason)
+
+
+class LinesReader(_TextReader):
+    """Each line is a string."""
+
+    schema = STRING_SCHEMA
+
+    def __init__(self, lines: RecordLines, encoding: str) -> None:
+        super().__init__(lines)
+        self._encoding = encoding
+
+    def read(self, count: int) -> Values:
+        """Return lines."""
+        lines = self._take(count)
+        if not lines:
+            return []
+        joined = b"\n".join(lines)
+        if b"\r" in joined:
+            joined = b"\n".join([line.removesuffix(b"\r") for line in lines])
+        try:
+            return Lines(joined.decode(self._encoding), len(lines))
+        except UnicodeDecodeError:
+            return self._until_bad(lines)
+
+    def _until_bad(self, lines: list[bytes]) -> Values:
+        values: list[Any] = []
+        for index, line in enumerate(lines):
+            try:
+                values.append(line.removesuffix(b"\r").decode(self._encoding))
+            except UnicodeDecodeError as error:
+                if values:
+                    self._lines.push_back(lines[index:])
+                    return values
+                self._raise_bad(lines, index, _encoding_text(error))
+        return values
+
+
+class JsonReader(_TextReader):
+    """Each line is a JSON document; empty lines are skipped."""
+
+    def __init__(self, lines: RecordLines) -> None:
+        super().__init__(lines)
+        self._decoder = msgspec.json.Decoder()
+
+    def read(self, count: int) -> Values:
+        """Return documents."""
+        while lines := self._take(count):
+            values = self._decode_all(lines)
+            if len(values) != len(lines):  # an invalid or empty line, or a document in several lines
+                values = self._until_bad(lines)
+            if values:
+                return values
+        return []
+
+    def _decode_all(self, lines: list[bytes]) -> list[Any]:
+        try:
+            return self._decoder.decode_lines(b"\n".join(lines))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return []
+
+    def _until_bad(self, lines: list[bytes]) -> list[Any]:
+        values: list[Any] = []
+        for index, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                values.append(self._decoder.decode(line))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if values:
+                    self._lines.push_back(lines[index:])
+                    return values
+                self._raise_bad(lines, index, f"not a JSON document: {error}")
+        return values
+
+
+class _WriterIsActiveError(Exception):
+    """The end of the file is inside a record, or after one, and a writer changes the file."""
+
+
+class _CsvLines(Iterator[str]):
+    """The decoded lines of a CSV file, for csv.reader, which takes as many as the next record has."""
+
+    def __init__(self, lines: RecordLines, encoding: str, limit: int) -> None:
+        self.lines = lines
+        self._encoding = encoding
+        self._limit = limit
+        self.record: list[bytes] = []
+        """The lines of the current record."""
+        self._bytes = 0
+
+    def start_record(self) -> None:
+        self.record.clear()
+        self._bytes = 0
+
+    def __next__(self) -> str:
+        is_first = self.lines.position == 0
+        found = self.lines.take(1)
+        if not found:
+            raise StopIteration if self.lines.is_at_end else _WriterIsActiveError
+        (line,) = found
+        self.record.append(line)
+        self._bytes += len(line)
+        if self._bytes > self._limit:
+            raise csv.Error(f"the record has more than record.max.bytes={self._limit} bytes; a quote may be missing")
+        if is_first and line.startswith(_BOM):
+            line = line[len(_BOM) :]
+        return line.decode(self._encoding) + "\n"
+
+
+class CsvReader(_TextReader):
+    """Each record of a CSV file is a struct. Empty lines are skipped."""
+
+    def __init__(self, lines: RecordLines, config: DirectorySourceConfig) -> None:
+        """Read the header. Raises FileError."""
+        super().__init__(lines)
+        self._delimiter, self._quote = character(config.csv_delimiter), character(config.csv_quote)
+        self._null = config.csv_null_value
+        self._csv_lines = _CsvLines(lines, config.encoding, config.record_max_bytes)
+        self._start_parser()
+        columns = parse_columns(config.csv_columns)
+        self._columns: list[Column] | None = columns or None
+        self._indexes: list[int] | None = None
+        self._names: list[str] = []
+        if config.csv_header:
+            self._read_header(columns)
+        if self._columns is not None:
+            self._set_columns(self._columns)
+
+    def _start_parser(self) -> None:
+        self._parser = csv.reader(self._csv_lines, delimiter=self._delimiter, quotechar=self._quote, strict=True)
+
+    def _read_header(self, columns: list[Column]) -> None:
+        try:
+            names = self._next_row()
+        except BadRecordError as error:
+            raise FileError(f"the header is invalid: {error}") from error
+        if names is None:
+            return
+        if len(set(names)) < len(names) or "" in names:
+            bad = next(number for number, name in enumerate(names, 1) if not name or name in names[: number - 1])
+            what = "has no name" if not names[bad - 1] else f"has the same name {names[bad - 1]!r} as another one"
+            raise FileError(f"line 1: column {bad} of the header {what}; set csv.header=false if there is no header")
+        self._names = names
+        if columns:
+            missing = [column.name for column in columns if column.name not in names]
+            if missing:
+                raise FileError(f"line 1: the header {names} has no column {missing[0]!r}, which csv.columns declares")
+            self._indexes = [names.index(column.name) for column in columns]
+        else:
+            self._columns = text_columns(names)
+
+    def _set_columns(self, columns: list[Column]) -> None:
+        self.schema = struct([(column.name, column.schema) for column in columns])
+        self._names = self._names or [column.name for column in columns]
+        null = self._null
+        self._converters = [
+            (place, column.convert if null is None else with_nulls(column, null))
+            for place, column in enumerate(columns)
+            if null is not None or column.convert is not None
+        ]
+
+    def read(self, count: int) -> Values:
+        """Return rows."""
+        rows: list[tuple[Any, ...]] = []
+        while len(rows) < count:
+            before = self._lines.line
+            try:
+                row = self._next_row(has_rows=bool(rows))
+                if row is None:
+                    break
+                rows.append(self._values(row, before + 1))
+            except BadRecordError:
+                if not rows:
+                    raise
+                self._lines.push_back(self._csv_lines.record)
+                self._start_parser()
+                break
+        return rows
+
+    def _next_row(self, *, has_rows: bool = False) -> list[str] | None:
+        """Return the fields of the next record; None at the end. Raises BadRecordError, and skips its first line.
+
+        Returns None for a record that begins with a line that is too long, if `has_rows`.
+        """
+        source = self._csv_lines
+        row: list[str] = []
+        while not row:
+            line = self._lines.line
+            source.start_record()
+            try:
+                row = next(self._parser)
+            except StopIteration:
+                self._start_parser()
+                return None
+            except _WriterIsActiveError:
+                self._lines.push_back(source.record)
+                self._start_parser()
+                return None
+            except (csv.Error, LineTooLongError, UnicodeDecodeError) as error:
+                self._start_parser()
+                if not source.record:
+                    if has_rows:
+                        return None
+                    self._lines.skip_long_line()
+                self._lines.push_back(source.record[1:])
+                del source.record[1:]
+                text = _encoding_text(error) if isinstance(error, UnicodeDecodeError) else str(error)
+                raise BadRecordError(line + 1, f"not a CSV record: {text}") from error
+        return row
+
+    def _values(self, row: list[str], line: int) -> tuple[Any, ...]:
+        if self._columns is None:
+            self._columns = text_columns([f"column{number}" for number in range(1, len(row) + 1)])
+            self._set_columns(self._columns)
+        if len(row) != len(self._names):
+            raise BadRecordError(line, f"the record has {len(row)} fields, but there are {len(self._names)} columns")
+        values: list[Any] = row if self._indexes is None else [row[index] for index in self._indexes]
+        for place, convert in self._converters:
+            try:
+                values[place] = convert(values[place])  # type: ignore[misc]
+            except ValueError as error:
+                column = self._columns[place].name
+                number = place + 1 if self._indexes is None else self._indexes[place] + 1
+                text = f"{values[place]!r:.100}"
+                raise BadRecordError(line, f"column {number} ({column}): the field {text} {error}") from error
+        return tuple(values)
+
+
+class ParquetReader(RecordReader):
+    """Each row is a struct."""
+
+    unit = "row"
+
+    def __init__(self, descriptor: int, position: int) -> None:
+        """Read the footer. Raises FileError."""
+        from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
+
+        try:
+            self._rows = ParquetRows(open(descriptor, "rb", closefd=False))  # noqa: SIM115 - the caller closes it
+            self._rows.skip(position)
+        except Exception as error:
+            raise FileError(str(error)) from error
+        self.schema = self._rows.schema
+        self._position = position
+        self._is_at_end = False
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._is_at_end
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def line(self) -> int:
+        return self._position
+
+    def read(self, count: int) -> Values:
+        """Return rows."""
+        try:
+            rows = self._rows.read(count)
+        except Exception as error:  # PyArrow raises many kinds of errors for damaged files
+            raise FileError(f"row {self._position + 1} or a later one cannot be read: {error}") from error
+        self._position += len(rows)
+        self._is_at_end = len(rows) < count
+        return rows
+
+
+def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordReader:
+    """Return the reader of a text file. Raises FileError."""
+    if config.format == "csv":
+        return CsvReader(lines, config)
+    return JsonReader(lines) if config.format == "json" else LinesReader(lines, config.encoding)
+
+
+def _encoding_text(error: UnicodeDecodeError) -> str:
+    return f"byte {error.start + 1} of the line is not valid {error.encoding}: {error.reason}"

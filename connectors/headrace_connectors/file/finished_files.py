@@ -1,0 +1,89 @@
+"""Moves or deletes the files that a task has read. A file that was changed after it was read is never removed."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+
+from headrace.api.errors import ConnectError
+from headrace_connectors.file.directory_search import FileState
+
+logger = logging.getLogger(__name__)
+
+
+class FinishedFiles:
+    """What a connector does with the files that were read."""
+
+    def __init__(
+        self, directory: str, action: str, finished: str | None, errors: str | None, marker_suffix: str | None
+    ) -> None:
+        self._directory = directory
+        self._action = action
+        self._finished = finished
+        self._errors = errors
+        self._marker_suffix = marker_suffix
+
+    def needs_action(self, error_count: int) -> bool:
+        """Whether a file with that number of errors is moved or deleted."""
+        return self._action != "keep" or bool(error_count and self._errors)
+
+    def finish(self, name: str, state: FileState, error_count: int) -> None:
+        """Move or delete a file and its marker. Raises ConnectError."""
+        if not self.needs_action(error_count):
+            return
+        target = self._errors if error_count and self._errors else self._finished if self._action == "move" else None
+        path = os.path.join(self._directory, name)
+        try:
+            if FileState.of(os.stat(path)) != state:
+                logger.warning("File %s was changed after it was read: it stays in place and is read again", path)
+                return
+            self._remove(path, name, target)
+            if self._marker_suffix is not None and os.path.lexists(path + self._marker_suffix):
+                self._remove(path + self._marker_suffix, name + self._marker_suffix, target)
+        except FileNotFoundError as error:
+            if os.path.lexists(path):
+                raise ConnectError(f"File {path} cannot be moved to {target}: {error.strerror}") from error
+            logger.info("File %s was removed by another program after it was read", path)
+        except OSError as error:
+            what = f"deleted (finished.action={self._action})" if target is None else f"moved to {target}"
+            raise ConnectError(
+                f"File {path} was read, but cannot be {what}: {error.strerror or error}. Correct the permissions, or "
+                "set finished.action=keep, and restart the task"
+            ) from error
+
+    def _remove(self, path: str, name: str, target: str | None) -> None:
+        if target is None:
+            os.unlink(path)
+            logger.debug("File %s was read and deleted", path)
+            return
+        destination = os.path.join(target, name)
+        os.makedirs(os.path.dirname(destination), exist_ok=True)
+        destination = _unused(destination)
+        try:
+            os.rename(path, destination)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _move_to_other_file_system(path, destination)
+        logger.debug("File %s was read and moved to %s", path, destination)
+
+
+def _unused(path: str) -> str:
+    """Return the path, with a number if a file of this name exists: an earlier file is never overwritten."""
+    candidate, number = path, 0
+    while os.path.lexists(candidate):
+        number += 1
+        candidate = f"{path}.{number}"
+    return candidate
+
+
+def _move_to_other_file_system(path: str, destination: str) -> None:
+    """Copy a file, make the copy durable, and delete the file."""
+    partial = f"{destination}.part"
+    shutil.copy2(path, partial)
+    with open(partial, "rb") as copy:
+        os.fsync(copy.fileno())
+    os.rename(partial, destination)
+    os.unlink(path)

@@ -1,0 +1,158 @@
+r"""Reads the lines of a file, which may be compressed with gzip, and counts bytes and lines.
+
+A line ends with `\n`; a `\r` before it stays in the line. Memory is limited by the block size and the largest permitted
+line, not by the file. Positions count bytes of the uncompressed content.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections import deque
+from collections.abc import Callable
+
+from headrace.api.errors import DataError
+
+BLOCK_BYTES = 256 * 1024
+_SKIP_BYTES = 16 * 1024 * 1024
+
+
+class FileError(DataError):
+    """The rest of a file cannot be read."""
+
+
+class LineTooLongError(DataError):
+    """The next line is longer than record.max.bytes."""
+
+
+class RecordLines:
+    """The lines of one file, from a position on.
+
+    `position` and `line` are the number of bytes and lines before the next line. Methods raise FileError if the
+    file cannot be read.
+    """
+
+    def __init__(
+        self, descriptor: int, *, is_gzip: bool, limit: int, is_complete: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`is_complete` is called at the end of the file: False if its writer has changed it meanwhile.
+
+        The caller closes the descriptor.
+        """
+        raw = io.FileIO(descriptor, closefd=False)
+        self._stream: io.FileIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw, mode="rb") if is_gzip else raw
+        self._limit = limit
+        self._is_complete = is_complete
+        self._rest = bytearray()
+        self._lines: deque[bytes] = deque()
+        self._is_at_end = False
+        self._waits_for_writer = False
+        self.position = 0
+        self.line = 0
+
+    def skip_to(self, position: int, line: int, should_go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Continue at that position. Return False if `should_go_on` returned False before it was reached."""
+        try:
+            if isinstance(self._stream, gzip.GzipFile):
+                reached = self._stream.seek(min(position, _SKIP_BYTES))
+                while reached < position:
+                    before, reached = reached, self._stream.seek(min(position, reached + _SKIP_BYTES))
+                    if reached == before:
+                        break  # the end of the file
+                    if not should_go_on():
+                        return False
+            else:
+                self._stream.seek(position)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _file_error(error) from error
+        self._rest.clear()
+        self._lines.clear()
+        self._is_at_end = False
+        self.position, self.line = position, line
+        return True
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all lines were returned."""
+        return self._is_at_end and not self._lines
+
+    def take(self, count: int) -> list[bytes]:
+        r"""Return at most `count` lines without their `\n`: at least one, unless the end of the file is reached.
+
+        Returns no line either while a writer changes the file. Raises LineTooLongError if the next line is too long; it
+        is still the next one.
+        """
+        while not self._lines and not self._is_at_end:
+            self._read_block()
+            if not self._lines and len(self._rest) > self._limit:
+                raise self._too_long()
+            if self._waits_for_writer:
+                break
+        if count >= len(self._lines):
+            lines = list(self._lines)
+            self._lines.clear()
+        else:
+            lines = [self._lines.popleft() for _ in range(count)]
+        self.position += sum(map(len, lines)) + len(lines)
+        self.line += len(lines)
+        if lines and max(map(len, lines)) > self._limit:
+            first = next(index for index, line in enumerate(lines) if len(line) > self._limit)
+            self.push_back(lines[first:])
+            del lines[first:]
+            if not lines:
+                raise self._too_long()
+        return lines
+
+    def skip_long_line(self) -> None:
+        """Skip the line for which `take` raised LineTooLongError."""
+        skipped = 0
+        while not self._lines and not self._is_at_end and not self._waits_for_writer:
+            skipped += len(self._rest)
+            self._rest.clear()
+            self._read_block()
+        if self._lines:
+            skipped += len(self._lines.popleft())
+        self.position += skipped + 1
+        self.line += 1
+
+    def _too_long(self) -> LineTooLongError:
+        return LineTooLongError(f"the line has more than record.max.bytes={self._limit} bytes")
+
+    def push_back(self, lines: list[bytes]) -> None:
+        """Undo `take` for its last lines."""
+        self._lines.extendleft(reversed(lines))
+        self.position -= sum(map(len, lines)) + len(lines)
+        self.line -= len(lines)
+
+    def _read_block(self) -> None:
+        self._waits_for_writer = False
+        try:
+            data = self._stream.read(BLOCK_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _file_error(error) from error
+        if data:
+            if b"\n" not in data:  # append in place: a copy for each block would take quadratic time
+                self._rest += data
+                return
+            first, *lines = data.split(b"\n")
+            self._rest += first
+            lines.insert(0, bytes(self._rest))
+            self._rest = bytearray(lines.pop())
+            self._lines.extend(lines)
+            return
+        if not self._is_complete():
+            self._waits_for_writer = True
+            return
+        self._is_at_end = True
+        if self._rest:
+            self._lines.append(bytes(self._rest))
+            self._rest.clear()
+
+
+def _file_error(error: BaseException) -> FileError:
+    if isinstance(error, EOFError):
+        return FileError("the compressed data is truncated")
+    if isinstance(error, (gzip.BadGzipFile, zlib.error)):
+        return FileError(f"the compressed data is invalid: {error}")
+    return FileError(f"the file cannot be read: {error}")

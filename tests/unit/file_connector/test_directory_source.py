@@ -1,0 +1,329 @@
+"""Tests of the directory source in memory: formats, positions, finished files, invalid records, hostile names."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import logging
+import os
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.api import ConfigErrors, DataError
+from headrace.api.config import config_def
+from headrace.data.schema import Type
+from headrace.testing import RestartSource, run_source
+from headrace.testing.conformance import SourceConformance
+from headrace_connectors.file.directory_search import partition_of
+from headrace_connectors.file.directory_source import DirectorySourceConnector
+
+HOSTILE_NAMES = (
+    "a b.csv", "\u00fc\u4e2d.csv", "x" * 200, "quote'\"", "*?[a]", "-n", "$HOME", "line\nfeed", "back\\slash",
+    os.fsdecode(b"not-utf8-\xff\xfe"), "%41", "tab\t", "{json}",
+)  # fmt: skip
+
+
+def props(directory: Path, **more: str) -> dict[str, str]:
+    base = {"directory": str(directory), "topic": "t", "format": "lines", "settle.time.ms": "0", "batch.size": "3"}
+    return base | {name.replace("_", "."): text for name, text in more.items()}
+
+
+def read(directory: Path, count: int = 1000, **more: Any) -> Any:
+    options = {name: more.pop(name) for name in ("offsets", "faults") if name in more}
+    return run_source(DirectorySourceConnector, props(directory, **more), records=count, **options)
+
+
+def values(run: Any) -> list[Any]:
+    return [dict(record.value) if hasattr(record.value, "schema") else record.value for record in run.records]
+
+
+class TestDirectorySourceKeepsFiles(SourceConformance):
+    plugin = DirectorySourceConnector
+    produced_files = 0
+
+    def config(self) -> dict[str, str]:
+        (self.directory / "in").mkdir()
+        return props(self.directory / "in")
+
+    def hostile_configs(self) -> Sequence[dict[str, str]]:
+        return [
+            props(self.directory / f"in{index}") | {"finished.directory": str(self.directory / "done")}
+            for index in range(len(HOSTILE_NAMES))
+        ]
+
+    def produce(self, count: int) -> None:
+        directory = self.directory / "in"
+        if self.hostile_index is not None:
+            directory = self.directory / f"in{self.hostile_index}"
+            directory.mkdir()
+        for number in range(0, count, 5):
+            self.produced_files += 1
+            name = f"file-{self.produced_files}" if self.hostile_index is None else HOSTILE_NAMES[self.hostile_index]
+            lines = [f"{self.produced_files} {line}\n" for line in range(number, min(number + 5, count))]
+            (directory / name).write_text("".join(lines))
+
+
+class TestDirectorySourceMovesFiles(TestDirectorySourceKeepsFiles):
+    def config(self) -> dict[str, str]:
+        moved = {"finished.action": "move", "finished.directory": str(self.directory / "done")}
+        return super().config() | moved
+
+    def identity(self, record: Any) -> Any:
+        return record.value
+
+
+def test_each_format_restarts_inside_a_file_without_losing_or_repeating_records(tmp_path: Path) -> None:
+    lines = [f"l\u00efne {number}" for number in range(11)]
+    csv_text = "n,text\n" + "".join(f'{number},"a\r\n{number}"\n\n' for number in range(11))
+    json_text = "".join(f'{{"n": {number}}}\r\n' for number in range(11))
+    table = pa.table({"n": list(range(11))})
+    expected = {
+        "lines": lines,
+        "csv": [{"n": str(number), "text": f"a\r\n{number}"} for number in range(11)],
+        "json": [{"n": number} for number in range(11)],
+        "parquet": [{"n": number} for number in range(11)],
+    }
+    for form, text in (("lines", "\n".join(lines)), ("csv", csv_text), ("json", json_text), ("parquet", "")):
+        for extension in ("", ".gz"):
+            directory = tmp_path / f"{form}{extension}"
+            directory.mkdir()
+            if form == "parquet":
+                pq.write_table(table, directory / "data.parquet", row_group_size=4)
+            elif extension:
+                (directory / "data.gz").write_bytes(gzip.compress(text.encode()))
+            else:
+                (directory / "data").write_bytes(text.encode())
+            first = read(directory, 4, format=form)
+            assert values(first) == expected[form][:6]
+            assert first.offset["complete"] is False
+            rest = read(directory, format=form, offsets=first.offsets)
+            assert values(first) + values(rest) == expected[form], directory
+            assert read(directory, format=form, offsets=rest.offsets).records == []
+            killed = read(directory, format=form, faults=[RestartSource(after_records=5)])
+            assert values(killed) == expected[form][:6] + expected[form][3:], directory
+
+
+def test_declared_columns_are_converted_and_null_values_are_null(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "skip;id;price;day;at;ok;ratio;name\n"
+        "x;7;12.50;2026-11-24;2026-11-24T01:00:00+01:00;TRUE;0.5;'a;''b'\n"
+        "x;-8;;;;;;\n"
+    )
+    columns = "id:int64 not null,name,price:decimal(2),day:date,at:timestamp,ok:boolean,ratio:float64"
+    more = {"csv.delimiter": ";", "csv.quote": "'", "csv.null.value": "", "csv.columns": columns}
+    run = read(tmp_path, format="csv", **more)
+    first, second = values(run)
+    assert first == {
+        "id": 7, "name": "a;'b", "price": Decimal("12.50"), "day": dt.date(2026, 11, 24),
+        "at": dt.datetime(2026, 11, 24, tzinfo=dt.UTC), "ok": True, "ratio": 0.5,
+    }  # fmt: skip
+    assert second == {"id": -8} | dict.fromkeys(("name", "price", "day", "at", "ok", "ratio"))
+    schema = run.records[0].value_schema
+    assert [(field.name, field.schema.type, field.schema.optional) for field in schema.fields][:2] == [
+        ("id", Type.INT64, False), ("name", Type.STRING, True),
+    ]  # fmt: skip
+
+
+def test_columns_of_files_without_a_header_are_numbered_or_named_by_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\ufeff1\ttwo\n")
+    more = {"csv.header": "false", "csv.delimiter": "tab"}
+    assert values(read(tmp_path, format="csv", **more)) == [{"column1": "1", "column2": "two"}]
+    more["csv.columns"] = "n:int32,word"
+    assert values(read(tmp_path, format="csv", **more)) == [{"n": 1, "word": "two"}]
+
+
+BAD_RECORDS = [
+    ("csv", "a,b\n1,2\n3\n5,6\n", "line 3: the record has 1 fields, but there are 2 columns", {}),
+    ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: not a CSV record: ',' expected after '\"'", {}),
+    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: not a CSV record: unexpected end of data", {}),
+    ("csv", "a,b\n1,2\nx,4\n5,6\n", "line 3: column 1 (a): the field 'x' is not an integer", {"csv.columns": "a:int8"}),
+    (
+        "csv",
+        "a,b\n1,2\n300,4\n5,6\n",
+        "line 3: column 1 (a): the field '300' is not between",
+        {"csv.columns": "a:int8"},
+    ),
+    ("csv", "a,b\n1,2\n3,\udcff\n5,6\n", "line 3: not a CSV record: byte 3 of the line is not valid utf-8", {}),
+    ("csv", f"a,b\n1,2\n3,{'x' * 90}\n5,6\n", "line 3: not a CSV record: the line has more than", {}),
+    ("json", '{"a":1}\n{"a":\n{"a":5}\n', "line 2: not a JSON document", {}),
+    ("json", '1\n{"a":"\udcff"}\n{"a":5}\n', "line 2: not a JSON document", {}),
+    ("lines", "a\n\udcff\nb\n", "line 2: byte 1 of the line is not valid utf-8", {}),
+    ("lines", f"a\n{'x' * 90}\nb\n", "line 2: the line has more than record.max.bytes=80 bytes", {}),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "error", "more"), BAD_RECORDS)
+def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors_are_tolerated(
+    tmp_path: Path, form: str, text: str, error: str, more: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    (directory / "data").write_bytes(text.encode("utf-8", "surrogateescape"))
+    more = {**more, "record.max.bytes": "80"}
+    with pytest.raises(DataError) as found:
+        read(directory, format=form, **more)
+    assert str(found.value).startswith(f"File {directory / 'data'}, {error}")
+    assert "errors.tolerance" in str(found.value)
+    more |= {"errors.tolerance": "all", "error.directory": str(tmp_path / "bad"), "finished.action": "delete"}
+    run = read(directory, format=form, **more)
+    assert len(run.records) == 2
+    assert run.offset["errors"] == 1
+    assert error in caplog.text
+    assert os.listdir(directory) == []
+    assert os.listdir(tmp_path / "bad") == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "data", "error"),
+    [
+        ("parquet", "a.parquet", b"no parquet", "not a Parquet file"),
+        ("lines", "a.gz", b"no gzip", "the compressed data is invalid"),
+        ("lines", "b.gz", gzip.compress(os.urandom(5000))[:-900], "the compressed data is truncated"),
+        ("csv", "a.csv", b"a,b,a\n1,2,3\n", "line 1: column 3 of the header has the same name 'a' as another one"),
+        ("csv", "a.csv", b"a,,c\n1,2,3\n", "line 1: column 2 of the header has no name"),
+    ],
+)
+def test_unreadable_file_fails_the_task_or_is_moved_to_the_error_directory(
+    tmp_path: Path, form: str, name: str, data: bytes, error: str
+) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    (directory / name).write_bytes(data)
+    more = {"errors.tolerance": "all", "encoding": "latin-1", "error.directory": str(tmp_path / "bad")}
+    with pytest.raises(DataError, match=error) as found:
+        read(directory, format=form, encoding="latin-1")
+    assert str(directory / name) in str(found.value)
+    run = read(directory, format=form, **more)
+    assert run.offset["errors"] == 1
+    assert os.listdir(tmp_path / "bad") == [name]
+
+
+def test_files_are_moved_with_their_markers_and_never_replace_earlier_ones(tmp_path: Path) -> None:
+    source, done = tmp_path / "in", tmp_path / "in" / "done"
+    (source / "sub").mkdir(parents=True)
+    more = {
+        "recursive": "true", "finished.action": "move", "finished.directory": str(done), "done.marker.suffix": ".ok",
+    }  # fmt: skip
+    for content in ("first", "second"):
+        (source / "sub" / "a").write_text(content)
+        (source / "sub" / "a.ok").touch()
+        (source / "unmarked").write_text("later")
+        assert values(read(source, **more)) == [content]
+    assert sorted(path.name for path in (done / "sub").iterdir()) == ["a", "a.1", "a.ok", "a.ok.1"]
+    assert (done / "sub" / "a").read_text() == "first"
+    assert (source / "unmarked").exists()
+
+
+def test_file_stays_until_its_last_offset_is_committed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n3\n4\n")
+    killed = read(tmp_path, 9, finished_action="delete", faults=[RestartSource(after_records=4)])
+    assert values(killed) == ["1", "2", "3", "4", "4"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_file_whose_offset_was_committed_before_a_crash_is_deleted_by_the_next_run(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n")
+    kept = read(tmp_path)
+    assert os.listdir(tmp_path) == ["a"]
+    assert read(tmp_path, finished_action="delete", offsets=kept.offsets).records == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_replaced_file_is_read_again_from_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    first = read(tmp_path)
+    (tmp_path / "a").write_text("3\n4\n5\n")
+    assert values(read(tmp_path, offsets=first.offsets)) == ["3", "4", "5"]
+
+
+def test_empty_files_are_finished(tmp_path: Path) -> None:
+    for name, data in (("a", b""), ("b.gz", gzip.compress(b""))):
+        (tmp_path / name).write_bytes(data)
+    assert read(tmp_path, finished_action="delete").records == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_only_regular_files_with_selected_names_are_read(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("b")
+    (tmp_path / "a.csv").write_text("a")
+    for name in ("c.csv.tmp", ".d.csv", "e.txt", "f.csv.part"):
+        (tmp_path / name).write_text("no")
+    (tmp_path / "dir.csv").mkdir()
+    (tmp_path / "dir.csv" / "g.csv").write_text("g")
+    (tmp_path / "loop.csv").symlink_to(tmp_path)
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "fifo.csv")
+    assert values(read(tmp_path, **{"file.pattern": "*.csv"})) == ["a", "b"]
+    assert values(read(tmp_path, **{"file.pattern": "*.csv", "recursive": "true"})) == ["a", "b", "g"]
+
+
+def test_files_are_read_in_the_order_of_their_times_of_modification(tmp_path: Path) -> None:
+    for name, second in (("a", 3), ("b", 1), ("c", 2)):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, (second, second))
+    assert values(read(tmp_path, **{"file.order": "modified"})) == ["b", "c", "a"]
+
+
+def test_recently_changed_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    os.utime(tmp_path / "a", (0, 0))
+    assert read(tmp_path, **{"settle.time.ms": "3600000"}).records == []
+
+
+def test_tasks_share_the_files_and_each_file_is_read_once(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / str(number)).write_text(f"{number}\n")
+    run = read(tmp_path, **{"tasks.max": "4"})
+    assert sorted(map(int, values(run))) == list(range(50))
+    assert len(run.offsets) == 50
+
+
+def test_name_of_the_file_is_a_header_if_configured(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    run = read(tmp_path, **{"file.name.header": "source"})
+    assert [(header.key, header.value) for record in run.records for header in record.headers] == [("source", "a")] * 2
+
+
+def test_names_that_are_not_unicode_have_source_partitions_of_their_own() -> None:
+    assert partition_of("caf\u00e9") == {"file": "caf\u00e9"}
+    assert partition_of(os.fsdecode(b"\xff")) == {"file.bytes": "ff"}
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"finished.action": "move"}, "finished.directory"),
+        ({"finished.action": "move", "finished.directory": "DIR"}, "finished.directory"),
+        ({"csv.delimiter": '"'}, "csv.quote"),
+        ({"csv.delimiter": "::"}, "csv.delimiter"),
+        ({"encoding": "utf-16"}, "encoding"),
+        ({"csv.columns": "a:text"}, "csv.columns"),
+        ({"csv.columns": "a,a"}, "csv.columns"),
+        ({"csv.columns": "a:int8(3)"}, "csv.columns"),
+        ({"format": "xml"}, "format"),
+    ],
+)
+def test_validation_names_the_key_at_fault(tmp_path: Path, more: dict[str, str], key: str) -> None:
+    changed = {name: text.replace("DIR", str(tmp_path)) for name, text in more.items()}
+    with pytest.raises(ConfigErrors) as found:
+        DirectorySourceConnector.config_model.parse(props(tmp_path) | changed)
+    assert [error.key for error in found.value.errors] == [key]
+
+
+def test_validation_checks_that_the_directory_exists(tmp_path: Path) -> None:
+    given = props(tmp_path / "missing")
+    checked = config_def(DirectorySourceConnector.config_model).validate(given)
+    DirectorySourceConnector().validate(given, checked)
+    assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is no directory"]
+
+
+def test_missing_directory_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert read(tmp_path / "missing").records == []
+    assert caplog.text.count("cannot be read, retrying") == 1
