@@ -35,7 +35,7 @@ def run(*command: str | Path, directory: Path) -> str:
 
 def test_examples_pass_their_own_tests(module: Path) -> None:
     output = run("pytest", "-q", "-W", "error", "-p", "no:cacheprovider", module, directory=module.parent)
-    assert "7 passed" in output
+    assert "8 passed" in output
 
 
 def test_examples_have_correct_types(module: Path) -> None:

@@ -61,6 +61,9 @@ TRANSFORMS: list[tuple[str, dict[str, str]]] = [
 ]
 RECORD_TRANSFORMS: list[tuple[str, dict[str, str]]] = [
     ("ValueToKey", {"fields": "a,in.x", "field.syntax.version": "V2"}),
+    ("Python", {"expression": "{**value, 'n': value['a'] + 1}"}),
+    ("Python", {"expression": "value if topic == 'test' and timestamp else None"}),
+    ("Python", {"expression": "record.replace(topic=topic + '!') if value['a'] > 3 else value['b']"}),
     ("RegexRouter", {"regex": "(.).*", "replacement": "$1"}),
     ("TimestampRouter", {}),
     ("DropHeaders", {"headers": "h"}),

@@ -35,6 +35,9 @@ class Plugin(Generic[C]):
     version: ClassVar[str] = "0.1.0"
     """The version that ``/connector-plugins`` shows."""
 
+    required_worker_key: ClassVar[str] = ""
+    """A boolean key of the worker's configuration without which the worker refuses the plug-in (a transform)."""
+
     config: C
     """The parsed configuration. The platform sets it before it calls `start` or `configure`."""
 

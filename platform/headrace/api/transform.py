@@ -23,6 +23,9 @@ class Transformation(Plugin[C]):
     stateless: ClassVar[bool] = False
     """If true, the platform may call `apply_batch` again for the same records after an error."""
 
+    alias: str = ""
+    """The name of the transform in the key `transforms`, for error messages; set after `configure`."""
+
     def configure(self, config: C) -> None:
         """Prepare the transform. Raises ConfigError."""
 

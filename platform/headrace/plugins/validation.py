@@ -37,6 +37,7 @@ from headrace.plugins.plugin_sections import (
     converter_section,
 )
 from headrace.plugins.variables import resolved_variables
+from headrace.plugins.worker_permission import refusal
 
 ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]]]
 
@@ -116,7 +117,7 @@ def validate_connector(
         definition = definition.merged(section.definition)
     result.definitions = definition.keys
     result.values = definition.validate({**props, **_fixed_converter_types(sections)})
-    _add_section_errors(result, sections, props)
+    _add_section_errors(result, sections, props, worker)
     for problem in problems:
         result.add_error(problem.key, str(problem))
     _check_combinations(result, props)
@@ -172,15 +173,20 @@ def _fixed_converter_types(sections: list[PluginSection]) -> dict[str, str]:
     return {section.prefix + name: text for section in sections for name, text in section.fixed_props.items()}
 
 
-def _add_section_errors(result: Validation, sections: list[PluginSection], props: Props) -> None:
+def _add_section_errors(
+    result: Validation, sections: list[PluginSection], props: Props, worker: Mapping[str, str]
+) -> None:
     """Validate each plug-in's configuration with its model, then with its `configure`, and add the errors to `result`.
 
-    `configure` is not called if the model finds an error.
+    `configure` is not called if the model finds an error, or if the worker does not permit the plug-in.
     """
     for section in sections:
         own = section.props(props)
         errors: list[ConfigError] = section.model.errors(own)
-        if (
+        refused = refusal(section.plugin, worker)
+        if refused is not None:
+            result.add_error(section.type_key, str(ConfigError(section.type_key, props.get(section.type_key), refused)))
+        elif (
             not errors
             and not issubclass(section.plugin, Connector)
             and not section.plugin.__dict__.get("abstract", False)

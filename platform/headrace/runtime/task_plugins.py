@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.api.config_def import to_text
 from headrace.api.connector import Connector
+from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import registry
@@ -24,6 +25,7 @@ from headrace.plugins.plugin_sections import (
     find_sections,
 )
 from headrace.plugins.variables import ConfigResolver
+from headrace.plugins.worker_permission import refusal
 from headrace.runtime.chain import Step
 from headrace.runtime.conversion import Converters
 from headrace.runtime.override_policy import check_overrides
@@ -89,14 +91,19 @@ class Plugins:
         return properties
 
     def make_steps(self) -> list[Step]:
-        """Create the transforms with their predicates. Raises ConfigErrors."""
+        """Create the transforms with their predicates. Raises ConfigErrors, also if the worker refuses a transform."""
         config = self.connector_config
         predicates = find_sections(config, "predicates", "predicate")
         steps = []
-        for section in find_sections(config, "transforms", "transform").values():
+        for alias, section in find_sections(config, "transforms", "transform").items():
+            refused = refusal(section.plugin, self.worker)
+            if refused is not None:
+                raise ConfigErrors([ConfigError(section.type_key, config[section.type_key], refused)])
             name = section.value("predicate", config)
             predicate = predicates[name].create(config) if name else None
-            steps.append(Step(section.create(config), predicate, section.value("negate", config)))
+            transformation = section.create(config)
+            transformation.alias = alias
+            steps.append(Step(transformation, predicate, section.value("negate", config)))
         return steps
 
 

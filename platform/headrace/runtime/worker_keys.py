@@ -172,8 +172,21 @@ _COMMON = [
     _key("connector.validation.timeout.ms", _LONG, 60_000, "Timeout of a call to a connector, in ms.", _positive),
 ]
 
+
+def _python_transform(default: bool) -> ConfigKey:
+    return _key(
+        "python.transform.enable",
+        _BOOL,
+        default,
+        "Permit the transform Python, which runs code from connector configurations in the tasks' processes. The "
+        "default is true in a standalone worker, and false in a distributed worker, because whoever may create "
+        "connectors over REST could run any code on it.",
+    )
+
+
 STANDALONE = ConfigDef(
     [
+        _python_transform(True),
         _key("bootstrap.servers", _LIST, None, "Brokers. If unset, a standalone worker starts an embedded broker."),
         _key("offset.storage.file.filename", _STRING, None, "The file in which source offsets are stored."),
         *_COMMON,
@@ -226,6 +239,7 @@ def _topic_keys(prefix: str, what: str, partitions: int | None) -> list[ConfigKe
 
 DISTRIBUTED = ConfigDef(
     [
+        _python_transform(False),
         _key("bootstrap.servers", _LIST, ["localhost:9092"], "Brokers."),
         _key(
             "group.id",

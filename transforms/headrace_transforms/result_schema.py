@@ -1,0 +1,95 @@
+"""Determines the schema of a value that the user's code returns as plain Python objects. No I/O.
+
+Without a schema of the original value, the new value has none either. Otherwise, a new struct keeps the schemas of the
+fields that it has in common with the original one, and the schemas of new fields are derived from their values.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from headrace.api.errors import DataError
+from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_scale, decimal_schema
+from headrace.data.schema import Schema, Type, struct
+from headrace.data.struct import Struct
+
+_SCALARS: dict[type, Schema] = {
+    bool: Schema(Type.BOOLEAN, optional=True),
+    int: Schema(Type.INT64, optional=True),
+    float: Schema(Type.FLOAT64, optional=True),
+    str: Schema(Type.STRING, optional=True),
+    bytes: Schema(Type.BYTES, optional=True),
+    dt.date: DATE_SCHEMA.replace(optional=True),
+    dt.time: TIME_SCHEMA.replace(optional=True),
+    dt.datetime: TIMESTAMP_SCHEMA.replace(optional=True),
+}
+_CACHED_MAX = 1000
+
+
+class ResultSchemas:
+    """Derives schemas, and remembers them by the original schema and the types of the fields."""
+
+    def __init__(self) -> None:
+        self._structs: dict[Any, Schema] = {}
+
+    def value(self, schema: Schema | None, original: Any, result: Any) -> tuple[Schema | None, Any]:
+        """Return the schema and the value of a result. Raises DataError."""
+        if result is original:
+            return schema, result
+        if isinstance(result, Struct):
+            return result.schema, result
+        if schema is None:
+            return None, result
+        if isinstance(result, Mapping):
+            made = self._struct(schema, result)
+            return made, Struct(made, result)
+        if schema.type is not Type.STRUCT and _SCALARS.get(type(result), _ANY).type is schema.type:
+            return schema, result
+        return _scalar(type(result), result, "the result"), result
+
+    def _struct(self, schema: Schema, result: Mapping[str, Any]) -> Schema:
+        shape = (schema, tuple((name, _kind(value)) for name, value in result.items()))
+        found = self._structs.get(shape)
+        if found is None:
+            if len(self._structs) >= _CACHED_MAX:
+                self._structs.clear()
+            found = self._structs[shape] = _derived(schema, result)
+        return found
+
+
+_ANY = Schema(Type.MAP, key_schema=Schema(Type.STRING), value_schema=Schema(Type.STRING))
+
+
+def _kind(value: Any) -> Any:
+    return (Decimal, decimal_scale(value)) if isinstance(value, Decimal) else type(value)
+
+
+def _derived(schema: Schema, result: Mapping[str, Any]) -> Schema:
+    """Return the schema of a struct, with the name and the fields of the original one where they are equal."""
+    fields = schema.fields if schema.type is Type.STRUCT else ()
+    known = {field.name: field.schema for field in fields}
+    if list(known) == list(result):
+        return schema
+    return struct(
+        [
+            (name, known.get(name) or _scalar(type(value), value, f"the new field {name}"))
+            for name, value in result.items()
+        ],
+        name=schema.name if fields else None,
+        optional=schema.optional,
+    )
+
+
+def _scalar(type_: type, value: Any, what: str) -> Schema:
+    if isinstance(value, Decimal):
+        return decimal_schema(decimal_scale(value), optional=True)
+    found = _SCALARS.get(type_)
+    if found is None:
+        reason = "is null" if value is None else f"has the type {type_.__name__}"
+        raise DataError(
+            f"{what} {reason}, for which no schema can be derived: return record.replace(value=..., value_schema=...)"
+        )
+    return found
