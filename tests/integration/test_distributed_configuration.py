@@ -398,6 +398,23 @@ def test_client_overrides_are_restricted_by_the_workers_policy(
             assert failure(worker, "GET", "/connectors/c/topics") == (403, disabled)
 
 
+def test_transform_with_python_code_is_refused_by_distributed_workers_by_default(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
+    marker = tmp_path / "executed"
+    expression = f"open({str(marker)!r}, 'w')"
+    config = source(tmp_path, transforms="code") | {
+        "transforms.code.type": "Python",
+        "transforms.code.expression": expression,
+    }
+    for worker in workers:
+        status, message = failure(worker, "POST", "/connectors", {"name": "code", "config": config})
+        assert status == 400
+        assert "transforms.code.type" in message
+        assert "python.transform.enable is not set, and false by default in a distributed worker" in message
+    assert not marker.exists()
+
+
 def test_policy_all_permits_every_client_override(workers: list[DistributedWorker], tmp_path: Path) -> None:
     config = sink(tmp_path, **{key: value for key, value in OVERRIDES.items() if "sasl" not in key})
     assert validation_errors(workers[1], {"name": "c", **config}) == {}
