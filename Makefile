@@ -7,6 +7,8 @@ STAMP  := $(VENV)/.installed
 PYTHON ?=
 
 DEMO_DIR ?= build/demo
+DEMO_CONNECTORS_DIR ?= build/demo-connectors
+DEMO_ROWS ?= 50000
 PYTEST   := $(BIN)/python -m pytest
 # Two tests at a time. `worksteal` balances small tests; `loadfile` keeps a file's tests, and the servers that they share, in one process.
 UNIT     := $(PYTEST) -n 2 --dist worksteal tests/unit tests/property
@@ -19,7 +21,7 @@ QUICK    := not jvm and not slow and not prove
 LONG     := (jvm or slow) and not prove
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv system-packages demo check test test-unit test-long prove bench docs lock clean
+.PHONY: help .venv system-packages demo demo-connectors check test test-unit test-long prove bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +48,10 @@ system-packages: ## install the Debian packages that tests use (PostgreSQL, kcat
 
 demo: $(STAMP) ## run the main job: from a database through the broker into Delta tables (DEMO_DIR=build/demo)
 	@$(BIN)/python configs/demo/run_demo.py --dir "$(DEMO_DIR)"
+
+demo-connectors: $(STAMP) ## move data from PostgreSQL through topics to S3, OpenSearch and SQLite (DEMO_ROWS=50000 per table)
+	@tests/support/system_packages.sh postgresql
+	@$(BIN)/python configs/demo/run_connectors_demo.py --dir "$(DEMO_CONNECTORS_DIR)" --rows $(DEMO_ROWS)
 
 check: $(STAMP) build ## check format, lint, types and import rules
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
