@@ -21,7 +21,10 @@ _CHUNK = 500
 
 
 class FileState(NamedTuple):
-    """The size in bytes and the time of modification, in ns, by which a source offset identifies a file's content."""
+    """The size in bytes and the time of modification, in us, by which a source offset identifies a file's content.
+
+    JSON tools keep microseconds exactly, because they fit into a float64; nanoseconds do not.
+    """
 
     size: int
     modified: int
@@ -29,7 +32,7 @@ class FileState(NamedTuple):
     @classmethod
     def of(cls, status: os.stat_result) -> FileState:
         """Return the state of a file."""
-        return cls(status.st_size, status.st_mtime_ns)
+        return cls(status.st_size, status.st_mtime_ns // 1000)
 
     def is_state_in(self, offset: Mapping[str, Any]) -> bool:
         """Whether the offset belongs to this content."""
@@ -100,12 +103,17 @@ class DirectorySearch:
         read_offsets: Callable[[Sequence[str]], Sequence[Mapping[str, Any] | None]],
         is_in_progress: Callable[[str, FileState], bool],
         on_finished: Callable[[str, Mapping[str, Any]], None],
+        on_unreadable: Callable[[str, OSError], None],
     ) -> None:
-        """`on_finished` is called for a file whose stored offset says that it was read to the end."""
+        """`on_finished` is called for a file whose stored offset says that it was read to the end.
+
+        `on_unreadable` is called for a subdirectory that cannot be listed.
+        """
         self._selection = selection
         self._read_offsets = read_offsets
         self._is_in_progress = is_in_progress
         self._on_finished = on_finished
+        self._on_unreadable = on_unreadable
         self._found: list[FoundFile] = []
         self.is_truncated = False
         """Whether there are more files than were kept: search again after these."""
@@ -143,10 +151,12 @@ class DirectorySearch:
             prefix = directories.pop()
             try:
                 entries = os.scandir(os.path.join(selection.directory, prefix))
-            except FileNotFoundError:
+            except OSError as error:
                 if not prefix:
                     raise
-                continue  # the subdirectory was removed meanwhile
+                if not isinstance(error, FileNotFoundError):  # otherwise, it was removed meanwhile
+                    self._on_unreadable(prefix, error)
+                continue
             with entries:
                 for entry in entries:
                     path = prefix + entry.name

@@ -8,6 +8,7 @@ deleted after the offset of its last record is committed. Delivery is at least o
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -34,7 +35,7 @@ from headrace_connectors.file.directory_search import (
 )
 from headrace_connectors.file.file_formats import BadRecordError, ParquetReader, RecordReader, text_reader
 from headrace_connectors.file.finished_files import FinishedFiles
-from headrace_connectors.file.record_lines import FileError, RecordLines
+from headrace_connectors.file.record_lines import FileError, RecordLines, TemporaryFileError
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ _SHARE = "headrace.file.share"
 _STEP_S = 0.5
 _IDLE_S = 1.0
 _LOGGED_ERRORS_MAX = 10
+_WARNED_DIRECTORIES_MAX = 100
+_PERMANENT_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
 _CHUNK = 500
 _OFFSET_TYPES = {"position": int, "line": int, "errors": int, "complete": bool, "size": int, "modified": int}
 
@@ -94,6 +97,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def __init__(self) -> None:
         self._reading: _Reading | None = None
         self._found: deque[FoundFile] = deque()
+        self._start: Mapping[str, Any] | None = None
+        """The offset at which the file that is being read was opened."""
         self._search: DirectorySearch | None = None
         self._search_at_s = 0.0
         self._search_started_s = 0.0
@@ -101,6 +106,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         """The files that were read to the end, with the number of errors, until their offsets are committed."""
         self._failure: ConnectError | None = None
         self._is_directory_missing = False
+        self._warned_directories: set[str] = set()
+        self._failures = 0
 
     def start(self, config: DirectorySourceConfig) -> None:
         """Start to search the directory at the first poll."""
@@ -128,7 +135,12 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         try:
             if reading.reader is None:
                 reading.reader = self._open_reader(reading)
-            return self._read(reading, reading.reader)
+            batch = self._read(reading, reading.reader)
+            self._failures = 0
+            return batch
+        except TemporaryFileError as error:
+            self._retry(reading, str(error))
+            return None
         except _StoppedError:
             self._close()
             return None
@@ -169,7 +181,9 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             if now_s < self._search_at_s:
                 self.context.wait(min(_IDLE_S, self._search_at_s - now_s))
                 return
-            self._search = DirectorySearch(self._selection, self._read_offsets, self._is_in_progress, self._finish)
+            self._search = DirectorySearch(
+                self._selection, self._read_offsets, self._is_in_progress, self._finish, self._warn_of_directory
+            )
             self._search_started_s = now_s
         deadline_s = now_s + _STEP_S
         try:
@@ -201,6 +215,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         try:
             self._finished.finish(name, FileState(offset["size"], offset["modified"]), int(offset.get("errors") or 0))
         except ConnectError as error:
+            logger.error("%s", error)  # also if there is no next poll
             self._failure = error
 
     # -- reading
@@ -208,11 +223,14 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def _open(self, found: FoundFile) -> bool:
         """Open a file. Return False if it is not to be read now: a later search finds it again."""
         path = os.path.join(self.config.directory, found.name)
+        self._start = found.offset
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         except OSError as error:
+            if error.errno == errno.ESTALE:
+                return False
             self._reading = _Reading(found, found.state, -1)
             self._failed_open = error
             return True
@@ -222,7 +240,6 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             os.close(descriptor)
             return False
         self._reading = reading = _Reading(found, state, descriptor)
-        self._start = found.offset
         if self.config.file_name_header is not None:
             text = found.name.encode("utf-8", "backslashreplace").decode()
             reading.headers = Headers().add(self.config.file_name_header, text, STRING_SCHEMA)
@@ -230,7 +247,10 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
 
     def _open_reader(self, reading: _Reading) -> RecordReader:
         if reading.descriptor < 0:
-            raise FileError(f"the file cannot be opened: {self._failed_open.strerror}") from self._failed_open
+            error = self._failed_open
+            if error.errno in _PERMANENT_ERRORS:
+                raise FileError(f"the file cannot be opened: {error.strerror}") from error
+            raise TemporaryFileError(str(error)) from error
         config = self.config
         position, line = (0, 0) if self._start is None else (self._start["position"], self._start["line"])
         if config.format == "parquet":
@@ -298,6 +318,23 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         reading.errors += 1
         logger.error("%s; the rest of the file is skipped", text)
         return self._batch(reading, [], is_complete=True)
+
+    def _retry(self, reading: _Reading, reason: str) -> None:
+        """Wait, and open the file again at the next record."""
+        self._failures += 1
+        if self._failures == 1 or self._failures % 60 == 0:
+            path = self._path(reading)
+            logger.warning("File %s cannot be read, retrying (failure %d in a row): %s", path, self._failures, reason)
+        self._close()
+        offset = self._start if reading.reader is None else reading.offset(is_complete=False)
+        self._found.appendleft(FoundFile(None, reading.name, reading.state, offset))
+        self.context.wait(_IDLE_S)
+
+    def _warn_of_directory(self, name: str, error: OSError) -> None:
+        if name not in self._warned_directories and len(self._warned_directories) < _WARNED_DIRECTORIES_MAX:
+            self._warned_directories.add(name)
+            path = os.path.join(self.config.directory, name)
+            logger.warning("Directory %s cannot be read, its files are ignored: %s", path, error.strerror)
 
     def _path(self, reading: _Reading) -> str:
         return os.path.join(self.config.directory, reading.name)

@@ -180,7 +180,7 @@ class _CsvLines(Iterator[str]):
 
     def __init__(self, lines: RecordLines, encoding: str, limit: int) -> None:
         self.lines = lines
-        self._encoding = encoding
+        self.encoding = encoding
         self._limit = limit
         self.record: list[bytes] = []
         """The lines of the current record."""
@@ -202,7 +202,7 @@ class _CsvLines(Iterator[str]):
             raise csv.Error(f"the record has more than record.max.bytes={self._limit} bytes; a quote may be missing")
         if is_first and line.startswith(_BOM):
             line = line[len(_BOM) :]
-        return line.decode(self._encoding) + "\n"
+        return line.decode(self.encoding) + "\n"
 
 
 class CsvReader(_TextReader):
@@ -300,11 +300,30 @@ class CsvReader(_TextReader):
                     if has_rows:
                         return None
                     self._lines.skip_long_line()
+                column = self._unquoted_column(source.record) if isinstance(error, csv.Error) else 0
+                place = f"column {column}: " if column else ""
                 self._lines.push_back(source.record[1:])
                 del source.record[1:]
                 text = _encoding_text(error) if isinstance(error, UnicodeDecodeError) else str(error)
-                raise BadRecordError(line + 1, f"not a CSV record: {text}") from error
+                raise BadRecordError(line + 1, f"{place}not a CSV record: {text}") from error
         return row
+
+    def _unquoted_column(self, record: list[bytes]) -> int:
+        """Return the number of the first field whose quotes are wrong, 0 if there is none."""
+        text, column, place = b"\n".join(record).decode(self._csv_lines.encoding, "replace"), 1, 0
+        while place < len(text):
+            if text[place] == self._quote:
+                end = text.find(self._quote, place + 1)
+                while end >= 0 and text[end + 1 : end + 2] == self._quote:  # a doubled quote
+                    end = text.find(self._quote, end + 2)
+                if end < 0 or text[end + 1 : end + 2] not in ("", self._delimiter, "\r"):
+                    return column
+                place = end + 1
+            following = text.find(self._delimiter, place)
+            if following < 0:
+                break
+            column, place = column + 1, following + 1
+        return 0
 
     def _values(self, row: list[str], line: int) -> tuple[Any, ...]:
         if self._columns is None:

@@ -22,6 +22,10 @@ class FileError(DataError):
     """The rest of a file cannot be read."""
 
 
+class TemporaryFileError(Exception):
+    """The file system has failed, for example a network drive: the file can perhaps be read later."""
+
+
 class LineTooLongError(DataError):
     """The next line is longer than record.max.bytes."""
 
@@ -30,7 +34,7 @@ class RecordLines:
     """The lines of one file, from a position on.
 
     `position` and `line` are the number of bytes and lines before the next line. Methods raise FileError if the
-    file cannot be read.
+    file is damaged, and TemporaryFileError if the file system does not return its content.
     """
 
     def __init__(
@@ -150,9 +154,9 @@ class RecordLines:
             self._rest.clear()
 
 
-def _file_error(error: BaseException) -> FileError:
+def _file_error(error: BaseException) -> FileError | TemporaryFileError:
     if isinstance(error, EOFError):
         return FileError("the compressed data is truncated")
     if isinstance(error, (gzip.BadGzipFile, zlib.error)):
         return FileError(f"the compressed data is invalid: {error}")
-    return FileError(f"the file cannot be read: {error}")
+    return TemporaryFileError(str(error))

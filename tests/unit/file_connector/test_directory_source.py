@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import gzip
 import logging
 import os
+import random
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.api import ConfigErrors, DataError
+from headrace.api import ConfigErrors, ConnectError, DataError
 from headrace.api.config import config_def
 from headrace.data.schema import Type
 from headrace.testing import RestartSource, run_source
 from headrace.testing.conformance import SourceConformance
+from headrace_connectors.file import directory_search, finished_files, record_lines
 from headrace_connectors.file.directory_search import partition_of
-from headrace_connectors.file.directory_source import DirectorySourceConnector
+from headrace_connectors.file.directory_source import DirectorySourceConnector, DirectorySourceTask
 
 HOSTILE_NAMES = (
     "a b.csv", "\u00fc\u4e2d.csv", "x" * 200, "quote'\"", "*?[a]", "-n", "$HOME", "line\nfeed", "back\\slash",
@@ -140,8 +143,8 @@ def test_columns_of_files_without_a_header_are_numbered_or_named_by_the_configur
 
 BAD_RECORDS = [
     ("csv", "a,b\n1,2\n3\n5,6\n", "line 3: the record has 1 fields, but there are 2 columns", {}),
-    ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: not a CSV record: ',' expected after '\"'", {}),
-    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: not a CSV record: unexpected end of data", {}),
+    ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: column 2: not a CSV record: ',' expected after '\"'", {}),
+    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: not a CSV record: unexpected end of data", {}),
     ("csv", "a,b\n1,2\nx,4\n5,6\n", "line 3: column 1 (a): the field 'x' is not an integer", {"csv.columns": "a:int8"}),
     (
         "csv",
@@ -327,3 +330,101 @@ def test_missing_directory_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
     caplog.set_level(logging.WARNING)
     assert read(tmp_path / "missing").records == []
     assert caplog.text.count("cannot be read, retrying") == 1
+
+
+def test_search_that_keeps_only_the_first_files_is_repeated_until_all_are_read_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 10)
+    monkeypatch.setattr(directory_search, "_CHUNK", 3)
+    for number in random.Random(1).sample(range(100, 200), 100):
+        (tmp_path / str(number)).write_text(f"{number}\n")
+    assert [int(value) for value in values(read(tmp_path))] == list(range(100, 200))
+    assert sorted(int(value) for value in values(read(tmp_path, finished_action="delete"))) == list(range(100, 200))
+
+
+class GrowingTask(DirectorySourceTask):
+    """A task whose file gets more lines before each of the first polls."""
+
+    def poll(self) -> Any:
+        if self.config.directory and (polls := getattr(self, "polls", 0)) < 4:
+            self.polls = polls + 1
+            with open(Path(self.config.directory) / "a", "a") as file:
+                file.write(f"{polls} begins,")
+        return super().poll()
+
+
+def test_file_that_grows_while_it_is_read_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a").write_text("first\n")
+    monkeypatch.setattr(DirectorySourceConnector, "task_class", GrowingTask)
+    run = read(tmp_path)
+    assert values(run) == ["first", "0 begins,1 begins,2 begins,3 begins,"]
+    assert "is changed while it is read" in caplog.text
+    assert run.offset["size"] == (tmp_path / "a").stat().st_size
+
+
+def test_file_is_read_again_from_the_next_record_after_the_file_system_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(record_lines, "BLOCK_BYTES", 6)
+    failures = iter([False, False, True, True, False, False, True] + [False] * 100)
+    real = record_lines.RecordLines._read_block
+
+    def read_block(self: Any) -> None:
+        if next(failures):
+            raise record_lines.TemporaryFileError("[Errno 5] Input/output error")
+        real(self)
+
+    monkeypatch.setattr(record_lines.RecordLines, "_read_block", read_block)
+    (tmp_path / "a").write_text("".join(f"{number}\n" for number in range(20)))
+    assert [int(value) for value in values(read(tmp_path, errors_tolerance="all"))] == list(range(20))
+    assert "cannot be read, retrying (failure 1 in a row): [Errno 5]" in caplog.text
+
+
+def test_task_fails_if_a_finished_file_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unlink(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "a").write_text("1\n")
+    monkeypatch.setattr(finished_files.os, "unlink", unlink)
+    run = read(tmp_path, finished_action="delete")  # the last commit of the run deletes the file
+    assert "cannot be deleted" in caplog.text
+    with pytest.raises(ConnectError, match=r"cannot be deleted \(finished\.action=delete\): Permission denied"):
+        read(tmp_path, finished_action="delete", offsets=run.offsets)
+
+
+def test_unreadable_subdirectory_is_logged_once_and_other_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("open", "closed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path.endswith("closed/"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(directory_search.os, "scandir", scandir)
+    assert values(read(tmp_path, recursive="true")) == ["open"]
+    assert caplog.text.count("closed/ cannot be read, its files are ignored: Permission denied") == 1
+
+
+def test_task_can_be_stopped_while_it_skips_the_read_part_of_a_compressed_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_lines, "_SKIP_BYTES", 64)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d\n" % number for number in range(1000))))
+    with open(path, "rb") as file:
+        lines = record_lines.RecordLines(file.fileno(), is_gzip=True, limit=100)
+        assert lines.skip_to(2000, 500, lambda: False) is False
+    with open(path, "rb") as file:
+        lines = record_lines.RecordLines(file.fileno(), is_gzip=True, limit=100)
+        assert lines.skip_to(10, 5)
+        assert (lines.take(1), lines.position, lines.line) == ([b"5"], 12, 6)
