@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.broker import running_broker
+from support.distributed import worker_group
 from support.topics import end_offset, read_topic
 from support.worker import Worker, wait_for
 
@@ -103,6 +104,35 @@ def test_new_files_are_read_without_a_restart_and_clean_stops_repeat_no_row(tmp_
                 assert running.stop() > 0
         assert rows_in(broker.address) == Counter(writing.expected)
         assert os.listdir(tmp_path / "in") == []
+
+
+def test_distributed_tasks_share_the_files_and_run_python_code_that_the_workers_permit(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("def without_every_tenth(value):\n    return None if value['row'].endswith('0') else value\n")
+    writing = Writing(tmp_path, 50)
+    for number in range(10):
+        writing.write(str(number))
+    props = connector(tmp_path) | {
+        "transforms": "drop",
+        "transforms.drop.type": "Python",
+        "transforms.drop.file": str(code),
+        "transforms.drop.function": "without_every_tenth",
+    }
+    permitted = {"python.transform.enable": "true"}
+    with (
+        running_broker(tmp_path) as broker,
+        worker_group(tmp_path / "workers", broker.address, 2, permitted) as workers,
+    ):
+        workers[0].create("files", props)
+        workers[0].wait_for_state("files", "RUNNING", 60)
+        tasks = workers[1].status("files")["tasks"]
+        assert sorted(task["id"] for task in tasks) == [0, 1]
+        for number in range(10, 20):
+            writing.write(str(number))
+        done = tmp_path / "done"
+        wait_for(lambda: done.exists() and len(os.listdir(done)) == 20, "all files are moved", 60, workers[0].log)
+        expected = {row for row in writing.expected if not row[1].endswith("0")}
+        assert rows_in(broker.address) == Counter(expected)
 
 
 @pytest.mark.parametrize(

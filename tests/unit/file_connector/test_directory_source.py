@@ -8,7 +8,8 @@ import gzip
 import logging
 import os
 import random
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -428,3 +429,59 @@ def test_task_can_be_stopped_while_it_skips_the_read_part_of_a_compressed_file(
         lines = record_lines.RecordLines(file.fileno(), is_gzip=True, limit=100)
         assert lines.skip_to(10, 5)
         assert (lines.take(1), lines.position, lines.line) == ([b"5"], 12, 6)
+
+
+class _Entry:
+    """An entry of a directory that exists only in memory."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"file-{number * 7919 % 30_000:06}-{'x' * 100}"
+        self.path = self.name
+
+    def is_file(self) -> bool:
+        return True
+
+    def stat(self) -> os.stat_result:
+        return os.stat_result((0,) * 10, {"st_ctime_ns": 0, "st_mtime_ns": 0})
+
+
+class _Entries:
+    def __iter__(self) -> Iterator[_Entry]:
+        return map(_Entry, range(30_000))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("are_read", [False, True])
+def test_memory_of_a_search_does_not_depend_on_the_number_of_files(
+    are_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 500)
+    monkeypatch.setattr(directory_search.os, "scandir", lambda path: _Entries())
+    selection = directory_search.FileSelection("d", ["*"], [".*"], False, frozenset(), None, 0, "name", (0, 1))
+    offset = {"size": 0, "modified": 0, "complete": True}
+    search = directory_search.DirectorySearch(
+        selection,
+        lambda names: [offset if are_read else None] * len(names),
+        lambda name, state: False,
+        lambda name, offset: None,
+        lambda name, error: None,
+    )
+    tracemalloc.start()
+    try:
+        while not search.step(lambda: True):
+            pass
+        files = search.files()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000  # the names alone have more than 3 MB
+    if are_read:
+        assert files == []
+    else:
+        assert [file.name[:11] for file in files] == [f"file-{number:06}" for number in range(500)]
+        assert search.is_truncated
