@@ -17,6 +17,7 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConf
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import mariadb
 from support.jdbc import Context, Offsets, read_all, rows
+from support.late_commits import ids_read
 
 pytestmark = [
     pytest.mark.slow,
@@ -187,3 +188,31 @@ def test_unknown_table_and_database_are_reported(server: mariadb.MariaDb, props:
     with pytest.raises(ConnectError, match="Unknown database 'nowhere'"):
         read_all({**props, "connection.url": f"jdbc:mysql://127.0.0.1:{server.port}/nowhere", "mode": "bulk",
                   "connection.attempts": "1"})  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
+def test_row_that_is_committed_late_is_read_only_with_snapshot_horizon(
+    server: mariadb.MariaDb, database: Any, props: dict[str, str], mode: str
+) -> None:
+    settings = {**props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}
+    if mode == "incrementing":
+        del settings["timestamp.column.name"]
+    with pymysql.connect(
+        host="127.0.0.1", port=server.port, user=server.user, database="shop", autocommit=True
+    ) as other, other.cursor() as late:  # fmt: skip
+        for more, expected in (({}, [2]), ({"snapshot.horizon": "true"}, [1, 2])):
+            database.execute(
+                "CREATE OR REPLACE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text, "
+                "at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))"
+            )
+            assert ids_read(settings | more, database.execute, late.execute) == expected
+
+
+def test_user_without_the_privilege_process_cannot_use_snapshot_horizon(
+    server: mariadb.MariaDb, database: Any, props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")
+    database.execute("CREATE OR REPLACE USER reader@'127.0.0.1'")
+    database.execute("GRANT SELECT ON shop.* TO reader@'127.0.0.1'")
+    with pytest.raises(ConnectError, match=r"needs the privilege PROCESS: GRANT PROCESS ON .* TO reader"):
+        read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})

@@ -49,7 +49,7 @@ class Context:
         raise error
 
 
-def read_all(props: Mapping[str, str], offsets: Offsets | None = None) -> list[SourceBatch]:
+def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks: int = 1) -> list[SourceBatch]:
     """Poll all tables once and return the batches; each batch's offset is committed."""
     offsets = offsets or Offsets()
     settings = {"poll.interval.ms": "600000", "connection.backoff.ms": "0", **props}
@@ -58,21 +58,22 @@ def read_all(props: Mapping[str, str], offsets: Offsets | None = None) -> list[S
     connector.start(JdbcSourceConfig.parse(settings))
     batches: list[SourceBatch] = []
     try:
-        for task_config in connector.task_configs(1):
-            batches += _drain(task_config, offsets)
+        for task_config in connector.task_configs(max_tasks):
+            batches += drain(task_config, offsets)
     finally:
         connector.stop()
     return batches
 
 
-def _drain(task_config: Mapping[str, str], offsets: Offsets) -> list[SourceBatch]:
+def drain(task_config: Mapping[str, str], offsets: Offsets, polls: int = 1_000_000) -> list[SourceBatch]:
+    """Run a task until a poll returns no batch, or for a number of polls; each batch's offset is committed."""
     task = JdbcSourceTask()
     task.poll_block_s = 0.0
     task.context = Context(offsets)  # type: ignore[assignment]
     task.start(JdbcSourceTaskConfig.parse(task_config))
-    found = []
+    found: list[SourceBatch] = []
     try:
-        while (batch := task.poll()) is not None:
+        while len(found) < polls and (batch := task.poll()) is not None:
             offsets.commit(batch.source_partition, batch.source_offset)
             found.append(batch)
     finally:

@@ -55,7 +55,7 @@ def running() -> Iterator[MariaDb]:
         init = directory / "init.sql"
         init.write_text(
             "CREATE DATABASE shop CHARACTER SET utf8mb4;\nCREATE USER tester@'127.0.0.1';\n"
-            "GRANT ALL ON *.* TO tester@'127.0.0.1';\n"
+            "GRANT ALL ON *.* TO tester@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         init.chmod(0o644)
         command = ["mariadbd", "--no-defaults", data, f"--user={user}", "--bind-address=127.0.0.1", f"--port={port}",

@@ -210,6 +210,23 @@ class JdbcSourceConfig(Config):
         doc="Timestamp to start from if there is no stored offset, in milliseconds since the epoch. -1: current time.",
         group=_MODE,
     )
+    snapshot_horizon: bool = key(
+        "snapshot.horizon",
+        default=False,
+        doc="Whether to read rows only when no running transaction can commit earlier ones, so that rows that are "
+        "committed late are not lost (PostgreSQL, MySQL, MariaDB). A long transaction delays the rows of all later "
+        "ones. The user needs the role pg_read_all_stats (PostgreSQL) or the privilege PROCESS. Timestamps must be "
+        "set by the database, and sequences must not cache values.",
+        group=_MODE,
+    )
+    initial_load_chunks: int = key(
+        "initial.load.chunks",
+        default=1,
+        at_least=1,
+        doc="Number of ranges of the incrementing column into which the first read of a table is split. Tasks read "
+        "the ranges at the same time, so the order of these records differs from that of the column.",
+        group=_MODE,
+    )
     validate_non_null: bool = key(
         "validate.non.null",
         default=True,
@@ -331,6 +348,14 @@ class JdbcSourceConfig(Config):
             yield ConfigError("timestamp.column.name", None, f"must be set for mode={mode}")
         if sql and mode == "incrementing" and values.get("incrementing.column.name") == "":
             yield ConfigError("incrementing.column.name", None, "must be set for a query with mode=incrementing")
+        if values.get("snapshot.horizon") and mode == "bulk":
+            yield ConfigError("snapshot.horizon", "true", "has no effect with mode=bulk")
+        if (values.get("initial.load.chunks") or 1) > 1 and (sql or "incrementing" not in mode):
+            yield ConfigError(
+                "initial.load.chunks",
+                values["initial.load.chunks"],
+                "needs tables, and mode=incrementing or timestamp+incrementing",
+            )
         if sql and values.get("topic.prefix") == "":
             yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
 
@@ -395,6 +420,9 @@ class JdbcSourceTaskConfig(JdbcSourceConfig):
     """Configuration of a JDBC source task: the connector's keys and the tables assigned to the task."""
 
     tables: list[str] = key("tables", default=[], doc="Qualified names of the tables assigned to the task.")
+    initial_load: str = key(
+        "initial.load", default="", doc="The initial loads of the tables, and the ranges assigned to the task, as JSON."
+    )
     tables_fetched: bool = key(
         "tables.fetched", default=False, doc="Whether the connector has fetched the list of tables."
     )

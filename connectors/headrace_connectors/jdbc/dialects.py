@@ -26,6 +26,7 @@ from sqlalchemy.pool import NullPool
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table, names_of_types
@@ -113,6 +114,27 @@ class Dialect(ABC):
 
         The statement contains the `select_list` of `table`. For a custom query, `table` is empty.
         """
+
+    has_horizon = False
+    """Whether `running_transactions` is supported."""
+
+    def running_transactions(self, connection: Connection) -> RunningTransactions:
+        """Return the transactions of other sessions.
+
+        Raises ConnectError if the user may not see them, and the driver's exception.
+        """
+        raise NotImplementedError
+
+    def first_row(self, connection: Connection, sql: str) -> tuple[Any, ...]:
+        """Return the first row of a statement without parameters. Raises the driver's exception."""
+        cursor = connection.cursor()
+        try:
+            cursor.execute(sql, ())  # drivers replace doubled percent signs only if there are parameters
+            row: tuple[Any, ...] = cursor.fetchone()
+        finally:
+            cursor.close()
+        self.end_transaction(connection)
+        return row
 
     def is_transient(self, error: Exception) -> bool:
         """Whether a retry on a new connection may succeed after `error`."""

@@ -86,6 +86,11 @@ class GenericDialect(Dialect):
         connection.rollback()
         return self.to_instant(found)
 
+    def first_row(self, connection: Connection, sql: str) -> tuple[Any, ...]:
+        row = connection.execute(sqlalchemy.text(sql)).fetchone()
+        connection.rollback()
+        return tuple(row)
+
     def quote(self, identifier: str) -> str:
         return super().quote(identifier).replace(":", "\\:")
 

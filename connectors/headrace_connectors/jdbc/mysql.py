@@ -22,7 +22,7 @@ from pymysql.cursors import Cursor, SSCursor
 from sqlalchemy import types as sql
 from sqlalchemy.engine import Engine
 
-from headrace.api.errors import ConfigError
+from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.logical import DATE_SCHEMA, scale_of
 from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
 from headrace_connectors.jdbc.dialects import (
@@ -33,6 +33,7 @@ from headrace_connectors.jdbc.dialects import (
     like_to_regex,
     run_on_connect,
 )
+from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine
 from headrace_connectors.jdbc.names import qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
@@ -53,6 +54,15 @@ _COLUMNS = """
     FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
 """
 _TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()"
+# Prepared transactions are among those of InnoDB. A statement that waits for a lock may have no transaction yet.
+_RUNNING = """
+    SELECT
+        (SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx
+            WHERE trx_mysql_thread_id <> CONNECTION_ID()),
+        (SELECT MAX(time) FROM information_schema.processlist
+            WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())
+"""
+_ACCESS_DENIED = 1227
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
 _FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 _BINARY_CHARSET = 63
@@ -132,6 +142,29 @@ class MysqlDialect(Dialect):
         connection.rollback()
         instant: dt.datetime = now.replace(tzinfo=dt.UTC)
         return instant
+
+    has_horizon = True
+
+    def running_transactions(self, connection: Connection) -> RunningTransactions:
+        with connection.cursor() as cursor:
+            cursor.execute("SET time_zone = SYSTEM")  # trx_started has the time zone of the server's system
+            try:
+                cursor.execute(_RUNNING)
+                transaction_s, statement_s = cursor.fetchone()
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != _ACCESS_DENIED:
+                    raise
+                raise ConnectError(
+                    "snapshot.horizon=true needs the privilege PROCESS: "
+                    f"GRANT PROCESS ON *.* TO {self.config.connection_user or 'the user'}"
+                ) from error
+            finally:
+                cursor.execute("SET time_zone = '+00:00'")
+        ages = [age if age >= 0 else age + 3600 for age in (transaction_s, statement_s) if age is not None]
+        connection.rollback()
+        # Times have whole seconds. A negative age means that the clocks have been set back for winter time.
+        oldest = self.now(connection) - dt.timedelta(seconds=max(ages) + 1) if ages else None
+        return RunningTransactions(oldest)
 
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str

@@ -56,6 +56,7 @@ from sqlalchemy.types import (
     UnicodeText,
 )
 
+from headrace.api.errors import ConnectError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
@@ -69,6 +70,7 @@ from headrace_connectors.jdbc.dialects import (
     like_to_regex,
     run_on_connect,
 )
+from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import qualified_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
@@ -85,6 +87,14 @@ _TABLES = """
 _SHAPE = """
     SELECT string_agg(concat_ws(' ', attnum, attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attnum)
     FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+# Hidden sessions have no start. Vacuum and replication write no rows with new timestamps or ids.
+_RUNNING = """
+    SELECT min(xact_start) FILTER (WHERE backend_type NOT IN ('autovacuum worker', 'walsender')),
+        coalesce(bool_or(query = '<insufficient privilege>'), false),
+        EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()),
+        pg_catalog.pg_is_in_recovery()
+    FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
 """
 # Returns the base types, such as numeric(6,2), of columns whose types are domains. Domains may be nested.
 _BASE_TYPES = """
@@ -228,6 +238,23 @@ class PostgresqlDialect(Dialect):
         connection.rollback()
         instant: dt.datetime = now.astimezone(dt.UTC)
         return instant
+
+    has_horizon = True
+
+    def running_transactions(self, connection: Connection) -> RunningTransactions:
+        found = connection.execute(_RUNNING).fetchone()
+        connection.rollback()
+        oldest, is_hidden, has_prepared, is_standby = found
+        if is_hidden:
+            raise ConnectError(
+                "snapshot.horizon=true needs the role pg_read_all_stats: "
+                f"GRANT pg_read_all_stats TO {self.config.connection_user or 'the user'}"
+            )
+        if is_standby:
+            raise ConnectError(
+                "snapshot.horizon=true needs a connection to the primary: a standby does not list its transactions"
+            )
+        return RunningTransactions(oldest and oldest.astimezone(dt.UTC), has_prepared)
 
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str

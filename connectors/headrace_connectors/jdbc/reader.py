@@ -18,11 +18,13 @@ from headrace.data.batch import SourceBatch
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Connection, Dialect, FastReadError, ResultSet
+from headrace_connectors.jdbc.horizon import Horizon
+from headrace_connectors.jdbc.initial_load import OFFSET_FIELD, InitialLoad, KeyRange
 from headrace_connectors.jdbc.names import table_of
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.rows import Row, RowConverter
-from headrace_connectors.jdbc.statements import OffsetExpressions, select
+from headrace_connectors.jdbc.statements import LastId, OffsetExpressions, select
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, to_integer
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,10 @@ class TableOrQuery:
     table: str
     topic: str
     partition: dict[str, str]
+    load: InitialLoad | None = None
+    """The table's initial load; the reader reads what comes after it."""
+    key_range: KeyRange | None = None
+    """The rows to read, if the reader reads a part of an initial load."""
 
     @property
     def name(self) -> str:
@@ -49,7 +55,13 @@ class TableReader:
     """Reads one table or query. `offset` is the source offset of the last batch returned."""
 
     def __init__(
-        self, dialect: Dialect, config: JdbcSourceConfig, source: TableOrQuery, offset: TimestampIncrementingOffset
+        self,
+        dialect: Dialect,
+        config: JdbcSourceConfig,
+        source: TableOrQuery,
+        offset: TimestampIncrementingOffset,
+        *,
+        commits_start: bool = False,
     ) -> None:
         self.source = source
         self.offset = offset
@@ -58,6 +70,10 @@ class TableReader:
         self._statement: _RunningStatement | None = None
         self._columns: list[JdbcColumn] = []
         self._shape: object = None
+        self._horizon = Horizon(dialect) if config.snapshot_horizon else None
+        self._commits_start = commits_start
+        self.is_complete = False
+        """Whether all rows of a key range have been read."""
 
     @property
     def is_running(self) -> bool:
@@ -78,21 +94,37 @@ class TableReader:
             return self._next_batch(connection)
 
     def _next_batch(self, connection: Connection) -> SourceBatch | None:
+        if self._commits_start:
+            # A restart computes the ranges of the initial load from this offset.
+            self._commits_start = False
+            return self._batch([], None)
         if self._statement is None:
             self._statement = self._execute(connection)
         statement = self._statement
         rows = statement.fetch(self._config.batch_max_rows)
         if not rows:
             self._finish(connection)
-            return None
+            return self._complete_range()
         self.offset = statement.offset_after(rows, self.offset)
+        return self._batch(statement.convert(rows), statement.schema)
+
+    def _batch(self, rows: list[Row], schema: Schema | None) -> SourceBatch:
+        load = self.source.load
         return SourceBatch(
             self.source.topic,
-            statement.convert(rows),
-            value_schema=statement.schema,
+            rows,
+            value_schema=schema,
             source_partition=self.source.partition,
-            source_offset=self.offset.to_map(),
+            source_offset=self.offset.to_map() | ({OFFSET_FIELD: load.to_offset()} if load else {}),
         )
+
+    def _complete_range(self) -> SourceBatch | None:
+        """Return a batch without rows that commits the end of the key range, if the reader reads one."""
+        if self.source.key_range is None:
+            return None
+        self.is_complete = True
+        self.offset = TimestampIncrementingOffset(None, self.source.key_range.last)
+        return self._batch([], None)
 
     def close_statement(self) -> None:
         """Close the running statement, if any. The next call of `next_batch` starts a new statement after `offset`."""
@@ -115,10 +147,15 @@ class TableReader:
         source, columns = self.source, self._read_columns(connection)
         found = find_offset_columns(config, source.table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
         incrementing, timestamps = found.incrementing, found.timestamps
+        key_range = source.key_range
+        if key_range is not None:
+            timestamps = ()
         expressions = [dialect.timestamp_expression(column) for column in timestamps]
         end = None
         if timestamps:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
+            if self._horizon is not None:
+                end = min(end, self._horizon.timestamp(connection))
         bind: Any = expressions[0].bind if expressions else None
         offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,
@@ -136,6 +173,9 @@ class TableReader:
             end,
             marker=dialect.parameter_marker,
             suffix=dialect.escape_parameter_markers(config.query_suffix),
+            last_id=LastId(key_range.last)
+            if key_range
+            else self._last_complete_id(connection, incrementing, timestamps),
         )
         return _RunningStatement(
             source,
@@ -146,6 +186,22 @@ class TableReader:
             timestamps=[columns.index(column) for column in timestamps],
             unmappable_values=config.unmappable_values,
         )
+
+    def _last_complete_id(
+        self, connection: Connection, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]
+    ) -> LastId | None:
+        """Return the id up to which all rows are committed, if the mode and the configuration need it."""
+        if self._horizon is None or incrementing is None or timestamps:
+            return None
+        dialect, table = self._dialect, self.source.table
+        source = dialect.quote_table(table) if table else f"({dialect.escape_parameter_markers(self._config.sql)}) q"
+        sql = f"SELECT MAX({dialect.quote(incrementing.name)}) FROM {source}"
+
+        def read_largest() -> int | None:
+            (largest,) = dialect.first_row(connection, sql)
+            return None if largest is None else int(largest)
+
+        return LastId(self._horizon.largest_id(connection, read_largest))
 
     def _read_columns(self, connection: Connection) -> list[JdbcColumn]:
         """Return the current columns. A table's columns are read again only after its `shape` has changed.
@@ -166,6 +222,9 @@ class TableReader:
 
         If no source offset is stored and no row has been read, this is `timestamp.initial`.
         """
+        if self.source.key_range is not None:
+            first = TimestampIncrementingOffset(None, self.source.key_range.first - 1)
+            return first if self.offset.incrementing is None else self.offset
         initial = self._config.timestamp_initial
         if self.offset != TimestampIncrementingOffset() or initial is None or not self._config.uses_timestamp:
             return self.offset

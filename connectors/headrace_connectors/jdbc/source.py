@@ -20,6 +20,13 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.initial_load import (
+    InitialLoad,
+    KeyRange,
+    distribute,
+    from_task_config,
+    to_task_config,
+)
 from headrace_connectors.jdbc.names import matches, table_of
 from headrace_connectors.jdbc.offsets import (
     QUERY_PARTITION,
@@ -38,7 +45,7 @@ from headrace_connectors.jdbc.tables import (
 
 if TYPE_CHECKING:
     from headrace_connectors.jdbc.dialects import Dialect
-    from headrace_connectors.jdbc.reader import TableReader
+    from headrace_connectors.jdbc.reader import TableOrQuery, TableReader
 
 logger = logging.getLogger(__name__)
 
@@ -63,28 +70,43 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         self._failures = 0
 
     def start(self, config: JdbcSourceTaskConfig) -> None:
-        from headrace_connectors.jdbc.reader import TableOrQuery, TableReader
+        from headrace_connectors.jdbc.reader import TableOrQuery
 
         self._config = config
         self._dialect = _dialect(config)
         self._connection = _with_retries(config, self._dialect, self._dialect.connect, self.context.wait)
+        loads, ranges = from_task_config(config.initial_load)
         sources = [
-            TableOrQuery(table, config.topic_prefix + table_of(table), table_partition(table))
+            TableOrQuery(table, config.topic_prefix + table_of(table), table_partition(table), loads.get(table))
             for table in config.tables
+        ]
+        sources += [
+            TableOrQuery(each.table, config.topic_prefix + table_of(each.table), each.partition, key_range=each)
+            for each in ranges
         ]
         if config.sql:
             sources = [TableOrQuery("", config.topic_prefix, dict(QUERY_PARTITION))]
-        self._readers = [
-            TableReader(self._dialect, config, source, self._stored_offset(source.table)) for source in sources
-        ]
+        self._readers = [self._reader(source) for source in sources]
         self._next_query_at = {id(reader): 0.0 for reader in self._readers}
 
-    def _stored_offset(self, table: str) -> TimestampIncrementingOffset:
+    def _reader(self, source: TableOrQuery) -> TableReader:
+        from headrace_connectors.jdbc.reader import TableReader
+
+        stored = self._stored_offset(source)
+        load = source.load
+        if load is not None and stored is None:
+            started = load.started if self._config.uses_timestamp else None
+            start = TimestampIncrementingOffset(started, load.last)
+            return TableReader(self._dialect, self._config, source, start, commits_start=True)
+        return TableReader(self._dialect, self._config, source, TimestampIncrementingOffset.from_map(stored))
+
+    def _stored_offset(self, source: TableOrQuery) -> Mapping[str, Any] | None:
         if self._config.mode == "bulk":
-            return TimestampIncrementingOffset()
-        partitions = [table_partition(table), *legacy_partitions(table)] if table else [dict(QUERY_PARTITION)]
-        offsets = self.context.offsets.read_all(partitions)
-        return TimestampIncrementingOffset.from_map(next((offset for offset in offsets if offset), None))
+            return None
+        partitions = [source.partition]
+        if source.table and source.key_range is None:
+            partitions += legacy_partitions(source.table)
+        return next((offset for offset in self.context.offsets.read_all(partitions) if offset), None)
 
     def poll(self) -> SourceBatch | None:
         """Return the next batch, or None if there are no rows for `poll_block_s`."""
@@ -114,6 +136,8 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
                 return None
             self._current_table = reader.source.table
             batch = reader.next_batch(self._connection)
+            if reader.is_complete:
+                self._readers.remove(reader)
             if batch is not None:
                 return batch
             self._next_query_at[id(reader)] = self.context.monotonic() + self._config.poll_interval_ms / 1000
@@ -159,6 +183,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._stopping = threading.Event()
         self._monitor: threading.Thread | None = None
         self._tables: list[str] = []
+        self._loads: dict[str, InitialLoad | None] = {}
         self._unsupported_tables: set[str] = set()
 
     def start(self, config: JdbcSourceConfig) -> None:
@@ -188,10 +213,44 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         if self._config.sql:
             return [dict(self._config.originals)]
+        groups = group_tables(self._tables, max_tasks)
+        loads = self._find_initial_loads() if self._config.uses_incrementing else {}
+        ranges = [each for table, load in loads.items() for each in self._unread(load.ranges(table))]
+        if not loads:
+            return [self._task_config(group) for group in groups]
         return [
-            {**self._config.originals, "tables": ",".join(group), "tables.fetched": "true"}
-            for group in group_tables(self._tables, max_tasks)
+            self._task_config(tables)
+            | {"initial.load": to_task_config({t: loads[t] for t in tables if t in loads}, own)}
+            for tables, own in distribute(groups, ranges, max_tasks)
         ]
+
+    def _task_config(self, tables: Sequence[str]) -> dict[str, str]:
+        return {**self._config.originals, "tables": ",".join(tables), "tables.fetched": "true"}
+
+    def _find_initial_loads(self) -> dict[str, InitialLoad]:
+        """Return the initial loads of the tables: those that have begun, and those of tables that were never read.
+
+        One that has begun is continued, whatever `initial.load.chunks` is now.
+        """
+        for table in self._tables:
+            if table not in self._loads:
+                stored = self.context.offsets.read_all([table_partition(table), *legacy_partitions(table)])
+                offset = next((each for each in stored if each), None)
+                self._loads[table] = InitialLoad.from_offset(offset) if offset else self._new_initial_load(table)
+        return {table: load for table in self._tables if (load := self._loads[table]) is not None}
+
+    def _new_initial_load(self, table: str) -> InitialLoad | None:
+        from headrace_connectors.jdbc.initial_split import initial_load_of
+
+        if self._config.initial_load_chunks == 1:
+            return None
+        return _with_retries(
+            self._config, self._dialect, lambda: initial_load_of(table, self._config, self._dialect), self._wait
+        )
+
+    def _unread(self, ranges: Sequence[KeyRange]) -> list[KeyRange]:
+        offsets = self.context.offsets.read_all([each.partition for each in ranges])
+        return [each for each, offset in zip(ranges, offsets, strict=True) if not each.is_read(offset)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Validate the driver, database file, tables and columns that the configuration names."""
@@ -205,6 +264,8 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         except ConfigError as error:
             values[error.key].errors.append(str(error))
             return
+        if config.snapshot_horizon and not self._dialect.has_horizon:
+            values["snapshot.horizon"].errors.append("snapshot.horizon=true needs PostgreSQL, MySQL or MariaDB")
         if config.table_whitelist:
             from headrace_connectors.jdbc.table_validation import table_errors
 

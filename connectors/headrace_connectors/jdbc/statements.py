@@ -44,6 +44,13 @@ class OffsetExpressions:
 
 
 @dataclass(frozen=True, slots=True)
+class LastId:
+    """The largest id to read; None: no id is read, because SQL compares no value with NULL."""
+
+    value: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """SQL text with the driver's parameter placeholders, and the parameters."""
 
@@ -59,12 +66,16 @@ def select(
     *,
     marker: str,
     suffix: str = "",
+    last_id: LastId | None = None,
 ) -> Statement:
     """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
 
-    In timestamp modes, the rows must also have timestamps before `end`.
+    In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, their ids must not be larger.
     """
     conditions, parameters = _conditions(columns, offset, end, marker)
+    if last_id is not None:
+        conditions.append(f"{columns.incrementing} <= {marker}")
+        parameters.append(last_id.value)
     order = ",".join(f"{column} ASC" for column in (columns.timestamp_expression, columns.incrementing) if column)
     sql = base
     if conditions:

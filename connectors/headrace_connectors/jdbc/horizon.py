@@ -1,0 +1,72 @@
+"""Finds out up to which timestamp or id all rows of a database are committed (`snapshot.horizon=true`).
+
+A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has passed that place
+never returns to it, so it would lose the row. The horizon is the start of the oldest transaction that still runs:
+
+- Timestamps: a row's timestamp is not earlier than the start of its transaction (PostgreSQL's `now()`) or statement
+  (MySQL). Rows with timestamps before the horizon are therefore complete.
+- Ids: the largest id in the table is read, and then the time. All ids up to it are complete as soon as every running
+  transaction has started after that time, because ids are assigned in ascending order (sequences with CACHE 1).
+
+Timestamps that clients set, and sequences that cache values, do not have these properties.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+MARGIN = dt.timedelta(seconds=1)
+"""A transaction is listed slightly after its start."""
+
+
+class RunningTransactions(NamedTuple):
+    """The transactions of other sessions."""
+
+    oldest: dt.datetime | None
+    """The start of the oldest one; None if none is running."""
+    has_prepared: bool = False
+    """Whether there are prepared transactions, whose start the database does not tell."""
+
+
+class Database(Protocol):
+    """What this module needs of a dialect."""
+
+    def now(self, connection: object) -> dt.datetime: ...
+
+    def running_transactions(self, connection: object) -> RunningTransactions: ...
+
+
+class Horizon:
+    """The horizon of one table or query."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last: dt.datetime | None = None
+        self._candidates: list[tuple[dt.datetime, int]] = []
+        self._complete: int | None = None
+
+    def timestamp(self, connection: object) -> dt.datetime:
+        """Return the timestamp before which all rows are committed; the earliest one if that is unknown."""
+        now = self._database.now(connection)
+        running = self._database.running_transactions(connection)
+        if not running.has_prepared:
+            # A transaction that is prepared now was running at the last call, or has started after it.
+            self._last = min(now, running.oldest or now) - MARGIN
+        return self._last or dt.datetime.min.replace(tzinfo=dt.UTC)
+
+    def largest_id(self, connection: object, read_largest: Callable[[], int | None]) -> int | None:
+        """Return the id up to which all rows are committed; None if that is unknown.
+
+        `read_largest` returns the largest id of the committed rows.
+        """
+        largest = read_largest()
+        if largest is not None:
+            self._candidates.append((self._database.now(connection), largest))
+        running = self._database.running_transactions(connection)
+        if running.has_prepared:
+            return self._complete
+        while self._candidates and (running.oldest is None or self._candidates[0][0] < running.oldest):
+            self._complete = self._candidates.pop(0)[1]
+        return self._complete

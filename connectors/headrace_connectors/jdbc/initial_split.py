@@ -1,0 +1,39 @@
+"""Reads the smallest and largest id of a table, and the time, before the table's initial load is split into ranges."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.dialects import Dialect
+from headrace_connectors.jdbc.horizon import Horizon
+from headrace_connectors.jdbc.initial_load import InitialLoad
+from headrace_connectors.jdbc.offset_columns import find_offset_columns
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> InitialLoad | None:
+    """Return the initial load of a table that was never read; None for an empty table. Raises the driver's exception.
+
+    With `snapshot.horizon=true`, rows that running transactions have inserted come after the initial load.
+    """
+    columns = dialect.table_columns(table)
+    found = find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)
+    assert found.incrementing is not None
+    name, source = dialect.quote(found.incrementing.name), dialect.quote_table(table)
+    connection = dialect.connect()
+    try:
+        started = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
+        horizon = Horizon(dialect) if config.snapshot_horizon else None
+        if horizon is not None:
+            started = min(started, horizon.timestamp(connection))
+        smallest, largest = dialect.first_row(connection, f"SELECT MIN({name}), MAX({name}) FROM {source}")
+        if horizon is not None and not found.timestamps:
+            largest = horizon.largest_id(connection, lambda: largest)
+    finally:
+        connection.close()
+    if smallest is None or largest is None or largest < smallest:
+        return None
+    started_ms = max(0, (started - _EPOCH) // dt.timedelta(milliseconds=1))
+    return InitialLoad(int(smallest), int(largest), config.initial_load_chunks, started_ms)

@@ -1,0 +1,35 @@
+"""The scenario of a row that is committed late: after a row with a later timestamp and a larger id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace_connectors.jdbc.horizon import MARGIN
+from support.jdbc import Offsets, read_all, rows
+
+Execute = Callable[[str], Any]
+TIMEOUT_S = 10.0
+
+
+def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
+    """Return the ids that the source reads: before the late commit, and after it until no row is missing.
+
+    `early` and `late` execute statements in two sessions; the table `t` sets id and timestamp.
+    """
+    offsets = Offsets()
+    has_horizon = "snapshot.horizon" in props
+    late("BEGIN")
+    late("INSERT INTO t (note) VALUES ('late')")  # id 1, the earlier timestamp
+    early("INSERT INTO t (note) VALUES ('early')")
+    if has_horizon:
+        time.sleep(MARGIN.total_seconds() + 0.2)  # after this time, only the transaction keeps the row from being read
+    found = rows(read_all(props, offsets))
+    late("COMMIT")
+    found += rows(read_all(props, offsets))
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while has_horizon and len(found) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+        found += rows(read_all(props, offsets))
+    return [row[0] for row in found]
