@@ -45,6 +45,9 @@ class SlowWorker:
     async def start_task(self, id_: InstanceId, spec: TaskSpec) -> str:
         return await self._started(id_)
 
+    async def abort_start(self, id_: InstanceId) -> None:
+        """Do nothing: the starts of this worker end."""
+
     def pause_task(self, id_: InstanceId) -> None:
         self.sent_orders.append((id_.name, "pause"))
 

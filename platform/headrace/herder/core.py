@@ -10,8 +10,9 @@ The states of an instance, the connector itself (task None) or a task:
             \\-> FAILED  -/
 
 At most one operation of an instance is in progress: while it is STARTING or STOPPING, changes of the desired state have
-no effect until the result of the operation arrives. An instance is replaced if the configuration with which it was
-started is not the current one. A failed instance stays as it is until a restart, a new configuration or a stop.
+no effect until the result of the operation arrives. A start that is no longer wanted is aborted if it hangs. An
+instance is replaced if the configuration with which it was started is not the current one. A failed instance stays
+as it is until a restart, a new configuration or a stop.
 
 As in Kafka Connect, a paused connector has no connector instance, and its tasks run but are paused; a stopped connector
 has no instances. Tasks run with the configuration that the connector had when their configurations were generated.
@@ -61,6 +62,13 @@ class StartTask:
 @dataclass(frozen=True, slots=True)
 class StopInstance:
     """Stop a connector or task, whatever happens within the graceful timeout, then call `stopped`."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class AbortStart:
+    """End a start that does not complete within the graceful timeout; `started` or `start_failed` follows."""
 
     instance: InstanceId
 
@@ -150,6 +158,7 @@ Effect: TypeAlias = (
     StartConnector
     | StartTask
     | StopInstance
+    | AbortStart
     | PauseTask
     | ResumeTask
     | RequestTaskConfigs
@@ -207,6 +216,7 @@ class _Instance:
     trace: str | None = None
     version: str | None = None
     must_restart: bool = False
+    is_aborting: bool = False  # the start is no longer wanted
     is_shown_restarting: bool = False
     run_with: tuple[Mapping[str, str], ...] = ()  # the configurations of a task and of its connector
 
@@ -355,6 +365,8 @@ class HerderCore:
         instance = self._current(id_)
         if instance is None or instance.phase is not _Phase.STARTING:
             return []
+        if instance.is_aborting:
+            return self.stopped(id_)
         return [*self._fail(instance, trace, restarts=True), *self._reconcile(id_.connector)]
 
     def stopped(self, id_: InstanceId) -> list[Effect]:
@@ -539,10 +551,14 @@ class HerderCore:
             return [] if desired is None else self._start(local, name, task, desired)
         if desired is not None and task is not None and instance.run_with == self._run_with(name, task):
             instance.config_offset = desired.config_offset  # the leader has only written the same again
+        is_outdated_config = desired is not None and instance.config_offset != desired.config_offset
         match instance.phase:
+            case _Phase.STARTING if desired is None or instance.must_restart or is_outdated_config:
+                was_aborting, instance.is_aborting = instance.is_aborting, True
+                return [] if was_aborting else [AbortStart(instance.id)]
             case _Phase.RUNNING if desired is None or instance.must_restart:
                 return self._stop(instance)
-            case _Phase.RUNNING if desired is not None and instance.config_offset != desired.config_offset:
+            case _Phase.RUNNING if is_outdated_config:
                 return self._stop(instance)
             case _Phase.RUNNING if desired is not None and instance.is_paused != desired.is_paused:
                 instance.is_paused = desired.is_paused

@@ -169,6 +169,8 @@ class Instances:
                 self._run(instance.connector, effect, self._start(effect))
             case core.StopInstance(instance):
                 self._run(instance.connector, effect, self._stop(instance))
+            case core.AbortStart(instance):
+                self._run(instance.connector, effect, self.worker.abort_start(instance))
             case core.RequestTaskConfigs(instance):
                 self._run(instance.connector, effect, self._request_task_configs(instance))
             case core.RetryTaskConfigs(instance, delay_ms):

@@ -61,6 +61,8 @@ class _Instance:
     counters: dict[str, float] = field(default_factory=dict)
     stopping: bool = False  # the worker stops it and ignores the states that it reports
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    start_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    is_aborted: bool = False  # the start is not repeated if the process ends
 
 
 class Worker:
@@ -127,6 +129,21 @@ class Worker:
         if (instance := self._instances.get(id_)) is not None:
             await self._stop([instance])
 
+    async def abort_start(self, id_: InstanceId) -> None:
+        """Kill a connector or task if its start does not end within `task.shutdown.graceful.timeout.ms`."""
+        instance = self._instances.get(id_)
+        if instance is None:
+            return
+        instance.is_aborted = True
+        try:
+            await asyncio.wait_for(instance.start_ended.wait(), self._graceful_timeout_s)
+        except TimeoutError:
+            log.error(
+                "Start of %s is no longer wanted and did not complete within the timeout; terminating it", id_.name
+            )
+            if instance.host is not None:
+                self._kill_after_timeout(instance, instance.host)
+
     async def stop_all(self) -> None:
         """Stop all connectors and tasks concurrently; after `task.shutdown.graceful.timeout.ms`, kill them."""
         await self._stop(list(self._instances.values()))
@@ -139,10 +156,13 @@ class Worker:
                 response = await self._call(instance, host, message)
             except BaseException as error:
                 await self._discard(instance)
-                if not isinstance(error, ChannelClosed) or not self._may_be_innocent(instance):
+                is_repeatable = isinstance(error, ChannelClosed) and self._may_be_innocent(instance)
+                if not is_repeatable or instance.is_aborted:
+                    instance.start_ended.set()
                     raise
             else:
                 instance.is_started = True
+                instance.start_ended.set()
                 return response
 
     async def _call(self, instance: _Instance, host: HostProcess, message: messages.Request[R]) -> R:
@@ -310,8 +330,12 @@ class Worker:
                 ) from None
             raise
 
+    @property
+    def _graceful_timeout_s(self) -> float:
+        return float(self.config["task.shutdown.graceful.timeout.ms"]) / 1000
+
     async def _stop(self, instances: list[_Instance]) -> None:
-        deadline = time.monotonic() + float(self.config["task.shutdown.graceful.timeout.ms"]) / 1000
+        deadline = time.monotonic() + self._graceful_timeout_s
         await asyncio.gather(*(self._stop_one(instance, deadline) for instance in instances))
 
     async def _stop_one(self, instance: _Instance, deadline: float) -> None:

@@ -56,7 +56,7 @@ class WorkerConnector:
 
     async def stop(self) -> None:
         """Stop the connector."""
-        await self._call(self._connector.stop)
+        await self._call(self._stop)
         self._thread.shutdown(wait=False)
 
     # Runs in the connector's thread
@@ -70,6 +70,10 @@ class WorkerConnector:
         self._connector.config = self._connector.config_model.parse(self._resolved)
         self._variables = VariableRestorer(self.spec.config, self._resolved, self._secret_keys())
         self._connector.start(self._connector.config)
+
+    def _stop(self) -> None:
+        if hasattr(self, "_connector"):  # otherwise the start has failed before the connector existed
+            self._connector.stop()
 
     def _task_configs(self) -> list[dict[str, str]]:
         maximum = framework_value(self._resolved, "tasks.max")

@@ -7,9 +7,19 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from headrace.api import Config, ConnectError, SourceConnector, SourceRecord, SourceTask, key
+from headrace.api import (
+    Config,
+    ConnectError,
+    SinkConnector,
+    SinkTask,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    key,
+)
 from headrace.api.config_def import ConfigValue
 from headrace.data.schema import INT64_SCHEMA
+from headrace.data.sink_records import SinkRecords
 
 
 class MonitoredConfig(Config):
@@ -96,3 +106,39 @@ class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
     def stop(self) -> None:
         """Write the call to the journal."""
         self.called("connector stop", self.context.connector_name)
+
+
+class MonitoredSinkTask(_Monitored, SinkTask[MonitoredConfig]):
+    """Discards records."""
+
+    def start(self, config: MonitoredConfig) -> None:
+        """Write the call to the journal."""
+        self.called("sink task start", self.context.connector_name)
+
+    def put(self, records: SinkRecords) -> None:
+        """Block if the configuration says so."""
+        if self.config.blocks_in == "sink task put":
+            self.called("sink task put", self.context.connector_name)
+
+    def flush(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Block if the configuration says so."""
+        if self.config.blocks_in == "sink task flush":
+            self.called("sink task flush", self.context.connector_name)
+
+    def stop(self) -> None:
+        """Write the call to the journal."""
+        self.called("sink task stop", self.context.connector_name)
+
+
+class MonitoredSink(SinkConnector[MonitoredConfig]):
+    """Starts one task."""
+
+    task_class = MonitoredSinkTask
+
+
+class BlockedInConstructor(MonitoredSource):
+    """A connector whose constructor never returns."""
+
+    def __init__(self) -> None:
+        while True:
+            time.sleep(1)

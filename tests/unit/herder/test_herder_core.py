@@ -40,6 +40,7 @@ class SimulatedWorker:
         self.paused: dict[InstanceId, bool] = {}
         self.statuses = MemoryStatusStore()
         self.stored: list[tuple[int | None, State, str | None]] = []
+        self.aborted: list[InstanceId] = []
 
     def change(self, change: ConfigChange) -> None:
         self.offset += 1
@@ -66,6 +67,8 @@ class SimulatedWorker:
                 case core.PauseTask(instance) | core.ResumeTask(instance):
                     assert instance in self.paused, "paused or resumed a task that does not run"
                     self.paused[instance] = isinstance(effect, core.PauseTask)
+                case core.AbortStart(instance):
+                    self.aborted.append(instance)
                 case _:
                     self.pending.append(effect)
 
@@ -182,6 +185,35 @@ def test_state_that_a_task_reports_before_its_start_returns_is_stored_once_and_w
     assert worker.stored == []
     worker.complete(0, None, succeeds=True)
     assert worker.stored == [(1, state, "1.0")]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_aborted_start_ends_without_a_failure(is_wanted: bool) -> None:
+    """A start that hangs is aborted when it is no longer wanted; the connector starts again if it is wanted then."""
+    worker = SimulatedWorker()
+    worker.core.assign(Assignment(frozenset({"c"})))
+    worker.change(PutConnector("c", {"a": "1"}))
+    [start] = worker.pending
+    worker.carry_out(worker.core.assign(Assignment()))
+    worker.carry_out(worker.core.assign(Assignment()))
+    assert worker.aborted == [start.instance], "the start is aborted once"
+    if is_wanted:
+        worker.carry_out(worker.core.assign(Assignment(frozenset({"c"}))))
+    worker.complete(0, None, succeeds=False)
+    assert State.FAILED not in [state for _, state, _ in worker.stored]
+    assert [type(each) for each in worker.pending] == ([core.StartConnector] if is_wanted else [])
+
+
+def test_start_with_an_outdated_configuration_is_aborted_if_it_hangs() -> None:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {"a": "1"}))
+    [start] = worker.pending
+    worker.change(PutConnector("c", {"a": "2"}))
+    assert worker.aborted == [start.instance]
+    worker.complete(0, None, succeeds=False)
+    [again] = worker.pending
+    assert isinstance(again, core.StartConnector)
+    assert again.config == {"a": "2"}
 
 
 def test_failed_task_stays_failed_until_its_restart() -> None:
