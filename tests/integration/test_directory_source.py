@@ -133,6 +133,8 @@ def test_distributed_tasks_share_the_files_and_run_python_code_that_the_workers_
         wait_for(lambda: done.exists() and len(os.listdir(done)) == 20, "all files are moved", 60, workers[0].log)
         expected = {row for row in writing.expected if not row[1].endswith("0")}
         assert rows_in(broker.address) == Counter(expected)
+        offsets = "/connectors/files/offsets"
+        wait_for(lambda: workers[0].request("GET", offsets)["offsets"] == [], "the offsets are removed", 60)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def partition_of(name: str) -> dict[str, str]:
     return {"file": name}
 
 
+def printable(path: str) -> str:
+    """Return a path for logs and error texts: control characters, and bytes that are not UTF-8, are escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
+
+
 class FileSelection(NamedTuple):
     """The files that a task reads."""
 
@@ -179,8 +184,11 @@ class DirectorySearch:
             return None  # the file was removed meanwhile
         if not selection.is_settled(status) or self._is_in_progress(path, FileState.of(status)):
             return None
-        suffix = selection.done_marker_suffix
-        return status if suffix is None or os.path.lexists(entry.path + suffix) else None
+        return status
+
+    def _has_marker(self, path: str) -> bool:
+        suffix = self._selection.done_marker_suffix
+        return suffix is None or os.path.lexists(os.path.join(self._selection.directory, path) + suffix)
 
     def _add(self, chunk: Sequence[tuple[str, os.stat_result]]) -> None:
         offsets = self._read_offsets([path for path, _ in chunk]) if chunk else ()
@@ -189,6 +197,8 @@ class DirectorySearch:
             own = offset if offset is not None and state.is_state_in(offset) else None
             if own is not None and own.get("complete"):
                 self._on_finished(path, own)
+                continue
+            if not self._has_marker(path):
                 continue
             order = (state.modified, path) if self._selection.order == "modified" else path
             self._found.append(FoundFile(order, path, state, own))

@@ -32,6 +32,7 @@ from headrace_connectors.file.directory_search import (
     FileState,
     FoundFile,
     partition_of,
+    printable,
 )
 from headrace_connectors.file.file_formats import BadRecordError, ParquetReader, RecordReader, text_reader
 from headrace_connectors.file.finished_files import FinishedFiles
@@ -104,6 +105,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._search_started_s = 0.0
         self._uncommitted: dict[str, tuple[FileState, int]] = {}
         """The files that were read to the end, with the number of errors, until their offsets are committed."""
+        self._removed: list[str] = []
+        """The files that were moved or deleted, until their offsets are removed."""
         self._failure: ConnectError | None = None
         self._is_directory_missing = False
         self._warned_directories: set[str] = set()
@@ -124,10 +127,12 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         )  # fmt: skip
         self._tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
 
-    def poll(self) -> SourceBatch | None:
+    def poll(self) -> SourceBatch | Sequence[SourceBatch] | None:
         """Return the next records of the current file, or those of the next one."""
         if self._failure is not None:
             raise self._failure
+        if self._removed:
+            return self._removals()
         if self._reading is None and not self._open_next():
             return None
         reading = self._reading
@@ -213,10 +218,18 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def _finish(self, name: str, offset: Mapping[str, Any]) -> None:
         """Move or delete a file whose last offset is committed. The next poll raises the error."""
         try:
-            self._finished.finish(name, FileState(offset["size"], offset["modified"]), int(offset.get("errors") or 0))
+            state = FileState(offset["size"], offset["modified"])
+            if self._finished.finish(name, state, int(offset.get("errors") or 0)):
+                self._removed.append(name)
         except ConnectError as error:
             logger.error("%s", error)  # also if there is no next poll
             self._failure = error
+
+    def _removals(self) -> list[SourceBatch]:
+        """Return batches that remove the offsets of files that are gone."""
+        names, self._removed = self._removed, []
+        topic = self.config.topic
+        return [SourceBatch(topic, [], source_partition=partition_of(name), source_offset=None) for name in names]
 
     # -- reading
 
@@ -262,14 +275,14 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         reader = text_reader(lines, config)
         if position > lines.position and not lines.skip_to(position, line, lambda: self.context.wait(0)):
             raise _StoppedError
-        logger.debug("File %s: reading from byte %d", reading.name, position)
+        logger.debug("File %s: reading from byte %d", self._path(reading), position)
         return reader
 
     def _read(self, reading: _Reading, reader: RecordReader) -> SourceBatch | None:
         values = reader.read(self.config.batch_size)
         is_complete = reader.is_at_end
         if not len(values) and not is_complete:
-            logger.warning("File %s is changed while it is read, waiting for its end", reading.name)
+            logger.warning("File %s is changed while it is read, waiting for its end", self._path(reading))
             self.context.wait(max(self.config.settle_ms / 1000, 0.1))
             return None
         return self._batch(reading, values, is_complete=is_complete)
@@ -287,7 +300,8 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         if is_complete:
             self._uncommitted[reading.name] = reading.state, reading.errors
             if reading.errors:
-                logger.error("File %s: %d records were skipped, because they are invalid", reading.name, reading.errors)
+                path = self._path(reading)
+                logger.error("File %s: %d records were skipped, because they are invalid", path, reading.errors)
             self._close()
         return batch
 
@@ -333,11 +347,11 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     def _warn_of_directory(self, name: str, error: OSError) -> None:
         if name not in self._warned_directories and len(self._warned_directories) < _WARNED_DIRECTORIES_MAX:
             self._warned_directories.add(name)
-            path = os.path.join(self.config.directory, name)
+            path = printable(os.path.join(self.config.directory, name))
             logger.warning("Directory %s cannot be read, its files are ignored: %s", path, error.strerror)
 
     def _path(self, reading: _Reading) -> str:
-        return os.path.join(self.config.directory, reading.name)
+        return printable(os.path.join(self.config.directory, reading.name))
 
 
 class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):

@@ -8,7 +8,7 @@ import os
 import shutil
 
 from headrace.api.errors import ConnectError
-from headrace_connectors.file.directory_search import FileState
+from headrace_connectors.file.directory_search import FileState, printable
 
 logger = logging.getLogger(__name__)
 
@@ -29,34 +29,41 @@ class FinishedFiles:
         """Whether a file with that number of errors is moved or deleted."""
         return self._action != "keep" or bool(error_count and self._errors)
 
-    def finish(self, name: str, state: FileState, error_count: int) -> None:
-        """Move or delete a file and its marker. Raises ConnectError."""
+    def finish(self, name: str, state: FileState, error_count: int) -> bool:
+        """Move or delete a file and its marker, if that is configured; return whether the file is gone.
+
+        The marker is removed first: otherwise, a crash would leave a marker that a later file of this name matches.
+        Raises ConnectError.
+        """
         if not self.needs_action(error_count):
-            return
+            return False
         target = self._errors if error_count and self._errors else self._finished if self._action == "move" else None
         path = os.path.join(self._directory, name)
         try:
             if FileState.of(os.stat(path)) != state:
-                logger.warning("File %s was changed after it was read: it stays in place and is read again", path)
-                return
-            self._remove(path, name, target)
+                logger.warning(
+                    "File %s was changed after it was read: it stays in place and is read again", printable(path)
+                )
+                return False
             if self._marker_suffix is not None and os.path.lexists(path + self._marker_suffix):
                 self._remove(path + self._marker_suffix, name + self._marker_suffix, target)
+            self._remove(path, name, target)
         except FileNotFoundError as error:
             if os.path.lexists(path):
-                raise ConnectError(f"File {path} cannot be moved to {target}: {error.strerror}") from error
-            logger.info("File %s was removed by another program after it was read", path)
+                raise ConnectError(f"File {printable(path)} cannot be moved to {target}: {error.strerror}") from error
+            logger.info("File %s was removed by another program after it was read", printable(path))
         except OSError as error:
             what = f"deleted (finished.action={self._action})" if target is None else f"moved to {target}"
             raise ConnectError(
-                f"File {path} was read, but cannot be {what}: {error.strerror or error}. Correct the permissions, or "
-                "set finished.action=keep, and restart the task"
+                f"File {printable(path)} was read, but cannot be {what}: {error.strerror or error}. Correct the "
+                "permissions, or set finished.action=keep, and restart the task"
             ) from error
+        return True
 
     def _remove(self, path: str, name: str, target: str | None) -> None:
         if target is None:
             os.unlink(path)
-            logger.debug("File %s was read and deleted", path)
+            logger.debug("File %s was read and deleted", printable(path))
             return
         destination = os.path.join(target, name)
         os.makedirs(os.path.dirname(destination), exist_ok=True)
@@ -67,7 +74,7 @@ class FinishedFiles:
             if error.errno != errno.EXDEV:
                 raise
             _move_to_other_file_system(path, destination)
-        logger.debug("File %s was read and moved to %s", path, destination)
+        logger.debug("File %s was read and moved to %s", printable(path), printable(destination))
 
 
 def _unused(path: str) -> str:

@@ -187,7 +187,8 @@ class SourceTask(Task[C]):
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | Sequence[SourceRecord] | None:
         """Return the next records; if there are none, block for at most a second and return None.
 
-        A `SourceBatch` without records commits its offset.
+        A `SourceBatch` without records commits its offset; if that is None, the stored offset of the source partition
+        is removed.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define poll")
 

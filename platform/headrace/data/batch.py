@@ -124,11 +124,12 @@ class SourceBatch(Batch):
 
     `source_offset` is the offset of the last record; `source_offsets`, if given, contains one offset per record. Both
     describe the records that were read: a batch from which a transform dropped records keeps its `source_offset`, so
-    that the committed offset moves past the dropped records.
+    that the committed offset moves past the dropped records. A batch without records whose `source_offset` is None
+    removes the stored offset of its source partition.
     """
 
     source_partition: Mapping[str, Any]
-    source_offset: Mapping[str, Any]
+    source_offset: Mapping[str, Any] | None
     source_offsets: list[Mapping[str, Any]] | None
     _PER_RECORD = (*Batch._PER_RECORD, "source_offsets")
 
@@ -138,7 +139,7 @@ class SourceBatch(Batch):
         values: Values,
         *,
         source_partition: Mapping[str, Any],
-        source_offset: Mapping[str, Any],
+        source_offset: Mapping[str, Any] | None,
         source_offsets: list[Mapping[str, Any]] | None = None,
         **attributes: Any,
     ) -> None:

@@ -13,18 +13,19 @@ from typing import Any
 
 from headrace.stores.offset_keys import canonical
 
-Offset = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""A source partition and its offset."""
+Offset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+"""A source partition and its offset; None removes the stored offset."""
 
 
 class Submission:
     """A batch whose offset is committable after `parts` acknowledgements."""
 
-    __slots__ = ("offset", "parts")
+    __slots__ = ("is_removal", "offset", "parts")
 
-    def __init__(self, offset: Mapping[str, Any], parts: int) -> None:
+    def __init__(self, offset: Mapping[str, Any], parts: int, *, is_removal: bool = False) -> None:
         self.offset = offset
         self.parts = parts
+        self.is_removal = is_removal
 
     @property
     def is_acknowledged(self) -> bool:
@@ -52,6 +53,10 @@ class OffsetsTracker:
         self._queue(partition).append(submission)
         return submission
 
+    def submit_removal(self, partition: Mapping[str, Any]) -> None:
+        """Add a submission that removes the stored offset of the partition, after the earlier submissions."""
+        self._queue(partition).append(Submission({}, 0, is_removal=True))
+
     def committable(self) -> list[Offset]:
         """Remove and return the newly committable offsets, at most one per source partition.
 
@@ -60,11 +65,13 @@ class OffsetsTracker:
         self._latest = None  # the queue in it may be removed below
         offsets: list[Offset] = []
         for name, (partition, queue) in list(self._queues.items()):
-            last: Mapping[str, Any] | None = None
+            last: Submission | None = None
             while queue and queue[0].is_acknowledged:
-                last = queue.popleft().offset or last
+                submission = queue.popleft()
+                if submission.offset or submission.is_removal:
+                    last = submission
             if last is not None:
-                offsets.append((partition, last))
+                offsets.append((partition, None if last.is_removal else last.offset))
             if not queue:
                 del self._queues[name]
         return offsets

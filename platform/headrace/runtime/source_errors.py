@@ -146,7 +146,7 @@ def _bytes_as_json(data: bytes | None) -> Any:
 
 
 def _offset_of(part: SourceBatch) -> Mapping[str, Any]:
-    return part.source_offsets[0] if part.source_offsets else part.source_offset
+    return part.source_offsets[0] if part.source_offsets else part.source_offset or {}
 
 
 def _dumps(value: Any) -> bytes:

@@ -336,7 +336,10 @@ class SourceTaskCore:
             batch = self._polled.popleft()
             if len(batch):
                 return [Convert(self._submit(batch), batch, self._commits_records)]
-            self._tracker.submit(batch.source_partition, batch.source_offset, 0)
+            if batch.source_offset is None:
+                self._tracker.submit_removal(batch.source_partition)
+            else:
+                self._tracker.submit(batch.source_partition, batch.source_offset, 0)
         if not self._outgoing:
             return []
         topic = self._outgoing[0].records.topic
@@ -352,7 +355,7 @@ class SourceTaskCore:
 
     def _submit(self, batch: SourceBatch) -> PolledBatch:
         # Count one part until `converted` reports their number, so that the offset is not committed too early.
-        submission = self._tracker.submit(batch.source_partition, batch.source_offset, 1)
+        submission = self._tracker.submit(batch.source_partition, batch.source_offset or {}, 1)
         polled = PolledBatch(batch, submission, keeps_results=self._commits_records)
         if self._commits_records:
             self._unreported.append(polled)

@@ -55,9 +55,12 @@ class StoredOffsets:
             partition_key(partition): dict(offset) for partition, offset in (offsets or {}).items()
         }
 
-    def write(self, partition: Mapping[str, Any], offset: Mapping[str, Any]) -> None:
-        """Store the offset of a source partition."""
-        self.offsets[partition_key(partition)] = dict(offset)
+    def write(self, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> None:
+        """Store the offset of a source partition; None removes it."""
+        if offset is None:
+            self.offsets.pop(partition_key(partition), None)
+        else:
+            self.offsets[partition_key(partition)] = dict(offset)
 
     def read(self, partition: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the stored offset of that source partition, or None."""

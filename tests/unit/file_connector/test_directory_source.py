@@ -177,7 +177,7 @@ def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors
     more |= {"errors.tolerance": "all", "error.directory": str(tmp_path / "bad"), "finished.action": "delete"}
     run = read(directory, format=form, **more)
     assert len(run.records) == 2
-    assert run.offset["errors"] == 1
+    assert "1 records were skipped" in caplog.text
     assert error in caplog.text
     assert os.listdir(directory) == []
     assert os.listdir(tmp_path / "bad") == ["data"]
@@ -485,3 +485,34 @@ def test_memory_of_a_search_does_not_depend_on_the_number_of_files(
     else:
         assert [file.name[:11] for file in files] == [f"file-{number:06}" for number in range(500)]
         assert search.is_truncated
+
+
+def test_offset_of_a_file_is_removed_after_the_file_was_moved(tmp_path: Path) -> None:
+    source, done = tmp_path / "in", tmp_path / "done"
+    source.mkdir()
+    for number in range(5):
+        (source / str(number)).write_text(f"{number}\n")
+    moved = {"finished.action": "move", "finished.directory": str(done)}
+    run = read(source, **moved)
+    last = read(source, offsets=run.offsets, **moved)  # the files of the last commit before the stop are gone
+    assert len(os.listdir(done)) == 5
+    assert len(last.offsets) <= 1
+    (source / "0").write_text("again\n")
+    assert values(read(source, offsets=last.offsets, **moved)) == ["again"]
+
+
+def test_error_about_a_file_with_a_hostile_name_can_be_encoded_and_has_one_line(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"a\nb\xff")).write_bytes(b"\xff")
+    with pytest.raises(DataError) as found:
+        read(tmp_path)
+    assert f"{tmp_path}/a\\nb\\udcff, line 1" in str(found.value)
+
+
+def test_marker_is_not_needed_to_finish_a_file_that_was_read(tmp_path: Path) -> None:
+    """The task may have been killed after it removed the marker."""
+    (tmp_path / "a").write_text("1\n")
+    (tmp_path / "a.ok").touch()
+    kept = read(tmp_path, **{"done.marker.suffix": ".ok"})
+    (tmp_path / "a.ok").unlink()
+    read(tmp_path, offsets=kept.offsets, **{"done.marker.suffix": ".ok", "finished.action": "delete"})
+    assert os.listdir(tmp_path) == []

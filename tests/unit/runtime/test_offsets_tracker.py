@@ -62,3 +62,15 @@ def test_source_offsets_do_not_change_if_the_task_changes_its_dicts_later() -> N
     partition["file"], offset["n"] = "b", 2
     tracker.submit(partition, offset, 1)
     assert tracker.committable() == [({"file": "a"}, {"n": 1})]
+
+
+def test_removal_of_an_offset_is_committable_after_the_earlier_batches_and_is_replaced_by_later_offsets() -> None:
+    tracker = OffsetsTracker()
+    first = tracker.submit(A, {"n": 1}, 1)
+    tracker.submit_removal(A)
+    assert tracker.committable() == []
+    first.acknowledge()
+    assert tracker.committable() == [(A, None)]
+    tracker.submit_removal(A)
+    tracker.submit(A, {"n": 2}, 0)
+    assert tracker.committable() == [(A, {"n": 2})]
