@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
 import threading
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.broker import running_broker
@@ -104,6 +108,32 @@ def test_new_files_are_read_without_a_restart_and_clean_stops_repeat_no_row(tmp_
                 assert running.stop() > 0
         assert rows_in(broker.address) == Counter(writing.expected)
         assert os.listdir(tmp_path / "in") == []
+
+
+def test_worker_reads_each_format_and_reports_file_and_line_of_an_invalid_record(tmp_path: Path) -> None:
+    rows = [{"id": number, "name": f"n\u00e4me {number}"} for number in range(5000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    for form in ("json", "lines", "parquet", "broken"):
+        (tmp_path / form).mkdir()
+    (tmp_path / "json" / "rows.json.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "lines" / "rows.txt").write_bytes(text)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "parquet" / "rows.parquet")
+    (tmp_path / "broken" / "rows.json").write_bytes(text + b'{"id": 5000,')
+    with running_broker(tmp_path) as broker:
+        settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(tmp_path / "offsets")}
+        with Worker(tmp_path, settings) as running:
+            for name in ("json", "lines", "parquet", "broken"):
+                own = {"directory": str(tmp_path / name), "format": name.replace("broken", "json"), "topic": name}
+                running.create(name, connector(tmp_path) | own | {"name": name, "finished.action": "keep"})
+            for name in ("json", "lines", "parquet"):
+                wait_for(lambda name=name: end_offset(broker.address, name) >= 5000, f"the rows of {name}", 60)
+                found = [json.loads(message.value() or b"") for message in read_topic(broker.address, name)]
+                assert [json.loads(row) for row in found] == rows if name == "lines" else found == rows
+            task = zlib.crc32(b"rows.json") % 2
+            running.wait_for_task_state("broken", task, "FAILED", 60)
+            trace = running.status("broken")["tasks"][task]["trace"]
+            assert f"File {tmp_path}/broken/rows.json, line 5001: not a JSON document" in trace
+            assert "errors.tolerance" in trace
 
 
 def test_distributed_tasks_share_the_files_and_run_python_code_that_the_workers_permit(tmp_path: Path) -> None:
