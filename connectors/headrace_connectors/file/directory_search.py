@@ -112,6 +112,7 @@ class DirectorySearch:
     ) -> None:
         """`on_finished` is called for a file whose stored offset says that it was read to the end.
 
+        A file for which `is_in_progress` is true was read to the end, but its last offset is not stored yet.
         `on_unreadable` is called for a subdirectory that cannot be listed.
         """
         self._selection = selection
@@ -182,9 +183,7 @@ class DirectorySearch:
             status = entry.stat()
         except OSError:
             return None  # the file was removed meanwhile
-        if not selection.is_settled(status) or self._is_in_progress(path, FileState.of(status)):
-            return None
-        return status
+        return status if selection.is_settled(status) else None
 
     def _has_marker(self, path: str) -> bool:
         suffix = self._selection.done_marker_suffix
@@ -198,7 +197,7 @@ class DirectorySearch:
             if own is not None and own.get("complete"):
                 self._on_finished(path, own)
                 continue
-            if not self._has_marker(path):
+            if self._is_in_progress(path, state) or not self._has_marker(path):
                 continue
             order = (state.modified, path) if self._selection.order == "modified" else path
             self._found.append(FoundFile(order, path, state, own))

@@ -162,7 +162,6 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             for name, offset in zip(part, self._read_offsets(part), strict=True):
                 state, _ = self._uncommitted[name]
                 if offset is not None and offset.get("complete") and state.is_state_in(offset):
-                    del self._uncommitted[name]
                     self._finish(name, offset)
 
     def stop(self) -> None:
@@ -217,8 +216,10 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
 
     def _finish(self, name: str, offset: Mapping[str, Any]) -> None:
         """Move or delete a file whose last offset is committed. The next poll raises the error."""
+        state = FileState(offset["size"], offset["modified"])
+        if self._is_in_progress(name, state):
+            del self._uncommitted[name]
         try:
-            state = FileState(offset["size"], offset["modified"])
             if self._finished.finish(name, state, int(offset.get("errors") or 0)):
                 self._removed.append(name)
         except ConnectError as error:

@@ -516,3 +516,40 @@ def test_marker_is_not_needed_to_finish_a_file_that_was_read(tmp_path: Path) -> 
     (tmp_path / "a.ok").unlink()
     read(tmp_path, offsets=kept.offsets, **{"done.marker.suffix": ".ok", "finished.action": "delete"})
     assert os.listdir(tmp_path) == []
+
+
+def test_finished_file_is_moved_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.rename, []
+
+    def rename(source: str, target: str) -> None:
+        calls.append(source)
+        if os.path.dirname(source) != os.path.dirname(target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, target)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("1\n")
+    monkeypatch.setattr(finished_files.os, "rename", rename)
+    done = tmp_path / "done"
+    assert values(read(tmp_path / "in", **{"finished.action": "move", "finished.directory": str(done)})) == ["1"]
+    assert [path.read_text() for path in done.iterdir()] == ["1\n"]
+    assert os.listdir(tmp_path / "in") == []
+    assert len(calls) == 2
+
+
+class TaskWithoutCommit(DirectorySourceTask):
+    """A task whose callback after a commit fails."""
+
+    def commit(self) -> None:
+        pass
+
+
+def test_search_finishes_a_file_if_the_callback_after_its_commit_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1\n")
+    monkeypatch.setattr(DirectorySourceConnector, "task_class", TaskWithoutCommit)
+    run = read(tmp_path, finished_action="delete")
+    assert len(run.records) == 2
+    assert os.listdir(tmp_path) == ["b"]  # its offset is committed only at the end of the run
