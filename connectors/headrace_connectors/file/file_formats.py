@@ -304,7 +304,7 @@ class CsvReader(_TextReader):
                 place = f"column {column}: " if column else ""
                 self._lines.push_back(source.record[1:])
                 del source.record[1:]
-                text = _encoding_text(error) if isinstance(error, UnicodeDecodeError) else str(error)
+                text = _encoding_text(error) if isinstance(error, UnicodeDecodeError) else _csv_text(str(error))
                 raise BadRecordError(line + 1, f"{place}not a CSV record: {text}") from error
         return row
 
@@ -389,6 +389,15 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
     if config.format == "csv":
         return CsvReader(lines, config)
     return JsonReader(lines) if config.format == "json" else LinesReader(lines, config.encoding)
+
+
+def _csv_text(error: str) -> str:
+    """Return a csv.Error's text without advice for Python programmers."""
+    if error.startswith("new-line character"):
+        return "a carriage return that is not quoted does not end the line"
+    if error.startswith("unexpected end of data"):
+        return "a quoted field has no end"
+    return error
 
 
 def _encoding_text(error: UnicodeDecodeError) -> str:

@@ -145,7 +145,8 @@ def test_columns_of_files_without_a_header_are_numbered_or_named_by_the_configur
 BAD_RECORDS = [
     ("csv", "a,b\n1,2\n3\n5,6\n", "line 3: the record has 1 fields, but there are 2 columns", {}),
     ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: column 2: not a CSV record: ',' expected after '\"'", {}),
-    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: not a CSV record: unexpected end of data", {}),
+    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: not a CSV record: a quoted field has no end", {}),
+    ("csv", "a,b\n1,2\n3,x\ry\n5,6\n", "line 3: not a CSV record: a carriage return that is not quoted", {}),
     ("csv", "a,b\n1,2\nx,4\n5,6\n", "line 3: column 1 (a): the field 'x' is not an integer", {"csv.columns": "a:int8"}),
     (
         "csv",
