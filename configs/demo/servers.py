@@ -160,8 +160,11 @@ def _wait_for_response(
 
 
 def _run(command: list[str], timeout_s: float = 60) -> None:
-    done = subprocess.run(
-        command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ServerError(f"{' '.join(command)} did not end within {timeout_s:.0f} s") from error
     if done.returncode:
-        raise ServerError(f"{' '.join(command)} failed: {(done.stdout + done.stderr)[-2000:]}")
+        raise ServerError(f"{' '.join(command)} failed: {(done.stdout + done.stderr).strip()[:500]}")
