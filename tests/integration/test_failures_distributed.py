@@ -76,6 +76,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("failures")
     (path / "plugins").mkdir()
     (path / "plugins" / "failures.py").write_text(PLUGINS)
+    (path / "plugins" / "missing_package.py").write_text(
+        "import headrace.api\nimport a_package_that_is_not_installed\n"
+    )
+    (path / "plugins" / "wrong_syntax.py").write_text("import headrace.api\nclass Wrong(:\n")
     return path
 
 
@@ -217,3 +221,25 @@ def test_overrides_that_the_policy_forbids_are_refused_and_fail_tasks_that_have_
         assert text in str(refused.value)
         strict_worker.request("PATCH", "/connectors/before/config", dict.fromkeys(override))
         strict_worker.wait_for_state("before", "RUNNING", 60)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("missing_package", "the module a_package_that_is_not_installed is not installed"),
+        ("wrong_syntax", "invalid syntax"),
+    ],
+)
+def test_plugin_that_cannot_be_imported_is_reported_and_affects_no_other_connector(
+    worker: DistributedWorker, directory: Path, module: str, reason: str
+) -> None:
+    with pytest.raises(RestError, match=rf"{module}.*{reason}") as error:
+        worker.create(f"of-{module}", {"connector.class": f"{module}:Connector"})
+    assert error.value.status == 400
+    worker.create(f"beside-{module}", source(directory, f"beside-{module}"))
+    worker.wait_for_state(f"beside-{module}", "RUNNING")
+    assert "ManyConnector" in str(worker.request("GET", "/connector-plugins"))
+    warning = f"plugin.path: {directory}/plugins/{module}: "
+    wait_for(lambda: warning in worker.log(), "the worker has logged the error")
+    [line] = [line for line in worker.log().splitlines() if warning in line]
+    assert reason in line

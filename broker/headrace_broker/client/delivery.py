@@ -104,7 +104,7 @@ class DeliveryPart:
 
 
 def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log_append_time_ms: int = -1) -> None:
-    """Complete every delivery part of a batch that starts at `base_offset` (-1 = unknown)."""
+    """Complete the deliveries of all records of a batch that starts at `base_offset` (-1 = unknown)."""
     offset = base_offset
     for part in parts:
         part.delivery.complete_part(partition, offset, part.count, log_append_time_ms)
@@ -113,7 +113,7 @@ def acknowledge(parts: list[DeliveryPart], partition: int, base_offset: int, log
 
 
 def fail(parts: list[DeliveryPart], error: ClientError) -> None:
-    """Fail every delivery part of a batch."""
+    """Fail the deliveries of all records of a batch."""
     for part in parts:
         part.delivery.fail_part(error)
 

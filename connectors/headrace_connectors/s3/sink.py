@@ -366,7 +366,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
     java_names = ("io.confluent.connect.s3.S3SinkConnector",)
 
     def start(self, config: S3SinkConfig) -> None:
-        """Log a warning for each key that has no effect."""
+        """Log a warning for each configuration key that has no effect."""
         for warning in config.warnings_about_keys():
             logger.warning("Connector %s: %s", self.context.connector_name, warning)
 

@@ -260,7 +260,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
     java_names = ("io.confluent.connect.s3.source.S3SourceConnector",)
 
     def start(self, config: S3SourceConfig) -> None:
-        """Log a warning for each key that has no effect."""
+        """Log a warning for each configuration key that has no effect."""
         for warning in config.warnings_about_keys():
             logger.warning("Connector %s: %s", self.context.connector_name, warning)
 

@@ -7,11 +7,8 @@ forwards the request. Requests that arrive during a rebalance wait until it has 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
-import secrets
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +23,7 @@ from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
 from headrace.herder.request_signature import sign, verify
+from headrace.herder.session_keys import SessionKeyRotation
 from headrace.herder.stages import stage
 from headrace.herder.task_configs_repair import TaskConfigsRepair
 from headrace.herder.worker_group import WorkerGroup
@@ -40,7 +38,6 @@ from headrace.stores.config_store import (
     DeleteConnector,
     PutConnector,
     PutLogLevel,
-    PutSessionKey,
     PutTaskConfigs,
     RequestRestart,
     TargetState,
@@ -58,7 +55,6 @@ from headrace_broker.client.errors import ClientError
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-KEY_RETRY_S = 1.0
 TYPES_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 5.0
 """How long a shutdown waits for the brokers at most, after the connectors and tasks have stopped.
@@ -109,7 +105,9 @@ class DistributedHerder(BaseHerder):
         self._task_configs_repair = TaskConfigsRepair(
             configs, lambda: self._snapshot, lambda: self._group_core.is_leader, self._lock
         )
-        self._key_timer: asyncio.TimerHandle | None = None
+        self._session_keys = SessionKeyRotation(
+            config, configs, lambda: self._snapshot, self._writes_session_keys, self._spawn
+        )
         self._checked_leader: str | None = None  # the leader whose internal topics were compared with this worker's
         self._tasks: set[asyncio.Task[Any]] = set()
         self._type_lookups: set[asyncio.Task[None]] = set()
@@ -160,8 +158,7 @@ class DistributedHerder(BaseHerder):
         self._stopping.set()
         for task in self._tasks:
             task.cancel()
-        if self._key_timer is not None:
-            self._key_timer.cancel()
+        self._session_keys.stop()
         stopped = self._group_core.assignment
         await self._instances.stop()
         try:
@@ -399,7 +396,7 @@ class DistributedHerder(BaseHerder):
         if not self._group_core.is_leader:
             return
         self._remove_old_statuses()
-        self._rotate_key_if_due()
+        self._session_keys.rotate_if_due()
         self._repair_task_configs(self._snapshot)
 
     def _repair_task_configs(self, snapshot: ConfigSnapshot) -> None:
@@ -430,37 +427,8 @@ class DistributedHerder(BaseHerder):
                     if (name, number) not in wanted.tasks:
                         self._statuses.remove(name, number)
 
-    def _rotate_key_if_due(self) -> None:
-        """Write a new session key if there is none, or if it is older than inter.worker.key.ttl.ms (KIP-507)."""
-        if self._key_timer is not None:
-            self._key_timer.cancel()
-            self._key_timer = None
-        if self._group_core.version is not Version.SESSIONED or not self._group_core.is_leader:
-            return
-        key, now_ms = self._snapshot.session_key, time.time_ns() // 1_000_000
-        algorithm, ttl_ms = self.config["inter.worker.key.generation.algorithm"], self.config["inter.worker.key.ttl.ms"]
-        if key is None or key.algorithm != algorithm or key.created_ms + ttl_ms <= now_ms:
-            size = (self.config["inter.worker.key.size"] or 256) // 8
-            new = base64.b64encode(secrets.token_bytes(size)).decode()
-            self._spawn(self._write_key(PutSessionKey(new, algorithm, now_ms), ttl_ms))
-        else:
-            self._rotate_key_after((key.created_ms + ttl_ms - now_ms) / 1000)
-
-    async def _write_key(self, key: PutSessionKey, ttl_ms: int) -> None:
-        """Write a session key; if that fails, try again with another one."""
-        try:
-            await self._configs.append(key)
-        except (ClientError, TimeoutError) as error:
-            reason = error or "timeout"
-            log.error("Session key: it could not be written, retrying in %g s: %s", KEY_RETRY_S, reason)
-            self._rotate_key_after(KEY_RETRY_S)
-        else:
-            self._rotate_key_after(ttl_ms / 1000)
-
-    def _rotate_key_after(self, delay_s: float) -> None:
-        if self._key_timer is not None:
-            self._key_timer.cancel()
-        self._key_timer = asyncio.get_running_loop().call_later(delay_s, self._rotate_key_if_due)
+    def _writes_session_keys(self) -> bool:
+        return self._group_core.version is Version.SESSIONED and self._group_core.is_leader
 
     # The config topic
 

@@ -237,7 +237,7 @@ class WorkerGroup:
             await asyncio.sleep(RESTART_BACKOFF_S)
         own = self._membership.generation.member_id
         others = [member for member in group.members if member.member_id != own]
-        urls = [group_protocol.decode_metadata(bytes(member.member_metadata)).url for member in others]
+        urls = [_url_of(bytes(member.member_metadata)) for member in others]
         return {
             member.member_id: member.client_host
             for member, url in zip(others, urls, strict=True)
@@ -325,6 +325,14 @@ class WorkerGroup:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("Group %s: an operation failed", self._group_id, exc_info=error)
+
+
+def _url_of(metadata: bytes) -> str | None:
+    """Return the URL that a member advertises; None if its metadata cannot be read."""
+    try:
+        return group_protocol.decode_metadata(metadata).url
+    except group_protocol.GroupProtocolError:
+        return None
 
 
 def _now_ms() -> int:

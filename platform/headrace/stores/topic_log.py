@@ -110,13 +110,19 @@ class TopicLogs:
 
     async def _follow(self) -> None:
         assert self._consumer is not None
+        has_failed = False
         while True:
             try:
                 batches = await self._consumer.poll(_POLL_TIMEOUT_MS)
             except ClientError as error:
-                log.warning("Internal topics: reading failed, retrying: %s", error)
+                if not has_failed:
+                    log.warning("Internal topics: they cannot be read, retrying until a broker responds: %s", error)
+                has_failed = True
                 await asyncio.sleep(_RETRY_BACKOFF_S)
                 continue
+            if has_failed:
+                log.info("Internal topics: they can be read again")
+                has_failed = False
             for batch in batches:
                 self._deliver(batch)
             async with self._progress:

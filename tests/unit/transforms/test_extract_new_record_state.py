@@ -112,7 +112,7 @@ def test_fields_of_the_event_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_added_fields_are_after_the_deleted_field_of_rewritten_rows() -> None:
+def test_fields_of_add_fields_follow_the_deleted_field_in_rewrite_mode() -> None:
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"

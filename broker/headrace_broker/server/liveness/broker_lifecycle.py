@@ -116,7 +116,7 @@ class BrokerLifecycle:
                 raise StartError(self._registration_error(code))
             if duplicate_until is None:
                 logger.warning(
-                    "Broker registration failed: %s. Waiting for the session of that broker to expire",
+                    "Broker registration failed: %s. Waiting until the session of the other broker expires",
                     self._registration_error(code),
                 )
                 duplicate_until = min(deadline, loop.time() + self._session_timeout_ms / 1000 + _DUPLICATE_MARGIN_S)
