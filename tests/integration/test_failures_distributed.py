@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from support.broker import BrokerProcess, running_broker
 from support.distributed import DistributedWorker, worker_group
-from support.topics import read_topic, write_topic
+from support.topics import end_offset, read_topic, write_topic
 from support.worker import RestError, wait_for
 
 pytestmark = pytest.mark.integration
@@ -137,6 +137,7 @@ def test_retriable_error_is_retried_and_bad_record_goes_to_the_dlq(worker: Distr
     assert (directory / "retried.attempts").read_text() == "xxx"
     topics = AdminClient({"bootstrap.servers": worker.bootstrap_servers()}).list_topics(timeout=20).topics
     assert len(topics["retried-dlq"].partitions) == 1
+    wait_for(lambda: end_offset(worker.bootstrap_servers(), "retried-dlq") > 0, "the record in the queue")
     (letter,) = read_topic(worker.bootstrap_servers(), "retried-dlq")
     headers = {name: value.decode() for name, value in letter.headers() or [] if name.startswith("__connect.")}
     assert (letter.key(), letter.value()) == (b"k", b"bad")
