@@ -1,4 +1,4 @@
-"""Tests of the Elasticsearch sink with a real OpenSearch 2, which Maven fetches."""
+"""Tests of the Elasticsearch sink with a real OpenSearch 2 (and Elasticsearch 8: prove), which Maven fetches."""
 
 from __future__ import annotations
 
@@ -35,9 +35,15 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 ROW = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
 
 
-@pytest.fixture(scope="module")
-def running_server() -> Iterator[SearchServer]:
-    with search_server.running() as server:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(search_server.OPENSEARCH, id="opensearch"),
+        pytest.param(search_server.ELASTICSEARCH, id="elasticsearch", marks=pytest.mark.prove),
+    ],
+)
+def running_server(request: pytest.FixtureRequest) -> Iterator[SearchServer]:
+    with search_server.running(request.param) as server:
         yield server
 
 
@@ -134,7 +140,7 @@ def test_malformed_documents_follow_their_key_and_reach_the_dead_letter_queue(se
     assert [record.offset for record, _ in run.reported] == [1]
     assert sorted(server.documents("items")) == ["items+0+0", "items+0+2"]
     assert run.committed == {("items", 0): 3}
-    with pytest.raises(ConnectError, match=r"rejected record items-0 at offset 1: mapper_parsing_exception"):
+    with pytest.raises(ConnectError, match=r"rejected record items-0 at offset 1: (mapper|document)_parsing_exception"):
         put_until_error(
             {"connection.url": server.url, "key.ignore": "true", "schema.ignore": "true", "read.timeout.ms": "60000"},
             records,
@@ -153,8 +159,7 @@ def test_data_streams_receive_each_record_once(server: SearchServer) -> None:
             (at, 1000 + at) for at in range(6)
         ]
     finally:
-        server.request("DELETE", "/_data_stream/logs-shop-items")
-        server.request("DELETE", "/_index_template/shop")
+        server.delete_data_stream("logs-shop-items", "shop")
 
 
 def test_hostile_keys_become_ids_and_hostile_topics_are_refused(server: SearchServer) -> None:

@@ -53,9 +53,20 @@ class SearchServer:
         return sorted(self.request("GET", "/_all/_settings"))
 
     def clear(self) -> None:
-        """Delete all indexes."""
+        """Delete all indexes except those of data streams."""
         for name in self.indexes():
-            self.request("DELETE", f"/{name}")
+            if not name.startswith(".ds-"):
+                self.request("DELETE", f"/{name}")
+
+    def delete_data_stream(self, name: str, template: str) -> None:
+        """Delete a data stream and its template; keep them if the server's distribution has no such API."""
+        try:
+            self.request("DELETE", f"/_data_stream/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code != 405:
+                raise
+            return
+        self.request("DELETE", f"/_index_template/{template}")
 
 
 def unavailable_reason() -> str | None:
