@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -216,3 +217,40 @@ def test_user_without_the_privilege_process_cannot_use_snapshot_horizon(
     database.execute("GRANT SELECT ON shop.* TO reader@'127.0.0.1'")
     with pytest.raises(ConnectError, match=r"needs the privilege PROCESS: GRANT PROCESS ON .* TO reader"):
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
+
+
+def test_transaction_that_a_cached_list_of_transactions_lacks_is_waited_for(
+    server: mariadb.MariaDb, database: Any, props: dict[str, str]
+) -> None:
+    database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")
+    settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "user": server.user, "database": "shop"}
+    listed, stop = threading.Event(), threading.Event()
+
+    def keep_list_cached() -> None:  # InnoDB renews the list only if no session has read it for 0.1 seconds
+        with pymysql.connect(**address, autocommit=True) as session, session.cursor() as cursor:
+            while not stop.wait(0.01):
+                cursor.execute("SELECT COUNT(*) FROM information_schema.innodb_trx")
+                listed.set()
+
+    reading = threading.Thread(target=keep_list_cached)
+    timer = threading.Timer(1.5, stop.set)
+    with pymysql.connect(**address, autocommit=True) as other, other.cursor() as late:
+        reading.start()
+        try:
+            assert listed.wait(20)
+            late.execute("BEGIN")
+            late.execute("INSERT INTO t (note) VALUES ('late')")
+            database.execute("INSERT INTO t (note) VALUES ('early')")
+            timer.start()
+            offsets = Offsets()
+            assert rows(read_all(settings, offsets)) == []
+        finally:
+            stop.set()
+            reading.join()
+        late.execute("COMMIT")
+        found: list[Any] = []
+        deadline_s = time.monotonic() + 20
+        while len(found) < 2 and time.monotonic() < deadline_s:
+            found += rows(read_all(settings, offsets))
+    assert [row[0] for row in found] == [1, 2]

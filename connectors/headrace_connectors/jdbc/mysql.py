@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -55,13 +57,19 @@ _COLUMNS = """
 """
 _TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()"
 # Prepared transactions are among those of InnoDB. A statement that waits for a lock may have no transaction yet.
+# The list is fresh if it contains the session's own transaction with the current value of unique_checks.
 _RUNNING = """
     SELECT
         (SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx
             WHERE trx_mysql_thread_id <> CONNECTION_ID()),
         (SELECT MAX(time) FROM information_schema.processlist
-            WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())
+            WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID()),
+        UTC_TIMESTAMP(6),
+        EXISTS (SELECT 1 FROM information_schema.innodb_trx
+            WHERE trx_mysql_thread_id = CONNECTION_ID() AND trx_unique_checks = %s)
 """
+_FRESH_LIST_S = 10.0
+"""How long to wait for a fresh list of transactions before the connection is opened again."""
 _ACCESS_DENIED = 1227
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
 _FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -144,13 +152,31 @@ class MysqlDialect(Dialect):
         return instant
 
     has_horizon = True
+    _unique_checks = 0
 
     def running_transactions(self, connection: Connection) -> RunningTransactions:
+        """Return the transactions of other sessions, from a list that the server made during this call.
+
+        InnoDB caches the list, and renews it only if no session has read it for 0.1 seconds. A cached list may lack
+        transactions. Therefore this session begins a transaction, and waits until the list contains it. The value of
+        `unique_checks` alternates, to distinguish the transaction from that of the last call.
+        """
+        self._unique_checks = 1 - self._unique_checks
+        deadline_s = time.monotonic() + _FRESH_LIST_S
         with connection.cursor() as cursor:
             cursor.execute("SET time_zone = SYSTEM")  # trx_started has the time zone of the server's system
+            cursor.execute(f"SET unique_checks = {self._unique_checks}")
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
-                cursor.execute(_RUNNING)
-                transaction_s, statement_s = cursor.fetchone()
+                cursor.execute(_RUNNING, (self._unique_checks,))
+                while not (found := cursor.fetchone())[3]:
+                    if time.monotonic() > deadline_s:
+                        raise pymysql.err.InterfaceError(
+                            "snapshot.horizon=true: InnoDB did not renew information_schema.innodb_trx for "
+                            f"{_FRESH_LIST_S:.0f} seconds, because other sessions read it more than 10 times per second"
+                        )
+                    time.sleep(random.uniform(0.11, 0.4))  # tasks that wait at the same time must not renew the wait
+                    cursor.execute(_RUNNING, (self._unique_checks,))
             except pymysql.err.OperationalError as error:
                 if error.args[0] != _ACCESS_DENIED:
                     raise
@@ -159,12 +185,14 @@ class MysqlDialect(Dialect):
                     f"GRANT PROCESS ON *.* TO {self.config.connection_user or 'the user'}"
                 ) from error
             finally:
+                connection.rollback()
                 cursor.execute("SET time_zone = '+00:00'")
-        ages = [age if age >= 0 else age + 3600 for age in (transaction_s, statement_s) if age is not None]
-        connection.rollback()
+        transaction_s, statement_s, now, _ = found
         # Times have whole seconds. A negative age means that the clocks have been set back for winter time.
-        oldest = self.now(connection) - dt.timedelta(seconds=max(ages) + 1) if ages else None
-        return RunningTransactions(oldest)
+        ages = [age if age >= 0 else age + 3600 for age in (transaction_s, statement_s) if age is not None]
+        if not ages:
+            return RunningTransactions(None)
+        return RunningTransactions(now.replace(tzinfo=dt.UTC) - dt.timedelta(seconds=max(ages) + 1))
 
     def rows(
         self, connection: Connection, statement: Statement, columns: Sequence[JdbcColumn], table: str
