@@ -84,6 +84,23 @@ def test_user_who_cannot_see_other_sessions_is_rejected(
     database.execute("REVOKE ALL ON t FROM reader")
 
 
+def test_session_without_track_activities_is_reported(
+    server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
+    with psycopg.connect(server.conninfo, autocommit=True) as late:
+        late.execute("SET track_activities = off")
+        late.execute("BEGIN")
+        late.execute("INSERT INTO t (note) VALUES ('late')")
+        database.execute("INSERT INTO t (note) VALUES ('early')")
+        with pytest.raises(ConnectError, match="needs track_activities=on"):
+            read_all(settings)
+        late.execute("COMMIT")
+        late.execute("SET track_activities = on")
+        late.execute("SELECT 1")
+        assert [row[0] for row in rows(read_all(settings))] == [1, 2]
+
+
 def test_bulk_mode_and_other_databases_are_rejected(props: dict[str, str], tmp_path: Any) -> None:
     with pytest.raises(ConfigErrors, match="has no effect with mode=bulk"):
         JdbcSourceConfig.parse({**props, "mode": "bulk", "snapshot.horizon": "true"})

@@ -92,6 +92,7 @@ _SHAPE = """
 _RUNNING = """
     SELECT min(xact_start) FILTER (WHERE backend_type NOT IN ('autovacuum worker', 'walsender')),
         coalesce(bool_or(query = '<insufficient privilege>'), false),
+        coalesce(bool_or(state = 'disabled'), false),
         EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()),
         pg_catalog.pg_is_in_recovery()
     FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
@@ -244,11 +245,16 @@ class PostgresqlDialect(Dialect):
     def running_transactions(self, connection: Connection) -> RunningTransactions:
         found = connection.execute(_RUNNING).fetchone()
         connection.rollback()
-        oldest, is_hidden, has_prepared, is_standby = found
+        oldest, is_hidden, is_untracked, has_prepared, is_standby = found
         if is_hidden:
             raise ConnectError(
                 "snapshot.horizon=true needs the role pg_read_all_stats: "
                 f"GRANT pg_read_all_stats TO {self.config.connection_user or 'the user'}"
+            )
+        if is_untracked:
+            raise ConnectError(
+                "snapshot.horizon=true needs track_activities=on: a session has turned it off, so the start of its "
+                "transaction is unknown (SELECT pid FROM pg_stat_activity WHERE state = 'disabled')"
             )
         if is_standby:
             raise ConnectError(
