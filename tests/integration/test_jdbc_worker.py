@@ -47,3 +47,34 @@ def test_misspelled_incrementing_column_is_rejected_with_a_suggestion(tmp_path: 
         libraries = {item.path for item in forks.memory_maps()}
         assert any("sqlalchemy" in path for path in libraries)
         assert not any("psycopg" in path for path in libraries)
+
+
+def test_row_that_unmappable_values_skips_is_sent_to_the_dead_letter_queue(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")
+        database.executemany("INSERT INTO orders VALUES (?, ?)", [(1, 5), (2, "many"), (3, 7)])
+    database.close()
+    config = {
+        "connector.class": CLASS,
+        "connection.url": f"jdbc:sqlite:{tmp_path}/shop.db",
+        "mode": "incrementing",
+        "topic.prefix": "shop-",
+        "unmappable.values": "skip",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": "skipped-rows",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.deadletterqueue.context.headers.enable": "true",
+    }
+    with Worker(tmp_path) as worker:
+        worker.create("shop", config)
+        broker = worker.bootstrap_servers()
+        wait_for(lambda: end_offset(broker, "shop-orders") == 2, "both valid rows are in the topic")
+        wait_for(lambda: end_offset(broker, "skipped-rows") == 1, "the skipped row is in the queue")
+        (message,) = read_topic(broker, "skipped-rows")
+        record = json.loads(message.value() or b"")
+        assert (record["topic"], record["value"]) == ("shop-orders", {"id": "2", "amount": "many"})
+        assert record["source_partition"] == {"protocol": "1", "table": "orders"}
+        headers = {name: value.decode() for name, value in message.headers() or []}
+        assert headers["__connect.errors.stage"] == "TASK_POLL"
+        assert "column amount, row id=2" in headers["__connect.errors.exception.message"]
+        assert worker.status("shop")["tasks"][0]["state"] == "RUNNING"

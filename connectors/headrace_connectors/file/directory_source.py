@@ -24,6 +24,7 @@ from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.columns import Values
 from headrace.data.headers import Headers
+from headrace.data.records import SourceRecord
 from headrace.data.schema import STRING_SCHEMA
 from headrace_connectors.file.directory_config import DirectorySourceConfig
 from headrace_connectors.file.directory_search import (
@@ -323,6 +324,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         reading.errors += 1
         if reading.errors <= _LOGGED_ERRORS_MAX:
             logger.error("%s; the record is skipped", text)
+        self._report(reading, text)
         return self._batch(reading, [], is_complete=False)
 
     def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
@@ -332,7 +334,19 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
         reading.errors += 1
         logger.error("%s; the rest of the file is skipped", text)
+        self._report(reading, text)
         return self._batch(reading, [], is_complete=True)
+
+    def _report(self, reading: _Reading, text: str) -> None:
+        """Report a skipped record, for the metrics and the dead letter queue; its value is the error."""
+        record = SourceRecord(
+            topic=self.config.topic,
+            value=text,
+            value_schema=STRING_SCHEMA,
+            source_partition=reading.partition,
+            source_offset=reading.offset(is_complete=False),
+        )
+        self.context.report_skipped(record, DataError(text))
 
     def _retry(self, reading: _Reading, reason: str) -> None:
         """Wait, and open the file again at the next record."""

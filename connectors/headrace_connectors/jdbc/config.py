@@ -139,7 +139,7 @@ class JdbcSourceConfig(Config):
         doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
         "before 1 or after 9999, the time 24:00:00, and SQLite values of another type than their column. fail: fail "
         "the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip the "
-        "row and log a warning.",
+        "row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue.",
         group=_DATABASE,
     )
     timestamp_granularity: Granularity = key(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.api.errors import ConnectError
 from headrace.data.batch import SourceBatch
+from headrace.data.records import SourceRecord
 from headrace.data.schema import Schema, struct
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.dialects import Connection, Dialect, FastReadError, ResultSet
@@ -62,6 +63,7 @@ class TableReader:
         offset: TimestampIncrementingOffset,
         *,
         commits_start: bool = False,
+        report_skipped: Callable[[SourceRecord, Exception], None] | None = None,
     ) -> None:
         self.source = source
         self.offset = offset
@@ -72,6 +74,7 @@ class TableReader:
         self._shape: object = None
         self._horizon = Horizon(dialect) if config.snapshot_horizon else None
         self._commits_start = commits_start
+        self._report_skipped = report_skipped
         self.is_complete = False
         """Whether all rows of a key range have been read."""
 
@@ -185,7 +188,16 @@ class TableReader:
             incrementing=columns.index(incrementing) if incrementing else None,
             timestamps=[columns.index(column) for column in timestamps],
             unmappable_values=config.unmappable_values,
+            report_skipped=None if self._report_skipped is None else self._report_row,
         )
+
+    def _report_row(self, row: dict[str, str | None], error: ValueError) -> None:
+        assert self._report_skipped is not None
+        source = self.source
+        record = SourceRecord(
+            topic=source.topic, value=row, source_partition=source.partition, source_offset=self.offset.to_map()
+        )
+        self._report_skipped(record, error)
 
     def _last_complete_id(
         self, connection: Connection, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]
@@ -249,6 +261,7 @@ class _RunningStatement:
         incrementing: int | None,
         timestamps: list[int],
         unmappable_values: str,
+        report_skipped: Callable[[dict[str, str | None], ValueError], None] | None = None,
     ) -> None:
         self.cursor = rows.cursor
         self._name = name = source.table or "query"
@@ -259,6 +272,7 @@ class _RunningStatement:
             is_checked=not rows.typed,
             has_unmappable=rows.has_unmappable,
             unmappable_values=unmappable_values,
+            report_skipped=report_skipped,
         ).convert
         self._to_instant = dialect.to_instant
         self._incrementing = incrementing

@@ -46,7 +46,7 @@ class RowConverter:
     If `is_checked` is true, the converter checks the types of values, because the database does not
     enforce column types. If `has_unmappable` is true, dates and times may be `Unmappable`.
     `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
-    value that cannot be converted.
+    value that cannot be converted. `report_skipped` receives each skipped row, as text by column, and the error.
     """
 
     def __init__(
@@ -57,8 +57,11 @@ class RowConverter:
         is_checked: bool,
         has_unmappable: bool = False,
         unmappable_values: str = "fail",
+        report_skipped: Callable[[dict[str, str | None], ValueError], None] | None = None,
     ) -> None:
         self._table = table
+        self._names = [column.name for column in columns]
+        self._report_skipped = report_skipped
         self._keys = [(index, column.name) for index, column in enumerate(columns) if column.is_key]
         self._on_unmappable = unmappable_values
         self._check = _check(table, columns) if is_checked and unmappable_values == "fail" else None
@@ -112,10 +115,16 @@ class RowConverter:
                 return function(value.nearest)
             if self._on_unmappable == "skip":
                 if number not in skipped:
-                    logger.warning("%s; skipping the row, because unmappable.values=skip", problem)
+                    self._skip(rows[number], problem)
                 skipped.add(number)
                 return None
             raise ConnectError(f"{problem}; {self._advice(column, value)}") from error
+
+    def _skip(self, row: Row, problem: str) -> None:
+        logger.warning("%s; skipping the row, because unmappable.values=skip", problem)
+        if self._report_skipped is not None:
+            texts = {name: _text(value) for name, value in zip(self._names, row, strict=True)}
+            self._report_skipped(texts, ValueError(problem))
 
     def _advice(self, column: JdbcColumn, value: Any) -> str:
         choices = ["skip"]
@@ -127,6 +136,11 @@ class RowConverter:
 
     def _location(self, column: JdbcColumn, row: Row) -> str:
         return _location(self._table, column, row, self._keys)
+
+
+def _text(value: Any) -> str | None:
+    """Return a value of the database as text."""
+    return None if value is None else value.text if isinstance(value, Unmappable) else str(value)
 
 
 def _with_type_check(column: JdbcColumn) -> JdbcColumn:

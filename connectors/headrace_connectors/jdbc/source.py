@@ -93,12 +93,20 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         from headrace_connectors.jdbc.reader import TableReader
 
         stored = self._stored_offset(source)
-        load = source.load
-        if load is not None and stored is None:
-            started = load.started if self._config.uses_timestamp else None
-            start = TimestampIncrementingOffset(started, load.last)
-            return TableReader(self._dialect, self._config, source, start, commits_start=True)
-        return TableReader(self._dialect, self._config, source, TimestampIncrementingOffset.from_map(stored))
+        start = TimestampIncrementingOffset.from_map(stored)
+        is_new_load = source.load is not None and stored is None
+        if source.load is not None and is_new_load:
+            started = source.load.started if self._config.uses_timestamp else None
+            start = TimestampIncrementingOffset(started, source.load.last)
+        tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
+        return TableReader(
+            self._dialect,
+            self._config,
+            source,
+            start,
+            commits_start=is_new_load,
+            report_skipped=self.context.report_skipped if tolerates_errors else None,
+        )
 
     def _stored_offset(self, source: TableOrQuery) -> Mapping[str, Any] | None:
         if self._config.mode == "bulk":

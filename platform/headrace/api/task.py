@@ -65,6 +65,13 @@ class SourceTaskContext(TaskContext, Protocol):
     @property
     def offsets(self) -> OffsetReader: ...
 
+    def report_skipped(self, record: SourceRecord, error: Exception) -> None:
+        """Report a record of the external system that the task skips, because it cannot read it.
+
+        It is counted, logged and sent to the dead letter queue as configured. Source offsets that the task returns
+        later are committed only after the queue has it. Raises ConnectError if ``errors.tolerance`` is `none`.
+        """
+
 
 class ErrantRecordReporter(Protocol):
     """Sends records that a sink cannot store to the dead letter queue (KIP-610). Callable from any thread.

@@ -17,14 +17,15 @@ from random import Random
 from typing import Any
 
 from headrace.api.task import RecordMetadata, SourceTask
-from headrace.data.batch import SourceBatch
+from headrace.data.batch import SourceBatch, from_records
+from headrace.data.records import SourceRecord
 from headrace.metrics import logs
 from headrace.runtime import client_configs
 from headrace.runtime import source_task_core as core
 from headrace.runtime.chain import TransformChain
 from headrace.runtime.conversion import ToBytes
 from headrace.runtime.dead_letter_queue import DeadLetterQueue
-from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy
+from headrace.runtime.error_policy import DeadLetterQueueConfig, ErrorPolicy, Failure, Stage, tolerance_exceeded
 from headrace.runtime.source_errors import SourceErrors
 from headrace.runtime.task_effects import Fail, ReportState, Wait
 from headrace.runtime.tolerance import RetryWithToleranceOperator
@@ -109,6 +110,15 @@ class WorkerSourceTask(WorkerTask):
         for warning in config.warnings:
             log.warning("%s", warning)
         self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
+
+    def report_skipped(self, record: SourceRecord, error: Exception) -> None:
+        """Handle a record that the task skips. Raises ToleranceExceeded."""
+        [part] = from_records([record])
+        assert isinstance(part, SourceBatch)
+        failure = Failure(Stage.TASK_POLL, type(self.task).display_class(), error, 1)
+        if not self._policy.tolerate:
+            raise tolerance_exceeded(failure, core.describe(part)) from error
+        self._errors.report_failure(failure, part)
 
     def _step(self) -> bool:
         """Carry out `SourceTaskCore.next_step`; return whether the task has stopped."""
@@ -333,6 +343,10 @@ class _Context(TaskContext):
         """Return the last committed offsets of source partitions."""
         wanted = [dict(partition) for partition in partitions]
         return self._worker_task.from_loop(self._worker_task.read_offsets(wanted))
+
+    def report_skipped(self, record: SourceRecord, error: Exception) -> None:
+        """Report a record of the external system that the task skips."""
+        self._worker_task.report_skipped(record, error)
 
 
 def _record_metadata(sent: SendMetadata, timestamps: Any) -> RecordMetadata:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.api.errors import ConnectError
 from headrace.api.task import RecordMetadata, SourceTask
 from headrace.data.batch import SourceBatch
 from headrace.data.records import SourceRecord
@@ -165,7 +166,7 @@ class _SourceTaskRun:
             commits_records=type(self._task).commit_record is not SourceTask.commit_record,
         )
         self._chain = transform_chain(self._plugins.make_steps(), policy, self._clock, self._report_failure)
-        self._task.context = _SourceContext(self._clock, config, number, run._stored)
+        self._task.context = _SourceContext(self._clock, config, number, run._stored, run.skipped)
 
     def run_to_the_end(self) -> bool:
         """Run until the records are written and committed. Return False if a fault killed the task."""
@@ -296,9 +297,22 @@ class _SourceTaskRun:
 class _SourceContext(VirtualContext):
     """The platform's interface for the source task."""
 
-    def __init__(self, clock: VirtualClock, props: Mapping[str, str], number: int, offsets: StoredOffsets) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        props: Mapping[str, str],
+        number: int,
+        offsets: StoredOffsets,
+        skipped: list[tuple[SourceRecord, Exception]],
+    ) -> None:
         super().__init__(clock, props, CONNECTOR_NAME, number)
         self.offsets = offsets
+        self._skipped = skipped
+
+    def report_skipped(self, record: SourceRecord, error: Exception) -> None:
+        if not ErrorPolicy.from_config(self.props).tolerate:
+            raise ConnectError(f"errors.tolerance=none, and a record was skipped: {error}") from error
+        self._skipped.append((record, error))
 
 
 def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
@@ -310,7 +324,7 @@ def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
     offsets = StoredOffsets()
     task: SourceTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
     config = task_configs(plugin, props, offsets)[0]
-    context = _RealTimeContext(VirtualClock(LIMIT_S), config, 0, offsets)
+    context = _RealTimeContext(VirtualClock(LIMIT_S), config, 0, offsets, [])
     task.context = context
     is_polling = threading.Event()
 
