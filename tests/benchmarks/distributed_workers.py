@@ -82,7 +82,7 @@ class GroupWorker:
         return [(part["state"], part["worker_id"]) for part in parts]
 
     def wait_until_running(self, instances: int, timeout_s: float = 300.0) -> None:
-        """Wait until so many connectors and tasks of the group run."""
+        """Wait until the group runs this number of connectors and tasks."""
         wait_until(
             lambda: [state for state, _ in self.states()].count("RUNNING") == instances,
             f"{instances} connectors and tasks are running",

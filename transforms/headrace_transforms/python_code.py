@@ -255,7 +255,7 @@ class Python(Transformation[PythonConfig]):
 
 
 class _LocatedError(DataError):
-    """An error that names its place."""
+    """An error whose text names the file and the line of the code."""
 
 
 def _line(error: BaseException, file: str) -> int | None:

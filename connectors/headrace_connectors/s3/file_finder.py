@@ -57,7 +57,7 @@ class FileFinder:
     ) -> None:
         """`positions` are the stored offsets by slot; `topic_of` returns the topic for a key, None to skip the object.
 
-        `share` is the number of the task and the number of tasks.
+        `share` contains the number of this task, and the number of all tasks.
         """
         self._list = list_page
         self._prefixes = prefixes
