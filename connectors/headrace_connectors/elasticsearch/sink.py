@@ -20,6 +20,7 @@ from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErr
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.documents import encode_batch
 from headrace_connectors.elasticsearch.mappings import mapping_of
@@ -148,7 +149,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
 
     @property
     def _tolerates_errors(self) -> bool:
-        return self.context.props.get("errors.tolerance", "none").lower() == "all"
+        return tolerates_errors(self.context)
 
     # -- indexes
 

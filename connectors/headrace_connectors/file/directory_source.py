@@ -26,6 +26,7 @@ from headrace.data.columns import Values
 from headrace.data.headers import Headers
 from headrace.data.records import SourceRecord
 from headrace.data.schema import STRING_SCHEMA
+from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.file.directory_config import DirectorySourceConfig
 from headrace_connectors.file.directory_search import (
     DirectorySearch,
@@ -126,7 +127,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             config.directory, config.finished_action, config.finished_directory, config.error_directory,
             config.done_marker_suffix,
         )  # fmt: skip
-        self._tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
+        self._tolerates_errors = tolerates_errors(self.context)
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | None:
         """Return the next records of the current file, or those of the next one."""

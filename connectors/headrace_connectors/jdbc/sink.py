@@ -14,6 +14,7 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConnectError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
+from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 
@@ -43,7 +44,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         from headrace_connectors.jdbc.writing.table_cache import TableCache
 
         self._config = config
-        self._tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
+        self._tolerates_errors = tolerates_errors(self.context)
         self._database = _database(config)
         self._builder = RunBuilder(self.context.connector_name, config)
         self._tables = TableCache(self._database, config)
