@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from headrace.api.config import Config, Password, config_def
+from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+
+_EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql"}
 
 
 class ConnectionConfig(Protocol):
@@ -22,3 +26,27 @@ def driver_properties(config: ConnectionConfig) -> dict[str, str]:
     known = config_def(cast("Config", config).__class__).keys
     given = config.originals_with_prefix("connection.")
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
+
+
+class Credentials(NamedTuple):
+    """The user and password of a connection, and the driver properties without them."""
+
+    user: str | None
+    password: str | None
+    properties: dict[str, str]
+
+
+def credentials(url: JdbcUrl, config: ConnectionConfig) -> Credentials:
+    """Return the user and password of the configuration, or else those of the URL."""
+    properties = {**url.properties, **driver_properties(config)}
+    user, secret = properties.pop("user", None), properties.pop("password", None)
+    password = config.connection_password
+    return Credentials(config.connection_user or user, password.value if password else secret, properties)
+
+
+def missing_driver(url: JdbcUrl, connection_url: str, error: ModuleNotFoundError) -> ConfigError:
+    """Return the error that says what to install."""
+    extra = _EXTRAS.get(url.dialect)
+    packages = f'"headrace[{extra}]"' if extra else str(error.name)
+    reason = f"needs the Python package {error.name}: pip install {packages}"
+    return ConfigError("connection.url", redact_passwords(connection_url), reason)

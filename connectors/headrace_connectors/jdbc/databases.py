@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.connections import missing_driver
 from headrace_connectors.jdbc.dialects import Dialect
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
-
-_EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql", "mariadb": "jdbc-mysql"}
+from headrace_connectors.jdbc.url import JdbcUrl
 
 
 def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
@@ -29,13 +27,4 @@ def dialect_for(url: JdbcUrl, config: JdbcSourceConfig) -> Dialect:
 
         return MysqlDialect(url, config)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "connection.url",
-            redact_passwords(config.connection_url),
-            f"needs the Python package {error.name}: pip install {_packages(url.kind, error.name)}",
-        ) from error
-
-
-def _packages(kind: str, missing: str | None) -> str:
-    extra = _EXTRAS.get(kind)
-    return f'"headrace[{extra}]"' if extra else str(missing)
+        raise missing_driver(url, config.connection_url, error) from error

@@ -25,7 +25,7 @@ from headrace.api.errors import ConfigError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.connections import driver_properties
+from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.dialects import Connection, Dialect, ResultSet, engine_for
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.statements import Statement
@@ -214,17 +214,14 @@ def _type_of_standard(name: str) -> sql.TypeEngine[Any]:
 
 def _address(url: JdbcUrl, config: JdbcSourceConfig) -> sqlalchemy.URL:
     """Return SQLAlchemy's URL, with the user, password and driver properties of the configuration."""
-    properties = {**url.properties, **driver_properties(config)}
-    password = config.connection_password.value if config.connection_password else None
+    user, password, properties = credentials(url, config)
     if url.is_sqlalchemy:
         address = sqlalchemy.make_url(config.connection_url)
-        if config.connection_user:
-            address = address.set(username=config.connection_user)
-        return address.set(password=password) if password else address
+        return address.set(username=user or address.username, password=password or address.password)
     return sqlalchemy.URL.create(
         url.kind,
-        username=config.connection_user or properties.pop("user", None),
-        password=password or properties.pop("password", None),
+        username=user,
+        password=password,
         host=url.host or None,
         port=url.port,
         database=url.database or None,

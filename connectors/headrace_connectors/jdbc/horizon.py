@@ -62,7 +62,7 @@ class Horizon:
         `read_largest` returns the largest id of the committed rows.
         """
         largest = read_largest()
-        if largest is not None:
+        if largest is not None and (not self._candidates or self._candidates[-1][1] != largest):
             self._candidates.append((self._database.now(connection), largest))
         running = self._database.running_transactions(connection)
         if running.has_prepared:

@@ -32,7 +32,7 @@ class KeyRange(NamedTuple):
 
     def is_read(self, offset: Mapping[str, Any] | None) -> bool:
         """Whether the stored offset is at the end of the range."""
-        return bool(offset) and int((offset or {}).get("incrementing", self.first - 1)) >= self.last
+        return offset is not None and int(offset.get("incrementing", self.first - 1)) >= self.last
 
 
 class InitialLoad(NamedTuple):

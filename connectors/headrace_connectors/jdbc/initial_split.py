@@ -9,8 +9,7 @@ from headrace_connectors.jdbc.dialects import Dialect
 from headrace_connectors.jdbc.horizon import Horizon
 from headrace_connectors.jdbc.initial_load import InitialLoad
 from headrace_connectors.jdbc.offset_columns import find_offset_columns
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+from headrace_connectors.jdbc.types import microseconds
 
 
 def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> InitialLoad | None:
@@ -35,5 +34,5 @@ def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> I
         connection.close()
     if smallest is None or largest is None or largest < smallest:
         return None
-    started_ms = max(0, (started - _EPOCH) // dt.timedelta(milliseconds=1))
+    started_ms = max(0, microseconds(started) // 1000)
     return InitialLoad(int(smallest), int(largest), config.initial_load_chunks, started_ms)

@@ -10,7 +10,7 @@ import pymysql
 import sqlalchemy
 from sqlalchemy.engine import Engine
 
-from headrace_connectors.jdbc.connections import ConnectionConfig, driver_properties
+from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import engine_for
 from headrace_connectors.jdbc.url import JdbcUrl
 
@@ -26,13 +26,11 @@ def mysql_engine(url: JdbcUrl, config: ConnectionConfig, **arguments: Any) -> En
 
     `arguments` are further arguments of PyMySQL's `connect`.
     """
-    properties = {**url.properties, **driver_properties(config)}
-    user, secret = properties.pop("user", None), properties.pop("password", None)
-    password = config.connection_password
+    user, password, properties = credentials(url, config)
     address = sqlalchemy.URL.create(
         "mysql+pymysql",
-        username=config.connection_user or user,
-        password=password.value if password else secret,
+        username=user,
+        password=password,
         host=url.host,
         port=url.port,
         database=url.database or None,

@@ -60,7 +60,7 @@ from headrace.api.errors import ConnectError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.connections import ConnectionConfig, driver_properties
+from headrace_connectors.jdbc.connections import ConnectionConfig, credentials
 from headrace_connectors.jdbc.dialects import (
     Connection,
     Dialect,
@@ -182,17 +182,15 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
 
 def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
     """Return an engine for the URL, with the user, password and driver properties of the configuration."""
-    properties = {"connect_timeout": "10", **libpq_options({**url.properties, **driver_properties(config)})}
-    user, secret = properties.pop("user", None), properties.pop("password", None)
-    password = config.connection_password
+    user, password, properties = credentials(url, config)
     address = sqlalchemy.URL.create(
         "postgresql+psycopg",
-        username=config.connection_user or user,
-        password=password.value if password else secret,
+        username=user,
+        password=password,
         host=url.host,
         port=url.port,
         database=url.database or None,
-        query=properties,
+        query={"connect_timeout": "10", **libpq_options(properties)},
     )
     return engine_for(address)
 

@@ -18,6 +18,7 @@ from headrace.api.connector import SourceConnector
 from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RetriableError
 from headrace.api.task import SourceTask
 from headrace.data.batch import SourceBatch
+from headrace_connectors.common.error_tolerance import tolerates_errors
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
 from headrace_connectors.jdbc.initial_load import (
@@ -98,14 +99,13 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         if source.load is not None and is_new_load:
             started = source.load.started if self._config.uses_timestamp else None
             start = TimestampIncrementingOffset(started, source.load.last)
-        tolerates_errors = self.context.props.get("errors.tolerance", "none").lower() == "all"
         return TableReader(
             self._dialect,
             self._config,
             source,
             start,
             commits_start=is_new_load,
-            report_skipped=self.context.report_skipped if tolerates_errors else None,
+            report_skipped=self.context.report_skipped if tolerates_errors(self.context) else None,
         )
 
     def _stored_offset(self, source: TableOrQuery) -> Mapping[str, Any] | None:
@@ -215,8 +215,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         shared = (__name__, f"{package}.reader", f"{package}.table_validation")
         if not parsed.is_known:
             return (*shared, f"{package}.generic")
-        module = "mysql" if parsed.kind == "mariadb" else parsed.kind
-        return (*shared, f"{package}.{module}", f"sqlalchemy.dialects.{module}")
+        return (*shared, f"{package}.{parsed.dialect}", f"sqlalchemy.dialects.{parsed.dialect}")
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         if self._config.sql:

@@ -32,6 +32,11 @@ class JdbcUrl:
     """Whether the URL is one of SQLAlchemy instead of a JDBC URL."""
 
     @property
+    def dialect(self) -> str:
+        """The name of the dialect's module; the one of MySQL is also for MariaDB."""
+        return "mysql" if self.kind == "mariadb" else self.kind
+
+    @property
     def is_known(self) -> bool:
         """Whether headrace has a dialect of its own for this database."""
         return self.kind in SUPPORTED and not self.is_sqlalchemy

@@ -22,8 +22,9 @@ from headrace.data.schema import (
     STRING_SCHEMA,
     Schema,
 )
-from headrace_connectors.jdbc import names, types
+from headrace_connectors.jdbc import generic, names, types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
+from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
 from headrace_connectors.jdbc.postgresql import PostgresqlDialect, libpq_options
 from headrace_connectors.jdbc.query_text import single_statement
@@ -438,3 +439,14 @@ def test_row_with_a_value_of_the_wrong_type_is_skipped_if_unmappable_values_is_s
     converter = RowConverter("shoes", columns, is_checked=True, unmappable_values="skip")
     assert converter.convert([(1, 2), (2, "big"), (3, 4)]) == [(1, 2), (3, 4)]
     assert "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big'; skipping" in caplog.text
+
+
+def test_user_of_the_configuration_replaces_the_one_of_the_url_for_every_dialect() -> None:
+    properties = "user=other&password=secret&x=1"
+    props = {"mode": "bulk", "connection.user": "me", "connection.password": "mine"}
+    for text in (f"jdbc:duckdb://host/shop?{properties}", f"jdbc:mysql://host/shop?{properties}"):
+        config = JdbcSourceConfig.parse({**props, "connection.url": text})
+        assert credentials(parse(text), config) == ("me", "mine", {"x": "1"})
+    address = generic._address(parse(text := f"jdbc:duckdb://host/shop?{properties}"),
+                               JdbcSourceConfig.parse({**props, "connection.url": text}))  # fmt: skip
+    assert (address.username, address.password, dict(address.query)) == ("me", "mine", {"x": "1"})

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from headrace.api.errors import ConfigError
 from headrace_connectors.jdbc import url as urls
+from headrace_connectors.jdbc.connections import missing_driver
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl
 from headrace_connectors.jdbc.writing.database import Database
-
-_EXTRAS = {"postgresql": "jdbc-postgres", "mysql": "jdbc-mysql", "mariadb": "jdbc-mysql"}
 
 
 def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
@@ -18,7 +17,7 @@ def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
             from headrace_connectors.jdbc.writing.sqlite import SqliteDatabase
 
             return SqliteDatabase(url, config)
-        if url.kind in ("mysql", "mariadb"):
+        if url.dialect == "mysql":
             from headrace_connectors.jdbc.writing.mysql import MysqlDatabase
 
             return MysqlDatabase(url, config)
@@ -26,20 +25,15 @@ def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
 
         return PostgresqlDatabase(url, config)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "connection.url",
-            redact_passwords(config.connection_url),
-            f'needs the Python package {error.name}: pip install "headrace[{_EXTRAS.get(url.kind, "jdbc")}]"',
-        ) from error
+        raise missing_driver(url, config.connection_url, error) from error
 
 
 def modules_for(connection_url: str) -> tuple[str, ...]:
     """Return the modules that a task for this URL imports, none if the URL is invalid."""
     try:
-        kind = urls.parse(connection_url).kind
+        module = urls.parse(connection_url).dialect
     except ConfigError:
         return ()
-    module = "mysql" if kind == "mariadb" else kind
     package = __package__ or ""
     names = ("runs", "table_cache", "transaction", module)
     return (*(f"{package}.{name}" for name in names), f"sqlalchemy.dialects.{module}")
