@@ -120,8 +120,10 @@ class ConnectorState:
             return () if self.task_configs else None
         if not self.task_configs:
             return () if self.has_ignored_tasks else None
+        if self.task_configs_offset >= self.config_offset:
+            return None
         generates_none = self.target is TargetState.PAUSED or self.config == self.applied_config
-        return self.task_configs if generates_none and self.task_configs_offset < self.config_offset else None
+        return self.task_configs if generates_none else None
 
 
 @dataclass(frozen=True, slots=True)
