@@ -10,12 +10,11 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from process_stats import cpu_s, tree
 from results import Row
 
-from support import postgres
+from support import data_sets, postgres
 from support.broker import running_broker
 from support.worker import Worker
 
@@ -39,7 +38,7 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
                 report(f"PostgreSQL left out: {postgres.unavailable_reason()}")
                 return results
             with postgres.running() as server:
-                _copy(database, server)
+                data_sets.load_flights(server, Path(name))
                 config = {"connection.url": server.jdbc_url, "connection.user": server.user}
                 return results + _measure("PostgreSQL", worker, broker.address, config, rows, rounds, report)
 
@@ -140,20 +139,3 @@ def _wait_for_records(worker: Worker, address: str, topic: str, count: int) -> S
         if time.monotonic() > deadline:
             raise RuntimeError(f"{topic} did not reach {count} records")
         time.sleep(0.01)  # poll, because no event reports a changed end offset
-
-
-def _copy(database: Path, server: postgres.Postgres) -> None:
-    import sqlite3
-
-    source = sqlite3.connect(database)
-    columns = source.execute(f"PRAGMA table_info({TABLE})").fetchall()
-    types = {"INTEGER": "integer", "REAL": "double precision", "TEXT": "text"}
-    definition = ", ".join(
-        f'"{name}" {types[kind]}{" PRIMARY KEY" if key else ""}' for _, name, kind, _, _, key in columns
-    )
-    with psycopg.connect(server.conninfo) as target, target.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE {TABLE} ({definition})")
-        with cursor.copy(f"COPY {TABLE} FROM STDIN") as copy:
-            for row in source.execute(f"SELECT * FROM {TABLE}"):
-                copy.write_row(row)
-    source.close()
