@@ -9,6 +9,10 @@ Guarantees:
 - When a child exits, the fork server kills the processes that the child has left.
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
 
+The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up has steps of
+some milliseconds: one after each child from the eighth on, and all of them when no message has arrived for five
+seconds. The first connectors of a new worker do not wait for the warm-up, and use a few megabytes more.
+
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
 with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
 `{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}` and `{"exited": pid, "status": code}`
@@ -25,6 +29,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from headrace.runtime import preload, process_tree
@@ -33,17 +38,29 @@ from headrace.runtime.group_signals import GROUP_SIGNALS
 log = logging.getLogger(__name__)
 
 MESSAGE_SIZE_MAX = 4096
-_NO_WARM_UP = "--no-warm-up"
+_NO_WARM_UP = "--no-warm-up"  # followed by the pids of the children
+_FORKS_WITHOUT_WARM_UP = 8  # two or three connectors: two validations; for each, the connector and its task
+_IDLE_S = 5.0
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
 class ForkServer:
     """The main loop: handles messages from the worker and the exits of child processes."""
 
-    def __init__(self, control: socket.socket, worker_pid: int) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        worker_pid: int,
+        children: Iterable[int] = (),
+        warm_up: Iterator[Any] | None = None,
+    ) -> None:
+        """Each iteration of `warm_up` runs a step of the warm-up."""
         self._control = control
         self._worker_pid = worker_pid
-        self._children: set[int] = set()
+        self._children = set(children)
+        self._forks = 0
+        self._warm_up = warm_up
+        self._filled: list[bytes] = []
 
     def run(self) -> None:
         """Serve until the worker exits, then kill all descendants."""
@@ -56,18 +73,54 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole group; only the worker handles it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
+        self._freeze()
+        self._reap()
         self._send({"ready": os.getpid()})
+        idle_s = _IDLE_S
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
             while os.getppid() == self._worker_pid:
-                ready = {key.fd for key, _ in selector.select()}
+                ready = {key.fd for key, _ in selector.select(None if self._warm_up is None else idle_s)}
+                idle_s = _IDLE_S if ready else 0
                 if wake_read in ready:
                     os.read(wake_read, 65536)
                 self._reap()
+                forks = self._forks
                 if self._control.fileno() in ready and not self._serve_one():
                     break
+                if self._warm_up and (not ready or self._forks > max(forks, _FORKS_WITHOUT_WARM_UP - 1)):
+                    self._run_step(self._warm_up)
+                    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)  # the step's event loop removed it
+                    self._reap()
         process_tree.kill_descendants(os.getpid())
+
+    def _run_step(self, warm_up: Iterator[Any]) -> None:
+        """Run a step of the warm-up; if it fails, it may have left threads: start this program again without it.
+
+        The new program has the same process id, so it keeps the children.
+        """
+        try:
+            next(warm_up)
+        except StopIteration:
+            self._warm_up = None
+            self._freeze()
+        except Exception as error:  # noqa: BLE001 - any failure of the warm-up
+            logging.disable(logging.NOTSET)
+            log.warning(
+                "Fork server: the warm-up of tasks failed (%s: %s); task processes use more memory",
+                type(error).__name__,
+                error,
+            )
+            command = [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:3], _NO_WARM_UP]
+            os.execv(sys.executable, [*command, *map(str, self._children)])
+
+    def _freeze(self) -> None:
+        """Exclude all objects from garbage collection, which would change, and so copy, shared memory."""
+        gc.collect()
+        if self._warm_up is None:
+            self._filled = preload.fill_memory_pools()
+        gc.freeze()
 
     def _serve_one(self) -> bool:
         """Handle one message; False when the worker closed its end."""
@@ -87,6 +140,7 @@ class ForkServer:
         return True
 
     def _spawn(self, number: int, name: str, channel: int) -> None:
+        self._forks += 1
         try:
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes: only this child fails
@@ -145,7 +199,7 @@ class ForkServer:
 
 
 def main() -> None:
-    """Import all modules that a child needs, freeze the garbage collector's objects, and serve."""
+    """Import all modules that a child needs, and serve."""
     control, worker_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     process_tree.signal_at_death_of(worker_pid)  # first, because the worker may die during the imports
     process_tree.adopt_orphans()
@@ -153,28 +207,13 @@ def main() -> None:
     from headrace.metrics import logs
 
     logs.configure_logging()
-    _load(warms_up=_NO_WARM_UP not in sys.argv)
-    gc.collect()
-    filled = preload.fill_memory_pools()
-    gc.freeze()
-    ForkServer(control, worker_pid).run()
-    del filled  # kept until here
+    preload.load()
+    from headrace.runtime import warm_up
 
-
-def _load(*, warms_up: bool) -> None:
-    """Load everything; if the warm-up fails, it may have left threads: start this program again without it."""
-    try:
-        preload.load(warms_up=warms_up)
-    except Exception as error:
-        if not warms_up:
-            raise
-        logging.disable(logging.NOTSET)
-        log.warning(
-            "Fork server: the warm-up of tasks failed (%s: %s); task processes start without it and use more memory",
-            type(error).__name__,
-            error,
-        )
-        os.execv(sys.executable, [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:], _NO_WARM_UP])
+    if _NO_WARM_UP in sys.argv:
+        ForkServer(control, worker_pid, map(int, sys.argv[4:])).run()
+    else:
+        ForkServer(control, worker_pid, warm_up=warm_up.steps()).run()
 
 
 if __name__ == "__main__":

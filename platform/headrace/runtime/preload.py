@@ -1,7 +1,7 @@
 """The work of the fork server before it forks: all work that tasks share and that starts no thread.
 
-The fork server imports the modules that a task needs, compiles the client's codecs, finds the installed plug-ins, and
-runs some tasks (`warm_up`). Its children share the memory of the results.
+The fork server imports the modules that a task needs, compiles the client's codecs, and finds the installed plug-ins.
+Its children share the memory of the results.
 
 Plug-ins are not imported in advance. When a connector is configured, the fork server imports the modules that its class
 lists in `shared_modules`.
@@ -41,21 +41,18 @@ _BYTES_OVERHEAD = b"".__sizeof__()
 _BLOCKS_MAX = 20_000  # per size; enough for 10 MB, and a limit if another memory allocator is used
 
 
-def load(*, warms_up: bool) -> None:
-    """Import the modules; with `warms_up`, run tasks, so that children share the memory that running tasks changes.
+def load() -> None:
+    """Import the modules.
 
-    Raises RuntimeError if a module has started a thread, because forking would be unsafe; and what `run_tasks` raises.
+    Raises RuntimeError if a module has started a thread, because forking would be unsafe.
     """
     for name in _MODULES:
         importlib.import_module(name)
     from headrace.plugins import registry  # not at the top: the fork server imports this module before it is supervised
-    from headrace.runtime import warm_up
     from headrace_broker.client.codecs import compile_codecs
 
     compile_codecs()
     registry.find_installed()
-    if warms_up:
-        warm_up.run_tasks()
     if threading.active_count() != 1:
         names = [thread.name for thread in threading.enumerate()]
         raise RuntimeError(f"a preloaded module started threads: {names}")

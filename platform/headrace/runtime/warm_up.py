@@ -2,11 +2,11 @@
 
 Python changes memory when it runs code: it specializes the bytecode of a function that is called again, and fills the
 caches of attribute lookups, which changes the reference counts of attribute names. A child that makes these changes
-itself has its own copy of each page that it changes. `run_tasks` makes them in the fork server: it runs source and sink
-tasks several times, from the start through one record to the stop, in the same way as `headrace.runtime.host` runs them
-for the worker. The tasks use a broker that exists only for the warm-up (`warm_up_broker`).
+itself has its own copy of each page that it changes. `steps` makes them in the fork server: each step runs a source
+task and a sink task, from the start through one record to the stop, in the same way as `headrace.runtime.host` runs
+them for the worker. The tasks use a broker that exists only for the step (`warm_up_broker`).
 
-The event loop is closed and all threads have ended when `run_tasks` returns.
+After each step its event loop is closed and all its threads have ended: the fork server can fork.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.api.task import SinkTask, SourceTask
@@ -30,7 +30,7 @@ from headrace.runtime.channel import Channel
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.warm_up_broker import TOPIC, WarmUpBroker
 
-ROUNDS = 10  # Python specializes a function in its eighth call
+STEPS = 10  # Python specializes a function in its eighth call
 TIMEOUT_S = 10.0
 _THREADS_TIMEOUT_S = 5.0
 _POLL_WAIT_S = 0.001
@@ -122,17 +122,23 @@ def _spec(kind: str, number: int, worker: Mapping[str, str]) -> TaskSpec:
     return TaskSpec(connector=connector["name"], number=0, config=task, connector_config=connector, worker=dict(worker))
 
 
-def run_tasks(rounds: int = ROUNDS) -> None:
-    """Run `rounds` source tasks and as many sink tasks.
+def steps(number: int = STEPS) -> Iterator[None]:
+    """Run a step in each iteration: the first half of the steps with strings, the others with JSON.
 
     Raises WarmUpError if a task fails, OSError if no loopback port is available, and TimeoutError. After an error,
     the caller replaces this process: threads may still run, and logging is disabled.
     """
     sys._clear_type_cache()  # it contains names that were needed only for imports
+    for step in range(number):
+        _run_step(step, _STRING if step < number // 2 else _JSON)
+        yield
+
+
+def _run_step(step: int, converter: str) -> None:
     threads = _count_threads()
     logging.disable(logging.CRITICAL)
     loop = host.new_loop()
-    loop.run_until_complete(asyncio.wait_for(_run_tasks(rounds), TIMEOUT_S))
+    loop.run_until_complete(asyncio.wait_for(_run_tasks(step, converter), TIMEOUT_S))
     loop.run_until_complete(_cancel_leftovers())
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
@@ -153,19 +159,17 @@ def _count_threads() -> int:
         return threading.active_count()
 
 
-async def _run_tasks(rounds: int) -> None:
+async def _run_tasks(step: int, converter: str) -> None:
     async with WarmUpBroker() as broker:
-        for converter, numbers in _rounds(rounds):
-            ours, theirs = socket.socketpair()
-            worker = _Worker(broker, converter)
-            serving = asyncio.ensure_future(host.Host().run(theirs))
-            worker.channel = await Channel.open(ours, messages.HostMessage, worker.handle)
-            for number in numbers:
-                await worker.run_task("source", number)
-                await worker.run_task("sink", number)
-            worker.channel.notify(messages.Exit())
-            await serving
-            worker.channel.close()
+        ours, theirs = socket.socketpair()
+        worker = _Worker(broker, converter)
+        serving = asyncio.ensure_future(host.Host().run(theirs))
+        worker.channel = await Channel.open(ours, messages.HostMessage, worker.handle)
+        await worker.run_task("source", step)
+        await worker.run_task("sink", step)
+        worker.channel.notify(messages.Exit())
+        await serving
+        worker.channel.close()
 
 
 async def _cancel_leftovers() -> None:
@@ -173,7 +177,3 @@ async def _cancel_leftovers() -> None:
     for task in leftovers:
         task.cancel()
     await asyncio.gather(*leftovers, return_exceptions=True)
-
-
-def _rounds(rounds: int) -> Sequence[tuple[str, Sequence[int]]]:
-    return [(_STRING, range(rounds // 2)), (_JSON, range(rounds // 2, rounds))]

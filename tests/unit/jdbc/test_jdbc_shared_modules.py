@@ -13,7 +13,7 @@ from headrace_connectors.jdbc.source import JdbcSourceConnector
 PROGRAM = """
 import importlib, sys, threading
 from headrace.runtime import preload
-preload.load(warms_up=False)
+preload.load()
 for name in sys.argv[2:]:
     importlib.import_module(name)
 assert threading.active_count() == 1, threading.enumerate()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.runtime import warm_up
@@ -19,6 +22,16 @@ from headrace_broker.protocol.notation import Response
 _TIMES_OUT = """
 from headrace.runtime import warm_up
 warm_up.TIMEOUT_S = 0
+"""
+_LOGS_STEPS = """
+import sys
+if "headrace.runtime.fork_server" in sys.orig_argv:
+    from headrace.runtime import warm_up
+    run_step = warm_up._run_step
+    def log_step(*arguments):
+        run_step(*arguments)
+        open("{log}", "a").write("step")
+    warm_up._run_step = log_step
 """
 _TASK_FAILS = """
 from headrace.runtime import warm_up
@@ -40,7 +53,8 @@ def test_warm_up_sends_a_record_and_commits_its_offset_with_each_converter(monke
         return respond(broker, request)
 
     monkeypatch.setattr(WarmUpBroker, "respond", record_request)
-    warm_up.run_tasks(2)
+    for _ in warm_up.steps(2):
+        pass
     assert requests.count("ProduceRequest") == 2
     assert requests.count("OffsetCommitRequest") >= 2
     assert requests.count("LeaveGroupRequest") == 2
@@ -48,7 +62,7 @@ def test_warm_up_sends_a_record_and_commits_its_offset_with_each_converter(monke
 
 def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled() -> None:
     program = (
-        "import threading, os; from headrace.runtime import warm_up; warm_up.run_tasks(2);"
+        "import threading, os; from headrace.runtime import warm_up; list(warm_up.steps(2));"
         "from headrace.metrics import logs; assert logs._process_context == '', logs._process_context;"
         "assert threading.active_count() == 1, threading.enumerate();"
         "assert os.listdir('/proc/self/task') == [str(os.getpid())], os.listdir('/proc/self/task')"
@@ -72,7 +86,7 @@ def test_fork_server_leaves_no_free_blocks_in_its_memory_pools() -> None:
     ids=["timeout", "failed task"],
 )
 @pytest.mark.anyio
-async def test_fork_server_starts_without_warm_up_if_the_warm_up_fails(
+async def test_fork_server_that_fails_to_warm_up_starts_again_and_keeps_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failure: str, error: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(failure)
@@ -83,9 +97,35 @@ async def test_fork_server_starts_without_warm_up_if_the_warm_up_fails(
 
     processes = Processes()
     try:
-        host = await processes.spawn("task", ignore)
-        assert host.pid is not None
-        assert host.pid != processes.fork_server_pid
+        hosts = [await processes.spawn("task", ignore) for _ in range(9)]  # the eighth request starts the warm-up
+        server = processes.fork_server_pid
+        assert {psutil.Process(host.pid).ppid() for host in hosts} == {server}
+        hosts[0].kill()
+        assert await asyncio.wait_for(hosts[0].ended, 10) == -signal.SIGKILL
     finally:
         await processes.close()
-    assert f"the warm-up of tasks failed ({error}" in capfd.readouterr().err
+    assert capfd.readouterr().err.count(f"the warm-up of tasks failed ({error}") == 1
+
+
+@pytest.mark.anyio
+async def test_fork_server_warms_up_between_requests_and_keeps_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "steps"
+    (tmp_path / "sitecustomize.py").write_text(_LOGS_STEPS.format(log=str(log)))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+    async def ignore(message: Any) -> None:
+        return None
+
+    processes = Processes()
+    try:
+        hosts = [await processes.spawn("task", ignore) for _ in range(7)]
+        assert not log.exists(), "the warm-up delayed the first children"
+        hosts += [await processes.spawn("task", ignore) for _ in range(12)]
+        assert log.read_text().count("step") == warm_up.STEPS
+        assert {psutil.Process(host.pid).ppid() for host in hosts} == {processes.fork_server_pid}
+        hosts[0].kill()
+        assert await asyncio.wait_for(hosts[0].ended, 10) == -signal.SIGKILL
+    finally:
+        await processes.close()
