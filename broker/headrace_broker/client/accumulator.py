@@ -15,7 +15,7 @@ RECORD_OVERHEAD_BYTES = 12
 
 @dataclass(slots=True)
 class Accumulator:
-    """Small sends to one partition that wait for more records; the first send was added at `opened_ms`."""
+    """Buffers the records of small `send` calls for one partition; the first call was added at `opened_ms`."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class Accumulator:
         self.size_bytes += size_bytes
 
     def split_by_send(self) -> list[Accumulator]:
-        """Return one accumulator for each send."""
+        """Return one accumulator for the records of each `send` call."""
         singles = []
         for part, delivery_part in zip(self.parts, self.delivery_parts, strict=True):
             single = Accumulator(self.topic, self.partition, self.opened_ms)
@@ -40,7 +40,7 @@ class Accumulator:
         return singles
 
     def columns(self) -> RecordColumns:
-        """Return all records, in order."""
+        """Return all records, in the order of the `send` calls."""
         if len(self.parts) == 1:
             return self.parts[0]
         return concatenate(self.parts)
@@ -84,11 +84,10 @@ def estimate_bytes(columns: RecordColumns) -> int:
 def split_into_runs(
     columns: RecordColumns, size_bytes: int, size_bytes_max: int
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """Split the records into runs of at most `size_bytes_max`, and yield (columns, estimated bytes) of each run.
+    """Split the records by size, and yield (columns, estimated bytes) of each group of consecutive records.
 
-    A record that is larger than the limit is a run of its own.
-
-    `size_bytes` is the estimated size of all records.
+    Each group has at most `size_bytes_max` estimated bytes. A larger record forms a group by itself. `size_bytes` is
+    the estimated size of all records together.
     """
     count = len(columns)
     if size_bytes <= size_bytes_max or count == 1:

@@ -66,7 +66,7 @@ T = TypeVar("T")
 class NewTopic:
     """A topic to create. A partition count or replication factor of -1 means the broker's default.
 
-    If `assignments` ({partition: replicas}) is set, both numbers are ignored.
+    If `assignments` ({partition: replicas}) is set, partition count and replication factor are ignored.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Admin:
-        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -197,7 +197,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def describe_configs(
         self, resources: Mapping[Resource, Sequence[str] | None] | Iterable[Resource], *, documentation: bool = False
     ) -> dict[Resource, list[DescribeConfigsResourceResult] | BrokerError]:
-        """Return the configuration of topics and brokers: for each resource the given keys, or all keys if None."""
+        """Return the configuration of topics and brokers: for each resource, the given keys (None = all keys)."""
         wanted = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources)
         found: dict[Resource, list[DescribeConfigsResourceResult] | BrokerError] = {}
         for node_id, group in self._by_node(wanted).items():
@@ -251,7 +251,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Group resources by the node to query: a broker for its own configuration, None (any node) for the others."""
+        """Group resources by the node to query: brokers by their own id, all other resources by None (any node)."""
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None

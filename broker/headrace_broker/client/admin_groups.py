@@ -45,7 +45,10 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a described group; `assignment` is None if it cannot be decoded or the member is no consumer."""
+    """A member of a described group.
+
+    `assignment` is None if its bytes cannot be decoded or if the member is not a consumer.
+    """
 
     member_id: str
     group_instance_id: str | None

@@ -60,14 +60,17 @@ class QuorumDescription:
 
 
 class ReplicaAdmin:
-    """The admin client's methods for replicas; a base class of `admin.Admin`, which provides the attributes below."""
+    """The admin client's methods for replicas; a base class of `admin.Admin`, which sets the attributes."""
 
     cluster: Cluster
     _retry: Callable[[Callable[[], Awaitable[Any]], str], Awaitable[Any]]
     _request_node: Callable[[int | None, Any, str], Awaitable[Any]]
 
     async def _request_controller(self, message: Any, subject: str, action: str) -> Any:
-        """Return the controller's response. If the response has a top-level error code, retry or raise BrokerError."""
+        """Send a request to the controller and return the response. Retry top-level error codes that are retriable.
+
+        Raises BrokerError for any other top-level error code.
+        """
 
         async def attempt() -> Any:
             response = await self.cluster.request_controller(message)
@@ -128,7 +131,7 @@ class ReplicaAdmin:
     async def elect_leaders(
         self, election_type: int, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Elect leaders of these partitions (None = all that need it); return {partition: None or the error}."""
+        """Elect leaders of these partitions (None = all that need one); return {partition: None or the error}."""
         topics = None
         if partitions is not None:
             topics = [
@@ -192,7 +195,7 @@ def _list_or_none(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 def _response_error_message(response: Any) -> str | None:
-    """Return the error message of the whole response; ElectLeaders responses contain it only per partition."""
+    """Return the top-level error message; for an ElectLeaders response, the message of its first partition."""
     if not isinstance(response, ElectLeadersResponse):
         message: str | None = getattr(response, "error_message", None)
         return message

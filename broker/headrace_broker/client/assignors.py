@@ -39,7 +39,7 @@ class SubscribedMember:
 
 
 def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Assign consecutive partitions of each topic to each member; a remainder goes to the first members."""
+    """Assign consecutive partitions of each topic to each member; the first members get one more if needed."""
     assignment: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(partition_counts):
         subscribers = sorted((m for m in members if topic in m.subscription.topics), key=lambda member: member.sort_key)
@@ -134,7 +134,7 @@ def _owned_in_newest_generation(member: SubscribedMember, members: Sequence[Subs
 
 
 def _balance(members: Sequence[SubscribedMember], assignment: Assignment) -> None:
-    """Move partitions from the members with the most partitions to subscribed members with the fewest."""
+    """Balance `assignment` in place: move partitions from the largest shares to subscribed members with few."""
     topics = {member.member_id: set(member.subscription.topics) for member in members}
     moved = True
     while moved:

@@ -65,8 +65,8 @@ class Batcher:
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
         """Partition, split, accumulate or build the records, and pass the built batches to the event loop.
 
-        Add all batches to the delivery before the event loop receives the first of them, so that only one thread at a
-        time uses the delivery.
+        All batches are added to `delivery` before the event loop receives the first batch, so that only one thread at a
+        time uses `delivery`.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -114,7 +114,7 @@ class Batcher:
         self._built.clear()
 
     def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
-        """Fail the deliveries in the event loop's thread, which completes all deliveries."""
+        """Fail the deliveries in the event loop's thread, the only thread that may complete deliveries."""
         self._loop.call_soon_threadsafe(deliveries.fail, parts, error)
 
     def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
@@ -160,9 +160,9 @@ class Batcher:
                 self._seal(key)
 
     def _seal(self, key: tuple[str, int]) -> None:
-        """Build a batch of the accumulated records.
+        """Build a batch of the partition's accumulated records.
 
-        If this fails, build each send alone, so that only the invalid send fails.
+        If the build fails, build a separate batch for each `send` call, so that only the invalid call fails.
         """
         accumulator = self._accumulators.pop(key)
         try:
@@ -233,7 +233,7 @@ class Batcher:
     def seal_due(self, now_ms: float, can_send: Callable[[str, int], bool]) -> None:
         """Build the batches whose linger.ms has passed and that can be sent immediately.
 
-        The others keep accumulating.
+        All other accumulators keep accumulating records.
         """
         if not self._accumulators:
             return

@@ -133,9 +133,9 @@ class Cluster:
             self._connections.pop(key).close()
 
     def connect_in_background(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
-        """Open a connection in the background. `on_done` is called when it is open or has failed.
+        """Open a connection in the background. `on_done` is called when the connection is open or has failed.
 
-        The caller then checks `ready_connection`.
+        The caller then calls `ready_connection` to find out which of the two happened.
         """
         self._connect_task((node_id, purpose)).add_done_callback(lambda task: on_done())
 
@@ -250,16 +250,16 @@ class Cluster:
     # -- metadata ----------------------------------------------------------------------------------------------------
 
     def track(self, topics: Iterable[str]) -> None:
-        """Keep the metadata of these topics in the view from now on."""
+        """Include these topics in every metadata refresh from now on."""
         new = set(topics) - self._tracked
         if new:
             self._tracked |= new
             self.request_refresh()
 
     def track_all(self, *, on: bool) -> None:
-        """Turn the tracking of all topics on or off for one caller.
+        """Start or stop tracking all topics for one caller.
 
-        All topics are tracked while any caller has turned it on.
+        All topics are tracked until every caller that started tracking has stopped it.
         """
         self._tracks_all += 1 if on else -1
         if on:
@@ -379,7 +379,7 @@ class Cluster:
         connection.close()
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the known brokers.
+        """Return the ids of the known brokers, the preferred broker first.
 
         Connected brokers with the fewest requests in flight are first, hung brokers are last.
         """
@@ -390,10 +390,10 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find the brokers that sent nothing for their oldest request since the last check.
+        """Find hung brokers, which have sent nothing in response to their oldest request since the last check.
 
-        If there are any, refresh the metadata. If other brokers respond, fail the hung brokers' idempotent requests in
-        flight, so that callers retry them on the other brokers.
+        If a broker is hung, refresh the metadata. If another broker is not hung, also fail the idempotent requests in
+        flight to the hung brokers, so that callers retry these requests on other brokers.
         """
         oldest = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._oldest_requests = self._oldest_requests, oldest
@@ -482,7 +482,7 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return a connection to a group's coordinator, separate from long-polling fetches. Raises ClientError."""
+        """Return a connection to a group's coordinator that no long-polling fetch uses. Raises ClientError."""
         node_id = await self.coordinator(group_id)
         try:
             return await self.connection(node_id, purpose)

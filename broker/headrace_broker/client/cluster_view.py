@@ -98,7 +98,7 @@ class ClusterView:
         return ClusterView(response.cluster_id, response.controller_id, nodes or self.nodes, topics, errors)
 
     def with_node(self, node: Node) -> ClusterView:
-        """Return this view with a broker from another response, for example FindCoordinator."""
+        """Return a copy of this view that includes a broker from a FindCoordinator or other response."""
         return replace(self, nodes={**self.nodes, node.node_id: node})
 
 

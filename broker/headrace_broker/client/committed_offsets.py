@@ -81,7 +81,7 @@ class CommittedOffsets:
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
 
     def _with_epoch(self, topic_partition: TopicPartition, offset: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Return the offset with the current leader epoch (KIP-320), so that the next consumer avoids stale leaders."""
+        """Add the current leader epoch to the offset (KIP-320), so that the next consumer avoids stale leaders."""
         leader = self._cluster.view.leader(*topic_partition)
         return (
             offset if leader is None or offset.leader_epoch >= 0 else replace(offset, leader_epoch=leader.leader_epoch)
@@ -127,5 +127,5 @@ class CommittedOffsets:
 
 
 def offsets_of_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return positions as offsets to commit."""
+    """Convert consumer positions to the OffsetAndMetadata objects that a commit needs."""
     return {topic_partition: OffsetAndMetadata(offset) for topic_partition, offset in positions.items()}

@@ -133,6 +133,6 @@ def parse_servers(text: str | None, errors: list[str]) -> tuple[tuple[str, int],
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key most similar to `key`, or None if none is similar."""
+    """Return the known key most similar to `key`, or None if no key is similar."""
     matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None

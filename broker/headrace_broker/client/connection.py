@@ -1,11 +1,11 @@
 """A connection to one broker: sends pipelined requests, matches the responses in order, negotiates versions.
 
 Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
-directly into a separate frame, and its records are views of it. A request times out when no byte of its response
-arrives within the timeout; a response that arrives slowly does not time out. The connection is closed when a request
-times out, a response is out of order or a response cannot be decoded; all requests in flight then fail with
-ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support: they
-respond in version 0 (KIP-511).
+directly into a separate buffer (the frame), and its records are memory views of this buffer. A request times out when
+no byte of its response arrives within the timeout; a response that arrives slowly does not time out. The connection is
+closed when a request times out, a response is out of order or a response cannot be decoded; all requests in flight then
+fail with ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support.
+Such brokers respond in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> BrokerConnection:
         """Connect and negotiate the API versions. Raises ConnectionLostError, which names host and port.
 
-        `reuses_frames`: the caller no longer uses the records of a long response when the next long response is
-        received, so both can share memory. The event loop then wakes up once per megabyte of a long response, not once
-        per network packet.
+        Set `reuses_frames` if the caller stops using the records of a long response before the next long response is
+        received. All long responses then share one buffer. The event loop then wakes up once per megabyte of a long
+        response, not once per network packet.
         """
         broker = f"broker {host}:{port}" if node_id is None else f"broker {node_id} ({host}:{port})"
         loop = asyncio.get_running_loop()
@@ -175,9 +175,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._in_flight[0].correlation_id, self._frame_filled
 
     def fail_requests(self, api_keys: Collection[int]) -> None:
-        """Fail the requests of these APIs in flight, so that callers retry on another broker.
+        """Fail the in-flight requests of these APIs, so that callers retry on another broker.
 
-        Their responses are ignored when they arrive.
+        The responses to the failed requests are ignored when they arrive.
         """
         for request in self._in_flight:
             if request.api_key in api_keys:
@@ -191,7 +191,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def send(
         self, message: Request[Any], version: int, on_response: OnResponse | None, timeout_ms: float | None = None
     ) -> None:
-        """Send a request after the earlier ones; `on_response` None = the broker sends no response (acks=0).
+        """Send a request after all earlier requests. If `on_response` is None, the broker sends no response (acks=0).
 
         Raises ConnectionLostError if the connection is closed, EncodeError when the message cannot be encoded.
         """

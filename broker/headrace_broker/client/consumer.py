@@ -59,7 +59,7 @@ class Consumer:
 
     @classmethod
     async def open(cls, config: ClientConfig, *, cluster: Cluster | None = None) -> Consumer:
-        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds."""
+        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds."""
         owns = cluster is None
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
@@ -231,12 +231,12 @@ class Consumer:
             await self._carry_out(rebalance)
 
     async def take_part_in_rebalances(self) -> None:
-        """Carry out pending rebalances without returning records, and without restarting max.poll.interval.ms."""
+        """Perform pending rebalances. Does not return records or restart the max.poll.interval.ms timer."""
         while self._group is not None and self._group.rebalances and not self._closed:
             await self._carry_out(self._group.rebalances.popleft())
 
     def keep_alive(self) -> None:
-        """Restart max.poll.interval.ms, because the caller is still processing the polled records."""
+        """Restart the max.poll.interval.ms timer, because the caller is still processing the polled records."""
         self._last_poll_ms = self.cluster.now_ms()
 
     @property
@@ -247,7 +247,7 @@ class Consumer:
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Run a method of this consumer in the event loop's thread, and return the result.
 
-        Another thread calls `call`.
+        Call this from any thread except the event loop's thread.
         """
         assert threading.get_ident() != self._loop_thread, "call would block the consumer's event loop"
 
@@ -288,7 +288,10 @@ class Consumer:
                 pass  # the next iteration checks for records once more, and then returns
 
     def _drain_chunks(self, limit: int | None) -> list[FetchedChunk]:
-        """Return all prefetched chunks; with a `limit` one chunk, or none while an earlier chunk has records left."""
+        """Return all prefetched chunks.
+
+        With a `limit`, return one chunk, or no chunk while an earlier chunk has unread records.
+        """
         chunks: list[FetchedChunk] = []
         if limit is not None and self._ready_leftovers():
             return chunks
@@ -346,9 +349,9 @@ class Consumer:
             raise self._group.error
 
     async def _on_poll(self) -> None:
-        """Restart max.poll.interval.ms.
+        """Restart the max.poll.interval.ms timer, and do the work that is due at the start of a poll.
 
-        Commit if auto.commit.interval.ms has passed, and rejoin a group that was left.
+        Rejoin the group if this member has left it, and start an auto-commit if auto.commit.interval.ms has passed.
         """
         now_ms = self._last_poll_ms = self.cluster.now_ms()
         if self._leaving is not None and self._group is not None:

@@ -1,8 +1,8 @@
 """The consumer protocol's subscriptions and assignments, which members exchange through the coordinator.
 
-Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0-3, and the user data of the sticky
-assignor. Subscriptions are encoded in version 3, assignments in version 0 (the bytes are the same). Newer versions are
-decoded as version 3, as Kafka's compatibility rules allow.
+This module implements versions 0-3 of Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, and the user
+data of the sticky assignor. It encodes subscriptions in version 3, and assignments in version 0, whose fields are the
+same as in version 3. Newer versions are decoded as version 3, as Kafka's compatibility rules allow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Subscription:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Return a member's encoded metadata."""
+    """Return a member's encoded subscription, which its JoinGroup request contains as metadata."""
     writer = _ByteWriter()
     writer.int16(SUBSCRIPTION_VERSION)
     writer.strings(sorted(subscription.topics))
@@ -41,7 +41,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Decode a member's metadata. Raises ProtocolViolationError."""
+    """Decode a member's subscription from the metadata of its JoinGroup request. Raises ProtocolViolationError."""
     reader = _ByteReader(data, "subscription")
     version = reader.int16()
     subscription = Subscription(reader.strings(), reader.nullable_bytes())
@@ -81,7 +81,7 @@ def encode_sticky_user_data(owned: Iterable[TopicPartition], generation_id: int)
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
-    """Decode (previous assignment, its generation or -1). Raises ProtocolViolationError."""
+    """Decode the sticky user data: (previous assignment, its generation or -1). Raises ProtocolViolationError."""
     reader = _ByteReader(data, "sticky user data")
     owned = reader.partitions()
     return owned, reader.int32() if reader.remaining >= 4 else -1

@@ -1,4 +1,4 @@
-"""`Controllers`, a `Cluster` whose nodes are the voters of the metadata quorum, and whose controller is their leader.
+"""`Controllers`: a `Cluster` whose nodes are the voters of the metadata quorum; the quorum's leader is its controller.
 
 An admin client can use it while no broker is running (KIP-919). Controllers do not serve topic metadata.
 """
@@ -35,7 +35,7 @@ class Controllers(Cluster):
         return MetadataResponse(brokers=brokers, cluster_id=response.cluster_id, controller_id=response.controller_id)
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the leader first, because followers may respond with older state."""
+        """Return the ids of the controllers, the leader first, because followers may respond with older state."""
         return sorted(super()._nodes_by_preference(), key=lambda node_id: node_id != self.view.controller_id)
 
     async def request_controller(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:

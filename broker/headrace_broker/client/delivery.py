@@ -13,8 +13,9 @@ class RecordMetadata:
     """The partition and offsets of the records of one `send`.
 
     `base_offset` is the first record's offset, -1 if the broker returned none. If the records were sent to several
-    partitions, partition and base offset are -1. If they are in several batches, `parts` has one entry per batch.
-    `log_append_time_ms` is the timestamp that the broker gave the records; -1 if they keep their own timestamps.
+    partitions, partition and base offset are -1. If the records are in several batches, `parts` has one entry per
+    batch. `log_append_time_ms` is the timestamp that the broker set (LogAppendTime), or -1 if the records keep their
+    own timestamps.
     """
 
     topic: str
@@ -119,9 +120,9 @@ def fail(parts: list[DeliveryPart], error: ClientError) -> None:
 
 
 def split_parts(parts: list[DeliveryPart], count: int) -> tuple[list[DeliveryPart], list[DeliveryPart]]:
-    """Return (parts of the first `count` records, parts of the others).
+    """Return (parts of the first `count` records, parts of the remaining records).
 
-    A part that contains record `count` is split in two, and its delivery waits for both.
+    If the split falls inside a part, the part is replaced by two parts, and its delivery then waits for both parts.
     """
     first: list[DeliveryPart] = []
     rest: list[DeliveryPart] = []

@@ -83,7 +83,7 @@ class TimedOutError(ClientError):
 
 
 class DeliveryTimeoutError(TimedOutError):
-    """A batch was not acknowledged within delivery.timeout.ms. The batch may be in the log or not."""
+    """A batch was not acknowledged within delivery.timeout.ms. The log may or may not contain the batch."""
 
 
 class BufferExhaustedError(TimedOutError):

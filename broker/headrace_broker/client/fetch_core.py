@@ -4,11 +4,11 @@ This module has no I/O. `Fetcher` passes in the responses, and receives the next
 Guarantees:
 - The chunks of a partition are returned in log order, and each offset is returned once, despite pauses, seeks and
   leader elections. If the position changed after a fetch was sent, the response to this fetch is discarded.
-- At most one fetch per node is in flight. The next fetch is sent only while less than one response of that node is
-  buffered. So at most one response per node is prefetched.
+- At most one fetch per node is in flight. The next fetch to a node is sent only when fewer bytes of the node's records
+  are buffered than its last response contained. This limits prefetching to about one response per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
-  expires, the leader changes or the replica fails. Then they are sent to the leader, which may return a preferred read
-  replica again. After a failure, this replica is ignored for some time.
+  expires, the leader changes or the replica fails. After that, fetches are sent to the leader, which may return a
+  preferred read replica again. After a replica has failed, only the leader is used for one second.
 - The position skips control batches, compaction gaps, and records of a batch before the requested offset.
 
 Only the `Fetcher` that created a `FetchCore` uses it, so there are no locks.
@@ -62,7 +62,8 @@ class FetchAction(Enum):
 class Chunk:
     """Fetched record bytes of one partition: `spans` of complete, readable batches, in order.
 
-    A span ends with the batch that reaches `SPAN_RECORDS_MIN` records, so that parsing it stays in the CPU's cache.
+    A span ends with the batch that reaches `SPAN_RECORDS_MIN` records, so that its records fit in the CPU's cache while
+    they are parsed.
     """
 
     topic: str
@@ -209,7 +210,7 @@ class FetchCore:
         """Return ({node: partitions to fetch from the node now}, topics whose metadata has to be refreshed).
 
         `leader_of` returns (node id, leader epoch); `is_replica` returns whether a broker has an online replica. Each
-        returned fetch counts as in flight until `fetch_done`.
+        returned fetch counts as in flight until `fetch_done` is called.
         """
         plans: dict[int, list[RequestedPartition]] = {}
         outdated: set[str] = set()
@@ -259,9 +260,9 @@ class FetchCore:
         return min(waits, default=None)
 
     def _await_newer_leader(self, state: _PartitionState, now_ms: float) -> bool:
-        """Return whether to wait until the metadata has the position's leader epoch.
+        """Return whether to wait for metadata that includes the leader epoch of the partition's position.
 
-        The wait is limited, because the epoch may belong to a deleted topic of the same name.
+        The wait is limited, because this epoch may belong to a deleted topic of the same name.
         """
         if not state.newer_leader_deadline_ms:
             state.newer_leader_deadline_ms = now_ms + _NEWER_LEADER_TIMEOUT_MS
@@ -273,9 +274,9 @@ class FetchCore:
         )
 
     def _rotate(self, plans: dict[int, list[RequestedPartition]]) -> None:
-        """Move the first partition of each fetch to the end.
+        """Move the first partition of each planned fetch to the end of the fetch order.
 
-        Otherwise the last partitions would never fit in fetch.max.bytes.
+        With a fixed order, the first partitions could always fill fetch.max.bytes, so later partitions would starve.
         """
         for requested in plans.values():
             if len(requested) > 1:
@@ -359,13 +360,13 @@ class FetchCore:
         return FetchAction.NONE if code.is_retriable else FetchAction.RAISE_ERROR
 
     def handle_disconnect(self, requested: RequestedPartition, now_ms: float) -> None:
-        """Handle the loss of the connection before the response."""
+        """Handle a connection loss before the response to a fetch has arrived."""
         state = self._state_if_current(requested)
         if state is not None:
             self._retry_later(state, requested, now_ms)
 
     def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
-        """Fetch from the leader again after a backoff. After an error of a preferred replica, there is no backoff."""
+        """After a failed fetch, fetch from the leader: with a backoff if the leader failed, else immediately."""
         if requested.is_from_leader:
             self._start_backoff(state, now_ms)
         else:
@@ -439,7 +440,10 @@ class FetchCore:
 def _committed_spans(
     records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
 ) -> tuple[list[memoryview], int]:
-    """Exclude the batches of aborted transactions (KIP-98); a transaction ends with its producer's abort marker."""
+    """Return the spans without batches of aborted transactions (KIP-98), and the offset after the last batch.
+
+    An aborted transaction ends at the abort marker of its producer.
+    """
     starts = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     spans: list[memoryview] = []

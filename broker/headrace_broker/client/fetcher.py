@@ -110,9 +110,10 @@ class Fetcher:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     async def _look_up_positions(self) -> None:
-        """Set the missing positions to the committed offsets.
+        """Look up the position of each partition that has none.
 
-        Without a committed offset, auto.offset.reset applies.
+        The position is the committed offset. If the partition has no committed offset, auto.offset.reset determines the
+        position.
         """
         attempts = 0
         while missing := self.core.partitions_without_position():
@@ -159,7 +160,8 @@ class Fetcher:
     def _set_position(self, topic_partition: TopicPartition, offset: int, leader_epoch: int, assignments: int) -> None:
         """Set a position that was looked up, unless a seek or a later assignment has made it outdated.
 
-        While a partition was not assigned, another member may have committed a newer offset.
+        A later assignment requires a new lookup: while the partition was not assigned to this member, another member
+        may have committed a newer offset.
         """
         if self.core.assignment_count != assignments or topic_partition not in self.core.assignment:
             return

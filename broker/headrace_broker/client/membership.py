@@ -4,7 +4,7 @@ It runs `membership_core` on the event loop. The owner provides a protocol type 
 encodes and decodes metadata and assignments. Each member has a separate connection, because a JoinGroup that waits in
 the coordinator delays all later requests on its connection. Heartbeats continue while callbacks run, so that a slow
 callback does not end the membership. No heartbeats are sent during JoinGroup and SyncGroup, because the coordinator
-does not expire the member's session then.
+does not expire the member's session during these requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JOIN_TIMEOUT_EXTRA_MS = 5_000
 
 
 class GroupCallbacks(Protocol):
-    """The callbacks of a membership's owner. They never run concurrently."""
+    """The callbacks of a membership's owner. Two callbacks never run concurrently."""
 
     def protocols(self, generation: Generation) -> Sequence[tuple[str, bytes]]:
         """Return (protocol, metadata) pairs, the preferred one first."""

@@ -74,7 +74,7 @@ _RETRY_LATER_ERRORS = frozenset(
 
 
 class MembershipCore:
-    """One member of one group."""
+    """The protocol state of one member in one group."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class MembershipCore:
         )
 
     def on_join(self, response: JoinGroupResponse) -> NextStep:
-        """Handle a JoinGroup response."""
+        """Handle a JoinGroup response and return the next step."""
         code = self._record_error(response.error_code)
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.generation = Generation(member_id=response.member_id)
@@ -148,7 +148,7 @@ class MembershipCore:
         )
 
     def on_sync(self, response: SyncGroupResponse, now_ms: float) -> NextStep:
-        """Handle a SyncGroup response."""
+        """Handle a SyncGroup response and return the next step."""
         code = self._record_error(response.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.reason = "the group started another rebalance before this member received its assignment"
@@ -176,7 +176,7 @@ class MembershipCore:
         )
 
     def on_heartbeat(self, error_code: int, now_ms: float) -> NextStep:
-        """Handle a Heartbeat response."""
+        """Handle a Heartbeat response and return the next step."""
         code = self._record_error(error_code)
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._last_response_ms = now_ms
@@ -193,9 +193,9 @@ class MembershipCore:
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
     def session_remaining_ms(self, now_ms: float) -> float:
-        """Return the time until the session expires without a response, at least 1 ms.
+        """Return how long until the session expires if the coordinator does not respond, at least 1 ms.
 
-        It is the timeout of a heartbeat.
+        The heartbeat request uses this duration as its timeout.
         """
         return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
 
@@ -216,8 +216,8 @@ class MembershipCore:
     def expire_session(self) -> None:
         """Clear the generation, but keep the member id.
 
-        If the coordinator was not running at that time, it still knows the member. If the member joins with the known
-        id, the rebalance does not wait until the session of the old member expires.
+        A coordinator that was down when the session expired still knows the member id. If the member rejoins with the
+        same id, the rebalance does not have to wait for the session of a former member to expire.
         """
         member_id = self.generation.member_id
         self.reset()

@@ -88,9 +88,10 @@ class Producer:
     async def open(
         cls, config: ClientConfig, *, cluster: Cluster | None = None, is_at_least_once: bool = False
     ) -> Producer:
-        """Connect to the cluster, or share an open `Cluster`. Raises TimedOutError if no bootstrap server responds.
+        """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds.
 
-        `is_at_least_once` is a parameter of `ProducerCore`.
+        With `is_at_least_once`, the producer never fails because of a sequence gap, but it may write batches twice. See
+        `producer_core`.
         """
         opened = cluster or await Cluster.open(config)
         return cls(opened, config, owns_cluster=cluster is None, is_at_least_once=is_at_least_once)
@@ -117,7 +118,10 @@ class Producer:
     def send_blocking(
         self, topic: str, partition: int | None, columns: RecordColumns, *, timeout_ms: float | None = None
     ) -> concurrent.futures.Future[RecordMetadata]:
-        """Send as `send_with_callback` does; return a future that completes when all records are acknowledged."""
+        """Send records from another thread; return a future that completes when all records are acknowledged.
+
+        Blocks, and raises errors, as `send_with_callback` does.
+        """
         future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
         self.send_with_callback(topic, partition, columns, partial(_complete_future, future), timeout_ms=timeout_ms)
         return future
@@ -154,7 +158,7 @@ class Producer:
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send all accumulated records, and wait until every earlier send is acknowledged or has failed.
 
-        The future of each send reports its failure. Raises TimedOutError.
+        A failed send does not raise an error here: the future of the `send` call reports it. Raises TimedOutError.
         """
         pending = list(self._open_deliveries)
         self._batcher.seal_all()
@@ -179,7 +183,7 @@ class Producer:
             raise TimedOutError(f"flush: {remaining} sends were not acknowledged within {timeout_ms:.0f} ms") from None
 
     def flush_blocking(self, timeout_ms: float | None = None) -> None:
-        """Flush as `flush` does, from another thread."""
+        """Run `flush` from another thread, and block until it has finished."""
         asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
 
     async def close(self, timeout_ms: float | None = 30_000) -> None:

@@ -171,7 +171,7 @@ class ProducerCore:
     def drain(
         self, now_ms: float, leader_of: Callable[[str, int], int | None], is_ready: Callable[[int], bool]
     ) -> list[RequestPlan]:
-        """Return the requests to send now, at most one for each ready node; repeat until the list is empty."""
+        """Return the requests to send now, at most one for each ready node. Call this until the list is empty."""
         plans: dict[int, RequestPlan] = {}
         for key, state in list(self._busy.items()):
             if not self._may_send(state, now_ms):
@@ -213,10 +213,10 @@ class ProducerCore:
         return self._is_within_window(state, state.waiting[0].number[0])
 
     def _is_within_window(self, state: _Partition, number: int) -> bool:
-        """Return whether the batch is within five batches of the oldest one in flight.
+        """Return whether batch `number` is fewer than five batches after the oldest batch in flight.
 
-        Brokers remember only the last five batches of a producer. The number of batches in flight does not ensure this
-        limit: after a leader change, later batches may be acknowledged first.
+        Brokers remember only the last five batches of a producer. Limiting the number of batches in flight is not
+        enough: after a leader change, later batches may be acknowledged before the oldest batch.
         """
         return not state.in_flight or number - state.in_flight[0].number[0] < self._in_flight_limit(state)
 
@@ -269,7 +269,7 @@ class ProducerCore:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: ReadyBatch) -> Verdict:
-        """Resolve a batch that was written to the log (with acks=0: that was sent)."""
+        """Resolve a batch that the broker has written to the log. With acks=0, resolve a batch that was sent."""
         self._remove_in_flight(batch).known_to_broker = True
         return Verdict.ALREADY_EXPIRED if batch.expired else Verdict.DONE
 
@@ -304,12 +304,12 @@ class ProducerCore:
         return self._retry_or_fail(self._remove_in_flight(batch), batch, now_ms)
 
     def requeue_from_former_leaders(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
-        """Queue the batches that are in flight to a former leader again, so that the new leader receives them.
+        """Requeue the batches that are in flight to a former leader, so that the new leader receives them.
 
-        Returns their number. Call this after a metadata refresh. The batches have an unknown outcome, as after a
-        disconnect. A late response of the former leader does not affect these batches, because they are removed from
-        the request. Does nothing without idempotence, because the former leader could append the old request after the
-        new one.
+        Returns the number of requeued batches. Call this after a metadata refresh. The batches have an unknown outcome,
+        as after a disconnect. A late response of the former leader does not affect these batches, because they are
+        removed from the request. Does nothing without idempotence, because the former leader could append the old
+        request after the new one.
         """
         requeued = 0
         for key, state in list(self._busy.items()) if self._idempotent else ():
@@ -339,7 +339,7 @@ class ProducerCore:
     def expire(self, now_ms: float) -> list[ReadyBatch]:
         """Return the batches whose deadline has passed.
 
-        Those with a request in flight stay there until the response arrives.
+        An expired batch that is in flight remains in flight until its response arrives.
         """
         expired: list[ReadyBatch] = []
         for key, state in list(self._busy.items()):
@@ -398,7 +398,7 @@ class ProducerCore:
         return Verdict.RETRY
 
     def _reject(self, state: _Partition, batch: ReadyBatch, verdict: Verdict) -> Verdict:
-        """Resolve a permanently rejected batch; reuse its sequence numbers if no later batch was sent."""
+        """Resolve a permanently rejected batch. Reuse its sequence numbers if no later batch has been sent."""
         is_last = not state.in_flight and not (state.waiting and state.waiting[0].base_sequence >= 0)
         if batch.base_sequence >= 0 and batch.attempts == 1 and is_last and not state.needs_new_epoch:
             state.next_sequence = batch.base_sequence
