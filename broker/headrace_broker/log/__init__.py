@@ -2,8 +2,8 @@
 
 Every module accesses the disk through `storage`. Three modules implement the log of one partition: `segment` implements
 a single segment, `segmented_log` the list of segments, and `log` appends and reads records. `loader` and `recovery`
-open a log. `directory` manages one log directory, and `manager` manages all logs of a broker. These modules use the
-remaining ones.
+open a log. `directory` manages one log directory, and `manager` manages all logs of a broker. The other modules contain
+the parts that these modules use, for example indexes and checkpoints.
 """
 
 from __future__ import annotations

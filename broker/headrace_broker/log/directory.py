@@ -193,9 +193,9 @@ class LogDirectory:
     ) -> Callable[[], None]:
         """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
 
-        The function writes nothing in three cases. The file may already contain these offsets (and be synced, if
-        `durable` is set). A newer task for the same file may have started, or the directory may be closed; in both
-        cases `offsets` are outdated.
+        The function writes nothing if the file already contains these offsets, and is synced if `durable` is set. It
+        also writes nothing if `offsets` are outdated: a newer task for the same file has started, or the directory is
+        closed.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)

@@ -13,7 +13,7 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """(leader epoch, start offset) entries. Leader epochs strictly increase; start offsets never decrease."""
+    """The (leader epoch, start offset) entries. Leader epochs strictly increase; start offsets never decrease."""
 
     __slots__ = ("_epochs", "_start_offsets")
 
@@ -52,10 +52,11 @@ class LeaderEpochCache:
         return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (the largest known leader epoch up to `epoch`, its end offset), or (-1, -1) if no epoch is known.
+        """Return (the largest known leader epoch up to `epoch`, its end offset).
 
-        An epoch ends at the start offset of the next known epoch; the latest epoch ends at the log end offset. If
-        `epoch` is before the first known epoch, the result is (`epoch`, the start offset of the first known epoch).
+        Return (-1, -1) if no epoch is known, or if `epoch` is larger than all known epochs. An epoch ends at the start
+        offset of the next known epoch; the latest epoch ends at the log end offset. If `epoch` is before the first
+        known epoch, the result is (`epoch`, the start offset of the first known epoch).
         """
         if epoch < 0 or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET

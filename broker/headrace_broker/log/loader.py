@@ -313,8 +313,8 @@ def create_segment(
 def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
     """Remove the files of interrupted operations; return the names of the remaining files.
 
-    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too: the renaming to `.swap` did not
-    complete, so all segments that they were built from still exist.
+    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too: the rename from `.cleaned` to
+    `.swap` was interrupted, so all original segments still exist.
     """
     found = storage.listdir(directory)
     first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)
@@ -335,8 +335,8 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
     step, so an existing `.log` file has either its own indexes or none. If a `.swap` segment is corrupt, this function
     checks whether the first of the replaced segments still exists. If so, all replaced segments exist, and the corrupt
-    segment is removed. If not, the corrupt segment is renamed all the same, and the function returns its base offset,
-    so that recovery truncates it.
+    segment is removed. If not, the corrupt segment is still renamed to its final name, and the function returns its
+    base offset, so that recovery truncates this segment.
     """
     corrupt_offsets = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):

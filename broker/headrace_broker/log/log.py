@@ -347,7 +347,10 @@ class PartitionLog(SegmentedLog):
             raise self._corrupt(error) from error
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp, or None if empty."""
+        """Return (timestamp, offset, leader epoch) of the first record with the largest timestamp.
+
+        Return None if the log is empty.
+        """
         try:
             return search.max_timestamp_offset(self._segments)
         except OSError as error:

@@ -93,7 +93,7 @@ class LogManager:
     # Start
 
     def open_directories(self) -> None:
-        """Lock every directory and read each `meta.properties`. Raises LogDirectoryError and then holds no lock."""
+        """Lock every directory and read each `meta.properties`. Raises LogDirectoryError after releasing all locks."""
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:
@@ -181,9 +181,9 @@ class LogManager:
         )
 
     def _check_end_offset(self, key: TopicPartition, directory: LogDirectory, clean_end_offset: int) -> bool:
-        """Return whether the log ends before `clean_end_offset`, the log end offset at the clean shutdown.
+        """Log an error and return True if the log ends before `clean_end_offset`.
 
-        If so, log an error.
+        `clean_end_offset` is the log end offset at the last clean shutdown.
         """
         log = self.logs.get(key)
         end_offset = 0 if log is None else log.log_end_offset
@@ -342,7 +342,7 @@ class LogManager:
     # Maintenance
 
     def maintain(self, now_ms: int, *, logs_max: int = 64) -> None:
-        """Do the maintenance tasks whose time has come, for up to `logs_max` logs.
+        """Run the maintenance tasks that are due, for up to `logs_max` logs.
 
         The broker calls this method about once a second, more often if the broker has many logs.
         """
@@ -393,7 +393,7 @@ class LogManager:
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
         """Flush the rolled segments in the background, and optionally the active segment too.
 
-        Recovery does not read flushed segments.
+        After a crash, recovery does not have to read flushed segments.
         """
         key = (log.topic, log.partition)
         if key in self._flushing:
@@ -444,7 +444,7 @@ class LogManager:
     def _take_removed_directories_offline(self) -> None:
         """Take log directories offline that another program has deleted.
 
-        Records appended to their open files would be lost.
+        Records appended to the open files of a deleted directory would be lost.
         """
         for directory in self.directories:
             if directory.offline_reason is None and not self._storage.exists(directory.path):
@@ -478,7 +478,7 @@ class LogManager:
     # Shutdown
 
     def flush_all(self, now_ms: int) -> None:
-        """Flush all logs in the background in parallel. Otherwise `close` would flush one log after another."""
+        """Flush all logs in the background in parallel, because `close` alone flushes one log after another."""
         for log in self.logs.values():
             if log.offline_reason is None and log.log_end_offset > log.recovery_point:
                 try:

@@ -1,6 +1,7 @@
 """Limits the number of open segment files and the memory of indexes in a broker.
 
-The oldest entries are evicted first.
+If a limit is exceeded, the files that were opened first are closed, or the indexes that were added first are removed
+from memory.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class PendingDeletions:
         return target
 
     def maintain(self, now_ms: int) -> None:
-        """Retry failed renames, and remove the directories whose delay has passed."""
+        """Retry failed renames, and remove the directories whose file.delete.delay.ms has passed."""
         for key in list(self._not_renamed):
             with suppress(OSError):  # the first failure was logged
                 self.rename_pending(key, now_ms)

@@ -56,7 +56,8 @@ def load_producers(
 ) -> ProducerStateManager:
     """Return the producer state at `end_offset`, from the newest valid snapshot and the batches after it.
 
-    `recent` is the (end offset, snapshot) from memory. Raises OSError, and CorruptBatchError for a corrupt batch.
+    `recent` is the newest (end offset, snapshot) in memory, if any. Raises OSError, and CorruptBatchError for a corrupt
+    batch.
     """
     producers = ProducerStateManager()
     offsets = {offset for offset in _snapshot_offsets(storage, directory) if offset <= end_offset}

@@ -49,7 +49,7 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 = none is open)."""
+    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 = no open one)."""
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -163,8 +163,8 @@ class ProducerStateManager:
         """Remove the producers that were idle for `expiration_ms` and have no open transaction. Call it periodically.
 
         Idle time is measured from the last append and not from record timestamps. For example, a producer that copies
-        old records is not idle. If this method removed it, the records of its next retry would be appended twice.
-        Record timestamps are used only for producers without an append since the log was opened.
+        old records is not idle. If this method removed such a producer, the records of the producer's next retry would
+        be appended twice. Record timestamps are used only for producers without an append since the log was opened.
         """
         for producer_id, entry in list(self.producers.items()):
             if entry.is_active:

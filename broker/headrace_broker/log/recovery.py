@@ -1,9 +1,9 @@
 """Recovers a log after an unclean shutdown.
 
-Checks the segments after the recovery point and truncates at an invalid batch. Each batch is checked (size, magic,
-CRC, increasing offsets). Indexes, leader epochs and producer state are rebuilt from the valid batches. The segment is
-truncated at the first invalid batch, and the later segments are renamed to `.deleted`. Recovery keeps a leader epoch
-whose start offset is in a gap between two batches, because compaction may have removed the first records of this epoch.
+Recovery checks the size, magic, CRC and offsets of every batch after the recovery point. It rebuilds indexes, leader
+epochs and producer state from the valid batches. It truncates the segment at the first invalid batch, and renames the
+later segments to `.deleted`. Recovery keeps a leader epoch whose start offset is in a gap between two batches, because
+compaction may have removed the first records of this epoch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _producers_before(storage: Storage, directory: str, segments: list[LogSegmen
 class _EpochRebuilder:
     """Rebuilds the leader epochs from the batches.
 
-    Keeps the entries of `known` that begin in a gap before a batch.
+    Keeps the entries of `known` whose start offset is in a gap before a batch.
     """
 
     def __init__(self, known: Sequence[tuple[int, int]], epochs: LeaderEpochCache, end_offset: int) -> None:
@@ -138,7 +138,7 @@ class _EpochRebuilder:
 def drop_segments_from(segments: list[LogSegment], index: int) -> None:
     """Rename the files of the segments from `index` on to `.deleted`.
 
-    The last segment is first, so a crash leaves no gap.
+    The last segment is renamed first, so that a crash between two renames leaves no gap in the log.
     """
     for segment in reversed(segments[index:]):
         _log.error("Deleting %s: records before this segment are corrupt or missing", segment.path(LOG_SUFFIX))
@@ -199,7 +199,7 @@ def _recover_segment(
 def _checked_batches(
     segment: LogSegment, next_offset: int, limit: int, producers: ProducerStateManager
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each valid batch and add it to the producer state. Raises CorruptBatchError."""
+    """Check each batch, add it to the producer state, yield (position, header). Raises CorruptBatchError."""
     for position, header, batch in segment.iter_checked_batches(0):
         if not next_offset <= header.base_offset <= header.last_offset < limit:
             reason = (

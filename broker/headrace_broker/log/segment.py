@@ -325,7 +325,7 @@ class LogSegment:
     def age_ms(self, now_ms: int, timestamp: int) -> int:
         """Return the segment's age: the time from its first batch's timestamp to `timestamp`.
 
-        If the first batch has no timestamp, the age is measured from the creation of the segment.
+        If the first batch has no timestamp, the age is the time from the creation of the segment to `now_ms`.
         """
         first_timestamp = self.first_batch_timestamp
         return timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.started_ms
@@ -340,7 +340,7 @@ class LogSegment:
     # Writing
 
     def append(self, data: Buffer, batches: Iterable[BatchHeader], index_interval_bytes: int) -> None:
-        """Append complete batches and index them. If it raises OSError, the segment is unchanged."""
+        """Append complete batches and index them. If the write raises OSError, the segment is unchanged."""
         # Load the indexes before the write. Otherwise `track_batch` could fail after the write if the process has no
         # free file descriptor for the index file.
         if self._index is None or self._time_index is None:
@@ -495,7 +495,7 @@ class LogSegment:
 
         The result ends at the last position within `max_bytes` that the offset index contains. If the index has no such
         position, the last batch of the result may be incomplete. If the first batch is larger than `max_bytes`, the
-        result is this complete batch with `min_one_batch`, and empty without.
+        result is this complete batch if `min_one_batch` is set, otherwise empty.
         """
         available = end - position
         if max_bytes >= available:

@@ -174,7 +174,7 @@ def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> 
 
 
 def _decompressed_size_max(config: LogConfig) -> int:
-    """Return the largest decompressed size of a batch that is decompressed on the event loop.
+    """Return the maximum decompressed size of a batch that the event loop may decompress.
 
     The limit is far above the size of real producers' batches. It rejects small batches that decompress to gigabytes,
     because their decompression would block all other requests.

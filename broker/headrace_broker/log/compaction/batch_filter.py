@@ -3,8 +3,8 @@
 Offsets never change: a batch from which records are removed keeps its base offset, last offset and sequence numbers.
 The delete horizon (KIP-534) of a batch is the time from which compaction may remove the tombstones or the transaction
 marker in the batch. The first cleaning that processes the batch sets the delete horizon: it stores the time as the base
-timestamp of the batch and sets attribute bit 6. For a transaction marker, this cleaning is the first one that finds no
-records of the transaction.
+timestamp of the batch and sets attribute bit 6. A transaction marker gets its delete horizon in the first cleaning that
+finds no remaining records of its transaction.
 """
 
 from __future__ import annotations

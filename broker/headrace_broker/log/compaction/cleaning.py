@@ -41,8 +41,9 @@ Result = TypeVar("Result")
 def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> Iterator[CleanerReport]:
     """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
 
-    This function reports its own errors as `CleaningFailed`. An exception that `maybe_throttle` raises is propagated
-    unless it has the type of one of these errors.
+    Corrupt batches, invalid transaction indexes, segments over 2 GiB and I/O errors end the cleaning with
+    `CleaningFailed`. Other exceptions are propagated, for example the one with which `maybe_throttle` stops the
+    cleaning.
     """
     cleaning = _Cleaning(storage, job, maybe_throttle)
     try:
@@ -153,7 +154,7 @@ class _Cleaning:
     ) -> Result:
         """Call function(header, batch) and return its result.
 
-        A CorruptBatchError gets the batch's position in the file.
+        If the function raises CorruptBatchError, set the position in the error to the batch's position in the file.
         """
         try:
             return function(header, batch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class CleanerThrottle:
-    """Calculates how long to wait so that I/O stays below a rate.
+    """Calculates how long to wait so that the cleaner's I/O stays below `bytes_per_second`.
 
-    I/O after an idle period is limited to the same rate.
+    An idle period does not allow a higher rate afterwards.
     """
 
     def __init__(self, bytes_per_second: float) -> None:

@@ -18,7 +18,7 @@ from headrace_broker.records.reader import read_batch
 class _AbortedInProgress:
     """An aborted transaction whose abort marker was not read yet.
 
-    `has_batches`: the log still contains a batch of it.
+    `has_batches` is True if the log still contains a batch of the transaction.
     """
 
     __slots__ = ("has_batches", "transaction")
