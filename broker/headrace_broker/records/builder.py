@@ -39,7 +39,7 @@ _KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("bat
 
 
 class _PrefixTable:
-    """A bounded cache of encoded bytes that depend only on the length of the value after them."""
+    """A bounded cache of the encoded bytes before a value, which depend only on the value's length."""
 
     LENGTHS_MAX = 1 << 16
 
@@ -64,8 +64,9 @@ def _get_all(prefixes: dict[int, bytes], lengths: list[int]) -> Sequence[bytes]:
 
 
 class _EncodingTables:
-    """Prefix tables for values to which `affix_bytes` bytes are added (`RecordColumns.before` and `after`).
+    """The prefix tables of record values.
 
+    `affix_bytes` is the total size of `RecordColumns.before` and `after`, which are added to each value.
     `headers_bytes` is the size of each record's encoded headers, 0 if the records have none.
     """
 
@@ -153,7 +154,7 @@ def build_batch(
 
 
 def finish_batch(payload: Buffer, **fields: int) -> bytearray:
-    """Return a batch of encoded records, including the CRC; `fields` are the header fields of `_write_header`."""
+    """Return a batch of encoded records, including the CRC; `fields` are the arguments of `_write_header`."""
     batch = bytearray(_BLANK_HEADER)
     batch += payload
     _write_header(batch, **fields)
@@ -201,7 +202,7 @@ def _write_crc(batch: bytearray) -> None:
 
 
 def _encode_headers(headers: Headers) -> bytes:
-    """Return the number of headers and the headers, as at the end of a record."""
+    """Encode the number of headers and the headers, in the format that a record ends with."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         key = name.encode()
@@ -211,9 +212,10 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def _join_values(columns: RecordColumns, headers: bytes) -> bytearray:
-    """Return a blank header and the encoded records.
+    """Return a blank batch header followed by the encoded records.
 
-    No record has a key, all records have one timestamp, and all end with the encoded `headers` unless these are empty.
+    No record may have a key, and all records must have the same timestamp. `headers` are the encoded headers of each
+    record, empty if the records have no headers.
     """
     before, after, lengths = columns.before, columns.after, columns.value_lengths()
     count = len(lengths)
@@ -260,7 +262,7 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
-    """Split the records into runs that fit into a batch of `size_bytes_max`; a larger record is a run by itself."""
+    """Split the records into groups that fit into a batch of `size_bytes_max`; a larger record forms its own group."""
     count = len(columns)
     ends = list(accumulate(_record_sizes(columns)))
     start = 0

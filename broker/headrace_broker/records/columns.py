@@ -72,7 +72,7 @@ class RecordColumns:
         return self._has_nulls
 
     def shared_headers(self) -> Headers | None:
-        """Return the headers if all records have equal ones, else None."""
+        """Return the common headers if all records have equal headers, else None."""
         headers = self.headers
         if not headers or headers[0] != headers[-1] or headers.count(headers[0]) != len(headers):
             return None

@@ -108,7 +108,7 @@ class FetchSession:
     def mark_read(self, key: Key, *, is_exhausted: bool) -> None:
         """Mark the partition as clean after a read.
 
-        If the log has more records, move the partition to the end of the dirty ones.
+        If the log has more records, keep the partition dirty, but move it behind the other dirty partitions.
         """
         self.dirty_partitions.pop(key, None)
         if not is_exhausted:
@@ -128,9 +128,10 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def get_or_create(self, request: FetchRequest, replica_id: int, now_ms: int) -> FetchSession | None:
-        """Return the request's session, a new one if the request opens a session; None for a fetch without a session.
+        """Return the session of a fetch request, or None for a fetch without a session.
 
-        Raises ApiError FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
+        If the request opens a session, create the session. Raises ApiError FETCH_SESSION_ID_NOT_FOUND or
+        INVALID_FETCH_SESSION_EPOCH.
         """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -162,8 +163,8 @@ class FetchSessionCache:
     def _close_sessions_of_replica(self, replica_id: int) -> None:
         """Close the replica's earlier sessions when it opens a new session, for example after a disconnection.
 
-        The last request on the closed connection may be processed late. If its session still existed, this request
-        would reset the replica's log end offset to an old fetch offset until the partition changes again.
+        The last request on the closed connection may be processed late. If the replica's earlier session still existed,
+        this request would reset the replica's log end offset to an old fetch offset until the partition changes again.
         """
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self._close(session.session_id)

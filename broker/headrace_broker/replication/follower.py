@@ -1,8 +1,8 @@
 """A follower's replication logic: builds fetch requests, and decides how to act on the leader's responses.
 
-The leader detects by leader epochs that a follower's log diverges, and not by offsets or high watermarks alone
-(KIP-101, KIP-279). The follower sends the epoch of its last record. If the logs diverge before this record, the leader
-responds with the diverging epoch.
+The leader uses leader epochs to detect that a follower's log diverges, because offsets and high watermarks are not
+sufficient (KIP-101, KIP-279). The follower sends the epoch of its last record. If the logs diverge before this record,
+the leader responds with the diverging epoch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def next_fetch(
 ) -> FetchPartition:
     """Build the partition's entry in a fetch request to the leader of `leader_epoch`.
 
-    The fetch offset is the log end offset, or `end` if an append is in progress (`end_after_append`).
+    The fetch offset is the log end offset. While an append is in progress, it is `end`, the result of
+    `end_after_append`.
     """
     offset, epoch = end or (log.log_end_offset, log.latest_epoch)
     return FetchPartition(

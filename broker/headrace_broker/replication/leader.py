@@ -24,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """A follower's state. The follower's fetches update it; before the first fetch it is unknown."""
+    """A follower's state as known to the leader. Each fetch updates the state; it is unknown before the first fetch."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -146,10 +146,10 @@ class LeaderReplicas:
         follower.broker_epoch = broker_epoch
 
     def on_appended(self, base_offset: int, now_ms: int) -> None:
-        """After an append at `base_offset`, set the caught-up time of the in-sync followers that were caught up to now.
+        """Set the caught-up time of the in-sync followers that had every record before the append at `base_offset`.
 
         A follower's fetch session omits unchanged partitions, so the last fetch of a caught-up follower may be long
-        ago. Its lag starts with this append. Skip followers outside the ISR, because they may be dead.
+        ago. The follower's lag starts with this append. Skip followers outside the ISR, because they may be dead.
         """
         for replica, follower in self.followers.items():
             if follower.log_end_offset == base_offset and replica in self.maximal_isr:
@@ -274,8 +274,9 @@ class LeaderReplicas:
     def on_proposal_rejected(self, error: ErrorCode) -> bool:
         """Handle an error response of the controller; return whether to send the proposal again.
 
-        Only some errors guarantee that the controller has not applied the proposal. After any other error, the
-        proposed replicas must have a record before it is committed, until the metadata log shows the outcome.
+        Only some errors guarantee that the controller has not applied the proposal. After any other error, the proposal
+        may have been applied. Until the metadata log shows the outcome, a record is committed only if the proposed
+        replicas also have it.
         """
         if error in _NOT_APPLIED:
             self.pending_proposal = None
