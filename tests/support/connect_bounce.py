@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from confluent_kafka import KafkaException
 
@@ -47,6 +48,12 @@ class Writer:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _write(self) -> None:
         while not self._ended.wait(_INTERVAL_S):
