@@ -62,7 +62,9 @@ class CommittedOffsets:
         if self.membership is not None:
             generation = self.membership.generation
             if generation.generation_id < 0:
-                raise CommitFailedError(f"group {group_id}: this consumer is not a member of the group now")
+                raise CommitFailedError(
+                    f"group {group_id}: not committed: this consumer is no longer a member of the group"
+                )
 
         async def attempt() -> None:
             if not is_wanted():

@@ -81,7 +81,7 @@ def _parse_assignors(text: str) -> tuple[str, ...]:
         simple = part.rpartition(".")[2]
         name = ASSIGNOR_NAMES.get(simple, simple)
         if name not in ASSIGNOR_NAMES.values():
-            raise ValueError(f"unknown assignor {part}; known are {', '.join(ASSIGNOR_NAMES)}")
+            raise ValueError(f"unknown assignor {part}; the assignors are {', '.join(ASSIGNOR_NAMES)}")
         names.append(name)
     if not names:
         raise ValueError("expected at least one assignor")

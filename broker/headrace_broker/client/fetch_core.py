@@ -8,7 +8,7 @@ Guarantees:
   are buffered than its last response contained. This limits prefetching to about one response per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
   expires, the leader changes or the replica fails. After that, fetches are sent to the leader, which may return a
-  preferred read replica again. After a replica has failed, only the leader is used for one second.
+  preferred read replica again. After a replica has failed, only the leader is used for `_LEADER_ONLY_MS`.
 - The position skips control batches, compaction gaps, and records of a batch before the requested offset.
 
 Only the `Fetcher` that created a `FetchCore` uses it, so there are no locks.

@@ -68,7 +68,7 @@ def _encode_checkpoint(lines: Iterable[str]) -> bytes:
 def _decode_checkpoint(data: bytes) -> list[tuple[int, str]]:
     lines = data.decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0].strip() != "0":
-        raise MalformedFileError(f"line 1: version {lines[0] if lines else ''!r} is not 0")
+        raise MalformedFileError(f"line 1: expected version 0, found {lines[0] if lines else ''!r}")
     count = _number(lines[1], 2)
     rows = [(number, line) for number, line in enumerate(lines[2:], start=3) if line.strip()]
     if len(rows) != count:

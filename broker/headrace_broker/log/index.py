@@ -76,7 +76,7 @@ class OffsetIndex:
         index.positions = flat[1::2]
         for column in (index.offsets, index.positions):
             if len(column) and (column[0] < 0 or not all(map(lt, column, islice(column, 1, None)))):
-                raise ValueError("the entries are not in order")
+                raise ValueError("the entries of the index are not in ascending order")
         return index
 
 
@@ -121,7 +121,7 @@ class TimeIndex:
         previous = -1
         for timestamp, offset in TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):
             if timestamp <= previous or offset < 0:
-                raise ValueError("the entries are not in order")
+                raise ValueError("the entries of the index are not in ascending order")
             index.timestamps.append(timestamp)
             index.offsets.append(offset)
             previous = timestamp

@@ -218,11 +218,13 @@ def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
         raise CorruptSnapshotError(f"the file has {len(data)} bytes, too few for a producer snapshot")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"version {version} is not supported, only version {_SNAPSHOT_VERSION}")
+        raise CorruptSnapshotError(
+            f"the snapshot has version {version}; headrace reads only version {_SNAPSHOT_VERSION}"
+        )
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptSnapshotError(f"the header gives {count} entries, but the file has a length of {len(data)} bytes")
     if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
-        raise CorruptSnapshotError("the checksum does not match the contents")
+        raise CorruptSnapshotError("the checksum of the snapshot does not match its contents")
     producers: dict[int, ProducerEntry] = {}
     for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first_offset = (

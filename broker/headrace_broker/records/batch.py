@@ -193,7 +193,9 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Raise CorruptBatchError if the CRC in the header does not match the batch."""
     computed = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
     if computed != header.crc:
-        raise CorruptBatchError(position, f"its CRC is {header.crc:#010x}, the computed CRC is {computed:#010x}")
+        raise CorruptBatchError(
+            position, f"the CRC in its header is {header.crc:#010x}, but the CRC of its bytes is {computed:#010x}"
+        )
 
 
 def patch_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
