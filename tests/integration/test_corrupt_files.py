@@ -116,7 +116,7 @@ def overwrite(path: Path) -> None:
             r"Rebuilding the indexes of {log}: the offset index has 37 bytes, but an entry has 8",
         ),
         ("stopped", "leader-epoch-checkpoint", overwrite, "Rebuilding {path} from the records: line 1"),
-        ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: version -1 is not supported"),
+        ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: the snapshot has version -1"),
     ],
 )
 def test_replica_fetches_records_of_corrupt_files_again(
