@@ -37,7 +37,7 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the index in the rotation after the first replica list led by `last_leader`; 0 without such a list."""
+    """Return the index in the rotation after the first replica list that `last_leader` leads, or 0 if it leads none."""
     racks = _racks(image)
     if any(live for live, _ in racks):
         for position in range(len(racks) * len(image.brokers)):

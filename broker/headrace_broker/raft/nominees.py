@@ -144,7 +144,7 @@ class Prospective(_Nominee):
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
         """Do not start an election if the other candidate has a longer log or a higher id.
 
-        So only one of the two starts one.
+        Only one of the two candidates then starts an election.
         """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)

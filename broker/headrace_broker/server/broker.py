@@ -489,7 +489,8 @@ class Broker:
     def close(self, *, clean: bool) -> None:
         """Close the logs.
 
-        If `clean` is set, write the clean shutdown markers; they also apply to a metadata log there.
+        If `clean` is set, write a clean shutdown marker in each log directory. The marker also applies to a metadata
+        log in that directory.
         """
         self.replication.close()  # close the fetchers again, because an image change since `stop` may have started one
         self.logs.close(clean=clean, broker_epoch=self.lifecycle.epoch, now_ms=self.now_ms())

@@ -354,10 +354,10 @@ class Node:
         )
 
     async def wait_for_committed_metadata(self, topics: Collection[str] = ()) -> None:
-        """Wait until this node has applied what the controller has committed, and has created the topics' logs.
+        """Wait until this node has applied the committed metadata and has created the topics' logs.
 
-        So a client that has received the response finds a new topic on this node. After a timeout this method returns
-        too, because the controller's change is committed.
+        A client that has received the response then finds a new topic on this node. The method also returns after a
+        timeout, because the controller's change is committed even if this node has not applied it.
         """
         if self.controller is None or not self.controller.is_active:
             try:

@@ -1,4 +1,4 @@
-"""Converts default values of schemas from JSON, in the form in which `headrace.data.json_values` writes them."""
+"""Converts the default values of schemas from the JSON that `headrace.data.json_values` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a connector tolerates bad records, for tasks that handle some of them before the platform sees them."""
+"""Tells tasks that handle bad records themselves whether they may skip a record."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Client:
         self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
 
     def ensure_index(self, name: str) -> None:
-        """Create an index unless it, or an alias of that name, exists. Raises TemporaryError, ConnectError."""
+        """Create the index, unless an index or an alias of that name exists. Raises TemporaryError, ConnectError."""
         status, _ = self._request("HEAD", f"/{quote(name, safe='')}", allowed=(404,))
         if status == 404:
             self._create(f"/{quote(name, safe='')}", f"index {name}", "{}")
@@ -77,7 +77,7 @@ class Client:
                 raise
 
     def has_mapping(self, index: str) -> bool:
-        """Return whether an index has the mapping of any field. Raises TemporaryError, ConnectError."""
+        """Return whether the index has a mapping with at least one field. Raises TemporaryError, ConnectError."""
         _, body = self._request("GET", f"/{quote(index, safe='')}/_mapping")
         return any(each.get("mappings", {}).get("properties") for each in body.values())
 

@@ -335,11 +335,11 @@ class ElasticsearchSinkConfig(Config):
         }
 
     def ignores_key(self, topic: str) -> bool:
-        """Whether the ids of the topic's documents do not come from the keys."""
+        """Whether the topic's document ids consist of topic, partition and offset, not of the record's key."""
         return self.key_ignore or topic in self.topic_key_ignore
 
     def ignores_schema(self, topic: str) -> bool:
-        """Whether the server derives the mapping of the topic's index."""
+        """Whether the server derives the mapping of the topic's index, instead of the connector."""
         return self.schema_ignore or topic in self.topic_schema_ignore
 
     @classmethod

@@ -1,8 +1,8 @@
 """ElasticsearchSinkConnector, which writes records as documents to Elasticsearch or OpenSearch.
 
 Records are sent in bulk requests by several threads. The committed offset is the one of the first record that is not
-stored, so delivery is at least once. A record that is written again changes nothing: its id is its key, with the offset
-as the version, or its topic, partition and offset.
+stored, so delivery is at least once. Writing a record again changes nothing: the document's id is the record's key,
+with the offset as the version, or the record's topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- encoding
 
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
-        """Return the operations of a batch; add the errors of records by index in the `put`."""
+        """Return the operations of a batch; add the errors of bad records, by the record's index in the `put`."""
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
         try:

@@ -1,8 +1,8 @@
 """Sends operations in bulk requests from several threads, and tracks which records are stored.
 
-Operations wait in one queue. A thread takes the first ones when a bulk request is full, when the oldest one has waited
-for `linger.ms`, or at a flush. Operations without a version (`is_ordered`) of the same document are never in flight in
-two requests at the same time. The first fatal error stops all threads.
+Operations wait in one queue. A thread sends the first operations of the queue when they fill a bulk request, when the
+oldest operation has waited for `linger.ms`, or at a flush. Operations without a version (`is_ordered`) of the same
+document are never in flight in two requests at the same time. The first fatal error stops all threads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 
     @property
     def position(self) -> str:
-        """The record's position, for messages."""
+        """The record's topic, partition and offset, for error messages."""
         batch = self.batch
         return f"{batch.original_topic}-{batch.original_partition} at offset {batch.original_offsets[self.at]}"
 
@@ -103,7 +103,9 @@ class BulkWriter:
             self._changed.notify_all()
 
     def wait_until_at_most(self, buffered: int, timeout_s: float) -> bool:
-        """Wait until at most that many operations are not stored; return False after the timeout. Raises the error."""
+        """Wait until at most `buffered` operations are not stored. Return False after the timeout.
+
+        Raises the error that stopped the threads, if any."""
         with self._changed:
             is_reached = self._changed.wait_for(lambda: self._error or self.buffered <= buffered, timeout_s)
             self.raise_error()
@@ -232,7 +234,7 @@ class BulkWriter:
         return [] if self._is_stopped else kept
 
     def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
-        """Finish the operations whose outcome is final; return the others, and why they are repeated."""
+        """Complete the operations whose outcome is final. Return the operations to retry, and the reason."""
         again = indexes_to_retry(outcomes, [each.document_id for each in operations], self._is_ordered)
         repeated = set(again)
         for operation, outcome in zip(operations, outcomes, strict=True):

@@ -20,7 +20,10 @@ Convert = Callable[[str], Any]
 
 
 class Column(NamedTuple):
-    """One column: `convert` raises ValueError for a field that is no value of the type; None: fields are the values."""
+    """A column of a CSV file.
+
+    `convert` converts a field to a value, and raises ValueError for an invalid field. It is None for strings.
+    """
 
     name: str
     schema: Schema
@@ -51,7 +54,7 @@ def text_columns(names: Sequence[str]) -> list[Column]:
 
 
 def with_nulls(column: Column, null: str) -> Convert:
-    """Return the conversion of a column in which the text `null` means null."""
+    """Return a function that converts a field of the column, and converts the text `null` to null."""
     convert, is_optional = column.convert, column.schema.optional
 
     def to_value(text: str) -> Any:

@@ -24,7 +24,7 @@ def _check_encoding(name: str) -> None:
 
 
 def character(text: str) -> str:
-    """Return the character that a value names: values are trimmed, so a tab is written as `tab`."""
+    """Return the character for a configuration value. `tab` stands for a tab, because values are trimmed."""
     return "\t" if text.lower() == "tab" else text
 
 

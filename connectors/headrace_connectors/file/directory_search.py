@@ -35,12 +35,15 @@ class FileState(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns // 1000)
 
     def is_state_in(self, offset: Mapping[str, Any]) -> bool:
-        """Whether the offset belongs to this content."""
+        """Whether the stored offset contains this size and this time of modification."""
         return (offset.get("size"), offset.get("modified")) == self
 
 
 class FoundFile(NamedTuple):
-    """A file to read: its path below the directory, its state, and its stored offset if this belongs to the state."""
+    """A file to read: its path below the directory, its state, and its stored offset.
+
+    The stored offset is left out if it belongs to an earlier state.
+    """
 
     order: Any
     name: str
@@ -78,7 +81,7 @@ class FileSelection(NamedTuple):
     """The number of the task, and the number of tasks."""
 
     def has_name(self, name: str) -> bool:
-        """Whether the name of a file is selected."""
+        """Whether the configuration selects files with this name."""
         suffix = self.done_marker_suffix
         if suffix is not None and name.endswith(suffix):
             return False
@@ -94,7 +97,7 @@ class FileSelection(NamedTuple):
     def is_settled(self, status: os.stat_result) -> bool:
         """Whether the file has not changed for settle.time.ms.
 
-        The time of the last change of the inode counts: programs that copy files set the time of modification.
+        This method uses the inode's change time, because programs that copy files set the modification time.
         """
         return time.time_ns() - status.st_ctime_ns >= self.settle_ms * 1_000_000
 
@@ -175,7 +178,7 @@ class DirectorySearch:
                     yield path, None
 
     def _status(self, path: str, entry: os.DirEntry[str]) -> os.stat_result | None:
-        """Return the status of a file that may be read now."""
+        """Return the status of the entry, or None if it is not a file that may be read now."""
         selection = self._selection
         try:
             if not entry.is_file():

@@ -71,7 +71,7 @@ class _Reading:
         self.reader: RecordReader | None = None
 
     def is_complete(self) -> bool:
-        """Whether the file is still as it was; called at its end. Otherwise, continue with the new state."""
+        """Return whether the file is unchanged; called at its end. If it has changed, store its new state."""
         state = FileState.of(os.fstat(self.descriptor))
         self.is_changing, self.state = state != self.state, state
         return not self.is_changing
@@ -130,7 +130,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._tolerates_errors = tolerates_errors(self.context)
 
     def poll(self) -> SourceBatch | Sequence[SourceBatch] | None:
-        """Return the next records of the current file, or those of the next one."""
+        """Return the next records of the current file, or of the next file."""
         if self._failure is not None:
             raise self._failure
         if self._removed:
@@ -217,7 +217,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         return read is not None and read[0] == state
 
     def _finish(self, name: str, offset: Mapping[str, Any]) -> None:
-        """Move or delete a file whose last offset is committed. The next poll raises the error."""
+        """Move or delete a file whose last offset is committed. If this fails, the next poll raises the error."""
         state = FileState(offset["size"], offset["modified"])
         if self._is_in_progress(name, state):
             del self._uncommitted[name]
@@ -229,7 +229,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._failure = error
 
     def _removals(self) -> list[SourceBatch]:
-        """Return batches that remove the offsets of files that are gone."""
+        """Return batches that delete the source offsets of files that no longer exist."""
         names, self._removed = self._removed, []
         topic = self.config.topic
         return [SourceBatch(topic, [], source_partition=partition_of(name), source_offset=None) for name in names]
@@ -285,7 +285,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         values = reader.read(self.config.batch_size)
         is_complete = reader.is_at_end
         if not len(values) and not is_complete:
-            logger.warning("File %s is changed while it is read, waiting for its end", self._path(reading))
+            logger.warning("File %s changes while it is read, waiting until it is complete", self._path(reading))
             self.context.wait(max(self.config.settle_ms / 1000, 0.1))
             return None
         return self._batch(reading, values, is_complete=is_complete)
@@ -316,7 +316,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- errors
 
     def _skip_record(self, reading: _Reading, error: BadRecordError) -> SourceBatch:
-        """Skip an invalid record, or fail, as errors.tolerance demands."""
+        """Skip an invalid record if errors.tolerance=all; otherwise raise DataError."""
         reader = reading.reader
         assert reader is not None
         text = f"File {self._path(reading)}, {reader.unit} {error.line}: {error}"
@@ -329,7 +329,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         return self._batch(reading, [], is_complete=False)
 
     def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
-        """Skip the rest of a file that cannot be read, or fail, as errors.tolerance demands."""
+        """Skip the rest of a file that cannot be read if errors.tolerance=all; otherwise raise DataError."""
         text = f"File {self._path(reading)}: {error}"
         if not self._tolerates_errors:
             raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
@@ -339,7 +339,10 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         return self._batch(reading, [], is_complete=True)
 
     def _report(self, reading: _Reading, text: str) -> None:
-        """Report a skipped record, for the metrics and the dead letter queue; its value is the error."""
+        """Report a skipped record for the metrics and the dead letter queue.
+
+        The value of the reported record is the error.
+        """
         record = SourceRecord(
             topic=self.config.topic,
             value=text,

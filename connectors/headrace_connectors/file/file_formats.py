@@ -1,7 +1,7 @@
 """Readers of the formats of the directory source: lines, JSON lines, CSV and Parquet.
 
-A reader returns lists of values with one schema, and counts the position after them. An invalid record raises
-BadRecordError after the records before it were returned; the reader then continues behind it.
+A reader returns lists of values with one schema, and counts the position after them. For an invalid record, a reader
+first returns the records before it, and then raises BadRecordError. The next call continues after the invalid record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Values:
-        """Return at most `count` values. None are returned at the end, and while a writer changes the file.
+        """Return at most `count` values. The list is empty at the end, and while another program is writing the file.
 
         Raises BadRecordError for the next record, which is then skipped, and FileError.
         """
@@ -55,12 +55,12 @@ class RecordReader(ABC):
     @property
     @abstractmethod
     def position(self) -> int:
-        """The number of bytes (of a Parquet file: rows) before the next record."""
+        """The number of bytes before the next record, or of rows in a Parquet file."""
 
     @property
     @abstractmethod
     def line(self) -> int:
-        """The number of lines (of a Parquet file: rows) before the next record."""
+        """The number of lines before the next record, or of rows in a Parquet file."""
 
 
 class _TextReader(RecordReader):
@@ -93,7 +93,7 @@ class _TextReader(RecordReader):
         return lines
 
     def _raise_bad(self, lines: list[bytes], index: int, reason: str) -> None:
-        """Raise BadRecordError for the line at that index, and continue behind it."""
+        """Raise BadRecordError for the line at this index. The next `read` continues after the line."""
         self._lines.push_back(lines[index + 1 :])
         raise BadRecordError(self._lines.line, reason)
 
@@ -172,11 +172,11 @@ class JsonReader(_TextReader):
 
 
 class _WriterIsActiveError(Exception):
-    """The end of the file is inside a record, or after one, and a writer changes the file."""
+    """The end of the file is reached, but another program is still writing it."""
 
 
 class _CsvLines(Iterator[str]):
-    """The decoded lines of a CSV file, for csv.reader, which takes as many as the next record has."""
+    """The decoded lines of a CSV file, for csv.reader, which takes the lines of the next record."""
 
     def __init__(self, lines: RecordLines, encoding: str, limit: int) -> None:
         self.lines = lines
@@ -276,9 +276,9 @@ class CsvReader(_TextReader):
         return rows
 
     def _next_row(self, *, has_rows: bool = False) -> list[str] | None:
-        """Return the fields of the next record; None at the end. Raises BadRecordError, and skips its first line.
+        """Return the fields of the next record, or None at the end. BadRecordError skips the record's first line.
 
-        Returns None for a record that begins with a line that is too long, if `has_rows`.
+        With `has_rows`, also return None for a record whose first line is too long: the rows before it come first.
         """
         source = self._csv_lines
         row: list[str] = []

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class FinishedFiles:
-    """What a connector does with the files that were read."""
+    """Moves, deletes or keeps the files that were read, according to finished.action."""
 
     def __init__(
         self, directory: str, action: str, finished: str | None, errors: str | None, marker_suffix: str | None
@@ -26,14 +26,14 @@ class FinishedFiles:
         self._marker_suffix = marker_suffix
 
     def needs_action(self, error_count: int) -> bool:
-        """Whether a file with that number of errors is moved or deleted."""
+        """Whether a file with this number of invalid records is moved or deleted."""
         return self._action != "keep" or bool(error_count and self._errors)
 
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
         """Move or delete a file and its marker, if that is configured; return whether the file is gone.
 
-        The marker is removed first: otherwise, a crash would leave a marker that a later file of this name matches.
-        Raises ConnectError.
+        The marker is removed first, because a crash could otherwise leave a marker that a later file of the
+        same name would match. Raises ConnectError.
         """
         if not self.needs_action(error_count):
             return False

@@ -23,7 +23,7 @@ class FileError(DataError):
 
 
 class TemporaryFileError(Exception):
-    """The file system has failed, for example a network drive: the file can perhaps be read later."""
+    """The file system failed, for example a network drive. A later attempt may succeed."""
 
 
 class LineTooLongError(DataError):
@@ -40,7 +40,9 @@ class RecordLines:
     def __init__(
         self, descriptor: int, *, is_gzip: bool, limit: int, is_complete: Callable[[], bool] = lambda: True
     ) -> None:
-        """`is_complete` is called at the end of the file: False if its writer has changed it meanwhile.
+        """Start at the beginning of the file.
+
+        `is_complete` is called at the end of the file. It returns False if another program has changed the file.
 
         The caller closes the descriptor.
         """
@@ -56,7 +58,7 @@ class RecordLines:
         self.line = 0
 
     def skip_to(self, position: int, line: int, should_go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Continue at that position. Return False if `should_go_on` returned False before it was reached."""
+        """Continue at `position`. Return False if `should_go_on` returns False before the position is reached."""
         try:
             if isinstance(self._stream, gzip.GzipFile):
                 reached = self._stream.seek(min(position, _SKIP_BYTES))
@@ -82,10 +84,10 @@ class RecordLines:
         return self._is_at_end and not self._lines
 
     def take(self, count: int) -> list[bytes]:
-        r"""Return at most `count` lines without their `\n`: at least one, unless the end of the file is reached.
+        r"""Return one to `count` lines without their `\n`, or no lines at the end of the file.
 
-        Returns no line either while a writer changes the file. Raises LineTooLongError if the next line is too long; it
-        is still the next one.
+        While another program is writing the file, the result may have no lines, too. Raises LineTooLongError if the
+        next line is too long; `skip_long_line` skips it.
         """
         while not self._lines and not self._is_at_end:
             self._read_block()

@@ -22,7 +22,7 @@ class ConnectionConfig(Protocol):
 
 
 def driver_properties(config: ConnectionConfig) -> dict[str, str]:
-    """Return the `connection.*` keys that are no keys of the connector, without the prefix."""
+    """Return the `connection.*` properties that are not keys of the connector, without the prefix."""
     known = config_def(cast("Config", config).__class__).keys
     given = config.originals_with_prefix("connection.")
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
@@ -45,7 +45,7 @@ def credentials(url: JdbcUrl, config: ConnectionConfig) -> Credentials:
 
 
 def missing_driver(url: JdbcUrl, connection_url: str, error: ModuleNotFoundError) -> ConfigError:
-    """Return the error that says what to install."""
+    """Return the error for a missing driver; the message names the package to install."""
     extra = _EXTRAS.get(url.dialect)
     packages = f'"headrace[{extra}]"' if extra else str(error.name)
     reason = f"needs the Python package {error.name}: pip install {packages}"

@@ -3,7 +3,7 @@
 `jdbc:NAME://host:port/database` (or `jdbc:NAME:/path`) selects SQLAlchemy's dialect NAME; a URL of SQLAlchemy, such as
 `duckdb:////data/shop.db`, works as well. Statements run through SQLAlchemy, which knows the parameter style of each
 driver, so reading is slower than with the dialects for PostgreSQL, MySQL and SQLite. Drivers do not describe the
-columns of queries in a common way: their types are those of the values in the first row.
+columns of a result in a common way, so the types of a query's columns are those of the values in its first row.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ _STANDARD_TYPES: Mapping[str, type[sql.TypeEngine[Any]]] = {
 
 
 def _type_of_standard(name: str) -> sql.TypeEngine[Any]:
-    """Return the type with a name of the SQL standard, such as DECIMAL(8,2); NullType if it is another name."""
+    """Return the type for a type name of the SQL standard, such as DECIMAL(8,2), or NullType for any other name."""
     match = _STANDARD.fullmatch(name)
     if match is None:
         return sql.NullType()

@@ -1,7 +1,8 @@
 """Finds out up to which timestamp or id all rows of a database are committed (`snapshot.horizon=true`).
 
-A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has passed that place
-never returns to it, so it would lose the row. The horizon is the start of the oldest transaction that still runs:
+A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has already passed the
+earlier timestamp or the smaller id never returns to it, so it would lose the row. The horizon is the start of the
+oldest transaction that still runs:
 
 - Timestamps: a row's timestamp is not earlier than the start of its transaction (PostgreSQL's `now()`) or statement
   (MySQL). Rows with timestamps before the horizon are therefore complete.
@@ -31,7 +32,7 @@ class RunningTransactions(NamedTuple):
 
 
 class Database(Protocol):
-    """What this module needs of a dialect."""
+    """The methods of a dialect that this module calls."""
 
     def now(self, connection: object) -> dt.datetime: ...
 
@@ -48,7 +49,7 @@ class Horizon:
         self._complete: int | None = None
 
     def timestamp(self, connection: object) -> dt.datetime:
-        """Return the timestamp before which all rows are committed; the earliest one if that is unknown."""
+        """Return the timestamp before which all rows are committed, or the earliest timestamp if it is unknown."""
         now = self._database.now(connection)
         running = self._database.running_transactions(connection)
         if not running.has_prepared:
@@ -57,7 +58,7 @@ class Horizon:
         return self._last or dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def largest_id(self, connection: object, read_largest: Callable[[], int | None]) -> int | None:
-        """Return the id up to which all rows are committed; None if that is unknown.
+        """Return the id up to which all rows are committed, or None if it is unknown.
 
         `read_largest` returns the largest id of the committed rows.
         """

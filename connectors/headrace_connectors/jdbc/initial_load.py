@@ -1,8 +1,8 @@
 """Splits the first read of a table into ranges of its incrementing column, which several tasks read (no I/O).
 
-`initial.load.chunks` sets the number of ranges. Each range has a source partition and offset of its own, so that a
-restart continues in the middle of it. The table's own offset starts after the last range, and contains the ranges'
-description until the end: a connector that starts again computes the same ranges from it.
+`initial.load.chunks` sets the number of ranges. Each range has its own source partition and offset, so that a restarted
+task continues in the middle of a range. The table's own offset starts after the last range. It also contains the
+description of the ranges until they are read, so that a restarted connector computes the same ranges.
 """
 
 from __future__ import annotations

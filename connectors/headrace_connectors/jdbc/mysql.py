@@ -202,7 +202,7 @@ class MysqlDialect(Dialect):
         return ResultSet(_StreamedRows(cursor, lambda: self._cancel(connection)), typed=True)
 
     def _cancel(self, connection: Connection) -> None:
-        """End the running statement of a connection: the server would send all rows otherwise."""
+        """Cancel a connection's running statement. Otherwise the server would send all remaining rows."""
         other = self.connect()
         try:
             with other.cursor() as cursor:
@@ -331,7 +331,7 @@ class _StreamedRows:
         return rows
 
     def close(self) -> None:
-        """Close the cursor. Raises no error of a lost connection."""
+        """Close the cursor, and ignore the error of a lost connection."""
         try:
             if not self._is_at_end:
                 self._cancel()
@@ -341,7 +341,7 @@ class _StreamedRows:
 
 
 class _DescribingCursor(Cursor):
-    """A cursor that returns what the server says about the columns of a result."""
+    """A cursor that also returns the server's description of the columns of a result."""
 
     def fields(self) -> Sequence[Any]:
         """Return PyMySQL's field descriptions, with flags and character sets."""

@@ -235,9 +235,9 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         return {**self._config.originals, "tables": ",".join(tables), "tables.fetched": "true"}
 
     def _find_initial_loads(self) -> dict[str, InitialLoad]:
-        """Return the initial loads of the tables: those that have begun, and those of tables that were never read.
+        """Return the initial loads that have begun, and new initial loads for tables that were never read.
 
-        One that has begun is continued, whatever `initial.load.chunks` is now.
+        An initial load that has begun keeps its ranges, even if `initial.load.chunks` has changed.
         """
         for table in self._tables:
             if table not in self._loads:

@@ -33,7 +33,7 @@ class JdbcUrl:
 
     @property
     def dialect(self) -> str:
-        """The name of the dialect's module; the one of MySQL is also for MariaDB."""
+        """The name of the dialect's module. MariaDB uses the module of MySQL."""
         return "mysql" if self.kind == "mariadb" else self.kind
 
     @property

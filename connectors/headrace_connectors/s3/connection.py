@@ -30,7 +30,7 @@ def _check_customer_key(secret: Password) -> None:
 
 
 def decode_customer_key(secret: Password) -> bytes:
-    """Return the 256 bits of an SSE-C key. Raises ValueError if the text is not their base64 form."""
+    """Return the 256 bits of an SSE-C key. Raises ValueError if the text is not 32 bytes in base64."""
     try:
         decoded = base64.b64decode(secret.value, validate=True)
     except binascii.Error:

@@ -65,7 +65,7 @@ class BackupNames:
 
 
 def is_padded(offset: str) -> bool:
-    """Whether the digits of an offset begin with a zero that only fills their width."""
+    """Whether the digits of an offset begin with a padding zero."""
     return offset.startswith("0") and len(offset) > 1
 
 
@@ -75,7 +75,10 @@ def after_series(prefix: str) -> str:
 
 
 def after_position(prefix: str, offset: str) -> str:
-    """Return a key that is less than all keys of a series with greater offsets, and greater than most others."""
+    """Return a key after which a listing continues.
+
+    It is less than all keys with greater offsets, and greater than most other keys of the series.
+    """
     if is_padded(offset):
         return f"{prefix}{offset}/"  # the character after the dot of the extension
     return f"{prefix}0:" if len(offset) > 1 else prefix

@@ -33,7 +33,9 @@ class Partitioner(ABC):
 
     @abstractmethod
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str | list[str]:
-        """Return the directory of each record, or one for all. Raises DataError for a record without one.
+        """Return the directory of each record, or one directory for all records.
+
+        Raises DataError for a record without a directory.
 
         `timestamps` are the records' timestamps in ms, from the configured extractor.
         """
@@ -63,7 +65,8 @@ class FieldPartitioner(Partitioner):
     def _quoted(self, value: Any) -> str:
         """Return a value's text with percent codes for delimiters and control characters, as Hive writes them.
 
-        So a value can add no directories, and no request is changed by a line feed. Raises DataError for a long text.
+        A value therefore cannot add directories, and a line feed in it cannot change a request. Raises
+        DataError if the text is too long.
         """
         text = java_string(value)
         if self._unsafe.search(text):
@@ -138,7 +141,7 @@ def with_schema_name(directories: str | list[str], schema: Schema | None, config
 
 
 def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]] | None:
-    """Return a function of a batch and the time now that returns the records' timestamps; None if none are needed."""
+    """Return a function from a batch and the current time to the records' timestamps; None if they are not needed."""
     uses_time = partitioner_name(config.partitioner_class) in ("TimeBased", "Daily", "Hourly")
     if not uses_time and config.rotate_interval_ms <= 0:
         return None

@@ -174,7 +174,7 @@ def reader_for(body: Body, key: str, form: Format) -> ItemReader:
 
 
 def format_of_side(key: str, form: Format) -> Format:
-    """Return the format of a keys or headers object by its extension, because it may differ from the values'."""
+    """Return the format of a keys or headers object from its extension. It may differ from the format of the values."""
     plain = key.removesuffix(".gz")
     if plain.endswith(".parquet"):
         return Format("parquet")

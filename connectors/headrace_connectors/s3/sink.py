@@ -48,7 +48,7 @@ class _Side(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of one side."""
+    """The file for the values, the keys or the headers of a directory."""
 
     upload: ObjectUpload
     format: FileFormat
@@ -110,7 +110,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._on_null = config.on_null_values.lower()
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin without files."""
+        """Add the partitions, which have no files yet."""
         for partition in partitions:
             self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
 
@@ -149,7 +149,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     # -- writing
 
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
-        """Write a batch; if records are bad, write the others and store the errors by index in the `put`."""
+        """Write a batch.
+
+        If some records are bad, write the other records, and store the errors by index in the `put`.
+        """
         positions = list(range(len(batch)))
         if batch.compact is None and None in batch.values and self._on_null != "write":
             nulls = [index for index, value in enumerate(batch.values) if value is None]
@@ -166,7 +169,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             positions = [position for index, position in enumerate(positions) if index not in bad]
 
     def _write(self, batch: SinkBatch, now_ms: int) -> dict[int, Exception]:
-        """Write all records, or none if some are bad: then return the errors by index."""
+        """Write all records. If some records are bad, write no record and return the errors by index."""
         prepared = []
         bad: dict[int, Exception] = {}
         for first, part in _split_nulls(batch):
@@ -258,7 +261,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def _finish_next(self) -> None:
         """Upload the next completed files of each topic partition, several at the same time.
 
-        Files that are uploaded count even if others fail; then the first error is raised.
+        If some uploads fail, the other files are still marked as uploaded. Then the first error is raised.
         """
         from headrace_connectors.s3.bucket import UploadLostError
 
@@ -317,7 +320,7 @@ def _directory_files(found: OpenFiles) -> DirectoryFiles:
 
 
 def _sides(config: S3SinkConfig) -> list[_Side]:
-    """Return the files that each directory has, those of the values first."""
+    """Return the kinds of files that each directory has, beginning with the file of the values."""
     found = [("", config.format_class, _values)]
     found += [(".keys", config.keys_format_class, _keys)] if config.store_keys else []
     found += [(".headers", config.headers_format_class, _headers)] if config.store_headers else []

@@ -70,7 +70,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self._finder = self._file_finder(config, share) if config.is_generic else self._backup_finder(config, share)
 
     def poll(self) -> SourceBatch | None:
-        """Return the next records of the current object, or those of the next one."""
+        """Return the next records of the current object, or of the next object."""
         from headrace_connectors.s3.bucket import MissingObjectError, TemporaryError
 
         try:
@@ -211,7 +211,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     # -- errors
 
     def _retry(self, error: Exception) -> None:
-        """Wait; then the same object is read from the next record."""
+        """Wait, and then read the same object again from the next record."""
         self._close()
         self._failures += 1
         if self._failures == 1 or self._failures % 10 == 0:
@@ -219,7 +219,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         self.context.wait(self.config.retry_backoff_ms / 1000)
 
     def _handle(self, error: DataError) -> SourceBatch:
-        """Fail, or skip the rest of the object, as behavior.on.error demands."""
+        """Skip the rest of the object if behavior.on.error allows it; otherwise raise ConnectError."""
         key = "" if self._found is None else _key_of(self._found)
         form = self.config.format_class
         text = f"Cannot read object {key} in {self._bucket.address} with format.class={form}: {error}"

@@ -91,7 +91,7 @@ def _end_for_consumers(partition: Partition, version: int) -> int:
     """Return the high watermark.
 
     Raises ApiError OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE in old versions, while a new leader's high watermark
-    may be below offsets that consumers have already read (R3).
+    may be below offsets that consumers have already read.
     """
     replicas = partition.replicas
     if replicas is not None and partition.log.high_watermark < replicas.epoch_start_offset:

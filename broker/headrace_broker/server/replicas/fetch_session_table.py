@@ -45,7 +45,10 @@ class FetchSessionTable:
             self.attach(session, key, table)
 
     def attach(self, session: FetchSession, key: Key, table: PartitionTable) -> Partition | None:
-        """Link the partition to the session, unless the session was closed, or None if it is not on this broker."""
+        """Link the session to the partition, unless the session was closed.
+
+        Return the partition, or None if it is not on this broker.
+        """
         partition = table.by_id.get(key[0], {}).get(key[1])
         held = self._partitions.get(session)
         if partition is not None and held is not None and held.get(key) is not partition:

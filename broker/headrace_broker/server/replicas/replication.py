@@ -421,7 +421,7 @@ class Replication:
         )
 
     def _handle_alter_response(self, proposals: dict[Partition, IsrProposal], response: AlterPartitionResponse) -> bool:
-        """Handle the response, or False if a proposal has to be sent again."""
+        """Handle the response. Return False if a proposal has to be sent again."""
         if response.error_code != ErrorCode.NONE:
             self._log_alter_failure(ErrorCode.from_code(response.error_code).name)
             self._requeue(proposals)

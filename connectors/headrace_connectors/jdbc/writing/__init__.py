@@ -1,1 +1,1 @@
-"""How the JDBC sink writes: records become rows of tables (pure), and databases receive the rows."""
+"""The writing part of the JDBC sink: modules without I/O convert records to rows, and databases write the rows."""

@@ -48,7 +48,7 @@ class ExistingTable(NamedTuple):
     columns: tuple[str, ...]
 
     def column(self, name: str) -> str | None:
-        """Return the column with that name, or the only one whose name differs in case; None if there is none."""
+        """Return the column with this name, or the only column whose name differs from it in case, or None."""
         if name in self.columns:
             return name
         similar = [column for column in self.columns if column.lower() == name.lower()]
@@ -56,7 +56,7 @@ class ExistingTable(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a run is written: a table and its columns, in the order of the run's columns, quoted."""
+    """The destination of a run: a table, and the quoted names of its columns in the order of the run's columns."""
 
     table: ExistingTable
     names: tuple[str, ...]
@@ -133,7 +133,7 @@ class Database(ABC):
     # -- tables
 
     def find_table(self, table: str) -> ExistingTable | None:
-        """Return the table with that name, or the only one whose name differs in case; None if there is none.
+        """Return the table with this name, or the only table whose name differs from it in case, or None.
 
         Raises the driver's exception.
         """
@@ -156,7 +156,7 @@ class Database(ABC):
         return tuple(item["name"] for item in sqlalchemy.inspect(connection).get_columns(name, schema=schema))
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
-        """Return a kind of table that SQLAlchemy's inspector does not distinguish; None if there is none."""
+        """Return the database's own name for the kind of a table, or None to use that of SQLAlchemy's inspector."""
         return None
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
@@ -210,7 +210,7 @@ class Database(ABC):
     # -- values
 
     def converter(self, schema: Schema) -> Convert:
-        """Return a function that converts a value that is not null to the driver's form; None if it is the same."""
+        """Return a function that converts values (not null) to the driver's form, or None without a conversion."""
         if schema.name == TIMESTAMP:
             zone = self.zone
             return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
@@ -287,7 +287,7 @@ class Database(ABC):
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
-        """Undo what the block has written if it raises an exception."""
+        """Run the `with` block in a savepoint. If the block raises an exception, undo what it has written."""
         self.run_statement(connection, "SAVEPOINT headrace")
         try:
             yield

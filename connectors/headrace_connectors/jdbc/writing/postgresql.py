@@ -79,7 +79,7 @@ class PostgresqlDatabase(Database):
         return {DECIMAL_NAME: "DECIMAL", DATE_NAME: "DATE", TIME_NAME: "TIME", TIMESTAMP_NAME: "TIMESTAMP"}[name]
 
     def column_type(self, column: Any) -> str:
-        """Return also the type of arrays of primitive values."""
+        """Return the SQL type of a column, which may also be an array of primitive values."""
         schema = column.schema
         if schema.type is Type.ARRAY and schema.value_schema is not None:
             return super().column_type(column._replace(schema=schema.value_schema)) + "[]"
@@ -94,7 +94,7 @@ class PostgresqlDatabase(Database):
         return _text_of(schema, self.zone)
 
     def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values as PostgreSQL's text; whole columns of numbers and strings at once."""
+        """Return a column's values as PostgreSQL's text. A column of numbers or strings is converted with one call."""
         schema = column.schema
         if column.is_timestamp or schema.name in _LOGICAL:
             return super().convert(column, values)

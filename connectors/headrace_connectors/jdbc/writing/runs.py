@@ -113,7 +113,11 @@ def _schema_name(schema: Schema | None) -> str:
 
 
 def _uniform_parts(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
-    """Yield parts of the batch in which all values, and all keys, are null or not null; with their first index."""
+    """Split the batch into parts.
+
+    In each part, either all values or no values are null, and likewise the keys. Yields (index of the part's first
+    record, part).
+    """
     keys = batch.keys if batch.keys is not None and None in batch.keys else None
     values = batch.values if batch.compact is None and None in batch.values else None
     if keys is None and values is None:

@@ -87,7 +87,7 @@ class SqliteDatabase(Database):
         return f"{self.insert_sql(target)} ON CONFLICT ({', '.join(target.keys)}) {action}"
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction that may write at once, so that it waits for other writers only here."""
+        """Begin a transaction with the write lock, so that only this call waits for other writers."""
         connection.execute("BEGIN IMMEDIATE")
 
 

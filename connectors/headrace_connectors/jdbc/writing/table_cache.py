@@ -30,7 +30,7 @@ class TableCache:
         self._targets.clear()
 
     def target(self, connection: Connection, run: Run) -> Target:
-        """Return where to write a run; no transaction may be open.
+        """Return the target of a run. Call this method only while no transaction is open.
 
         Raises DataError if the table or a column is missing and may not be created, and the driver's exception if the
         database fails.
@@ -85,7 +85,10 @@ class TableCache:
         return found
 
     def _run_ddl(self, connection: Connection, table: str, statements: Sequence[str]) -> str:
-        """Run statements, and return the database's message if one fails; another task may have run them before."""
+        """Run DDL statements.
+
+        Return the database's message if one fails, for example because another task ran it first.
+        """
         try:
             for statement in statements:
                 logger.info("Table %s: %s", table, statement)
