@@ -10,8 +10,8 @@ Guarantees:
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
 
 The fork server runs tasks as a warm-up (`warm_up`), so that its children share more memory. The warm-up has steps of
-some milliseconds: one after each child from the eighth on, and all of them when no message has arrived for five
-seconds. The first connectors of a new worker do not wait for the warm-up, and use a few megabytes more.
+some milliseconds: one after each child from the eighth on, and all of them when no message has arrived for a
+second. The first connectors of a new worker do not wait for the warm-up, and use a few megabytes more.
 
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
 with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 MESSAGE_SIZE_MAX = 4096
 _NO_WARM_UP = "--no-warm-up"  # followed by the pids of the children
 _FORKS_WITHOUT_WARM_UP = 8  # two or three connectors: two validations; for each, the connector and its task
-_IDLE_S = 5.0
+_IDLE_S = 1.0
 _GC_THRESHOLDS = (50_000, 20, 50)  # a batch creates and drops thousands of containers
 
 
