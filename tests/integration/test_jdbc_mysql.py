@@ -219,7 +219,7 @@ def test_user_without_the_privilege_process_cannot_use_snapshot_horizon(
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
 
 
-def test_transaction_that_a_cached_list_of_transactions_lacks_is_waited_for(
+def test_horizon_waits_for_a_transaction_that_is_missing_from_the_cached_list(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")

@@ -100,7 +100,7 @@ def test_string_keys_have_a_limited_length(url: str, database: Any) -> None:
     assert query(database, "SELECT * FROM items ORDER BY code") == [("k0", 0), ("k1", 7), ("k2", 2)]
 
 
-def test_rejected_records_are_reported_and_the_others_are_written(url: str, database: Any) -> None:
+def test_rejected_records_are_reported_and_other_records_are_written(url: str, database: Any) -> None:
     query(database, "CREATE TABLE items (id INT, name VARCHAR(5), price DOUBLE)")
     records = [item(number) for number in range(COUNT)]
     records[7] = item(7, "much too long")

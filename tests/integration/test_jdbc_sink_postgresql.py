@@ -94,7 +94,7 @@ class TestInsertModes:
         put(url, records, **props)
         assert query(database, "SELECT count(*), min(id) FROM items") == [(count - 2, 2)]
 
-    def test_rejected_records_are_reported_and_the_others_are_written(
+    def test_rejected_records_are_reported_and_other_records_are_written(
         self, url: str, database: Database, count: int
     ) -> None:
         database.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(5), price float8 CHECK (price > 0))")

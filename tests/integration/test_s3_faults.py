@@ -91,7 +91,7 @@ TEMPORARY = {
 
 @pytest.mark.parametrize("name", TEMPORARY)
 @pytest.mark.parametrize("multipart", [False, True], ids=["whole objects", "multipart"])
-def test_sink_repeats_uploads_that_fail_for_a_temporary_reason(
+def test_sink_retries_uploads_after_temporary_failures(
     server: s3.S3Server, store: FaultyS3, name: str, multipart: bool
 ) -> None:
     size, more = (400_000, {"flush__size": "30", "s3__part__size": str(PART)}) if multipart else (10, {})
@@ -118,7 +118,7 @@ def test_sink_repeats_uploads_that_fail_for_a_temporary_reason(
     ],
     ids=["slow down", "no response", "cut in the middle", "cut at the beginning"],
 )
-def test_source_repeats_reads_and_loses_and_duplicates_nothing(store: FaultyS3, fault: S3Fault) -> None:
+def test_source_retries_reads_and_loses_and_duplicates_no_record(store: FaultyS3, fault: S3Fault) -> None:
     sink(store, 30)
     store.add(S3Fault(fault.matches, 2, fault.status, fault.code, 0, fault.cuts_request, fault.cuts_response_at))
     run = source(store)

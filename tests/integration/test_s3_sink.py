@@ -245,9 +245,7 @@ def sink_records(records: Sequence[SinkRecord]) -> SinkRecords:
     return SinkRecords(from_records(records))  # type: ignore[arg-type]
 
 
-def test_uploads_are_repeated_until_the_store_accepts_them(
-    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = []
     upload = SinkBucket.put
 

@@ -388,7 +388,7 @@ def test_record_that_is_retried_when_its_task_stops_is_not_skipped(worker: Worke
     assert end_offset(worker.bootstrap_servers(), "dead") == 0
 
 
-def test_stateful_transform_keeps_good_records_when_others_fail(worker: Worker) -> None:
+def test_stateful_transform_keeps_good_records_when_other_records_fail(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in (0, 1, 2, 0, 3)])
     sink(worker, "t", **{"transforms": "d", "transforms.d.type": "DropRepeated", "errors.tolerance": "all"})
     wait_for(lambda: committed(worker) == 5, "the commit")

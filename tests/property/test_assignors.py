@@ -118,7 +118,10 @@ class Simulation:
         self.stop_now(worker, {each for each in stopping if self.random.random() < share})
 
     def check_running(self) -> None:
-        """Check that two workers run the same only if one of them is not a member, or was none when it was assigned."""
+        """Check that no two members run the same connector or task.
+
+        A worker that was removed from the group may still run its connectors and tasks. They may run twice until the
+        worker has stopped them."""
         counts = Counter(each for worker in self.workers for each in worker.running)
         twice = {each for each, count in counts.items() if count > 1}
         claims = {worker: worker.running | instances_of(worker.core.assignment) for worker in self.workers}

@@ -1,4 +1,4 @@
-"""Whether a worker permits a plug-in that needs a boolean key of the worker's configuration. No I/O."""
+"""Checks whether the worker's configuration permits a plug-in that a boolean key must enable. No I/O."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Basic authentication of REST requests, as Kafka Connect's `BasicAuthSecurityRestExtension` does it.
 
 A request without valid credentials gets status 401. As in Kafka Connect, the response has no WWW-Authenticate header,
-and its body is a plain text. Users and passwords come from a properties file with lines `user=password`: the one in
-`rest.basic.auth.users.file`, or those that the section KafkaConnect of a JAAS file names. The files are read
-once, at startup.
+and its body is a plain text. Users and passwords come from properties files with lines `user=password`: the file in
+`rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are read once,
+at startup.
 """
 
 from __future__ import annotations

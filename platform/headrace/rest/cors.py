@@ -1,7 +1,8 @@
 """Cross-origin resource sharing (CORS), with the headers of Kafka Connect 4 (Jetty's `CrossOriginHandler`).
 
-`access.control.allow.origin` contains regular expressions for whole origins, or `*`. A response to an origin that they
-do not match has no CORS headers, so that browsers withhold it from the page; the request is executed nevertheless.
+`access.control.allow.origin` contains regular expressions for whole origins, or `*`. If they do not match the origin of
+a request, the response has no CORS headers, so that browsers withhold it from the page; the request is executed
+nevertheless.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _RETURNED_HEADERS = ("content-type", "location")
 
 
 class WorkerGoneError(HerderError):
-    """The other worker has stopped and has not executed the request, or may safely execute it twice."""
+    """The other worker has stopped. It has not executed the request, or the request may be executed twice."""
 
 
 async def forward(request: Request, error: ForwardError, config: WorkerConfig) -> Response:

@@ -1,4 +1,4 @@
-r"""Reads JAAS files, with which Java applications configure authentication, and finds the one of the environment.
+r"""Reads JAAS files, with which Java applications configure authentication, and finds their path in the environment.
 
     KafkaConnect {
         org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule required

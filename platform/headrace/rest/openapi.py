@@ -15,7 +15,10 @@ _PATH_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
 def document(operations: Iterable[Operation], *, has_basic_auth: bool) -> dict[str, Any]:
-    """Return the document of these operations. With `has_basic_auth`, all but the internal ones need credentials."""
+    """Return the document of these operations.
+
+    With `has_basic_auth`, all operations except the internal ones need credentials.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         path = paths.setdefault(_PATH_PARAMETER.sub(r"{\1}", operation.path), {})

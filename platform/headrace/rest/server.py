@@ -129,7 +129,7 @@ class RestServer:
         return application
 
     def _openapi_endpoints(self, endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-        """Return the endpoints of the document, which describes these endpoints and itself."""
+        """Return the endpoint of the OpenAPI document. The document describes the other endpoints and its own."""
         operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson", "openapiYaml")]
 
         async def get(request: Request) -> Response:

@@ -95,7 +95,7 @@ def run_sink(
     max_poll_records: int = MAX_POLL_RECORDS,
     committed: Mapping[TopicPartition, int] | None = None,
 ) -> SinkRun:
-    """Put all records into a sink task, commit, and stop it. Returns after virtual time only.
+    """Put all records into a sink task, commit, and stop it, all in virtual time.
 
     `plugin` is a sink connector or sink task class, or a function decorated with `@sink`; `props` is its configuration,
     which may contain `transforms` and ``errors.tolerance``. `records` are SinkRecord objects in the order of their

@@ -34,7 +34,7 @@ STOP_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RestartSource:
-    """After that many records, the task is killed before it commits the offset of the last batch.
+    """After `after_records` records, the task is killed before it commits the offset of the last batch.
 
     A new instance continues at the committed offset.
     """
@@ -54,7 +54,7 @@ class LostAcknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class PauseSource:
-    """After that many records, the user pauses the connector for that many seconds."""
+    """After `after_records` records, the user pauses the connector for `seconds` seconds."""
 
     after_records: int
     seconds: float = 60.0

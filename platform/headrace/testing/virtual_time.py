@@ -7,7 +7,10 @@ from typing import Any
 
 
 class VirtualClock:
-    """A clock that only waits advance; after `limit_s` seconds, `is_stopping` is true and waits return at once."""
+    """A clock that advances only when a task waits.
+
+    After `limit_s` seconds, `is_stopping` is true and waits return at once.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.now_s = 0.0

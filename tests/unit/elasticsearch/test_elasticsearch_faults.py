@@ -113,7 +113,9 @@ def put(server: ScriptedServer, **props: str) -> Any:
 
 
 @pytest.mark.parametrize("fault", [429, 503, 502, "cut", {"k1": 429, "k2": 503}])
-def test_temporary_failures_are_repeated_until_all_documents_are_stored(server: ScriptedServer, fault: Any) -> None:
+def test_bulk_requests_are_retried_after_temporary_failures_until_all_documents_are_stored(
+    server: ScriptedServer, fault: Any
+) -> None:
     server.faults = [fault, fault]
     run = put(server)
     assert server.documents == {f"k{at}": {"n": at} for at in range(4)}

@@ -209,7 +209,7 @@ def test_unreadable_file_fails_the_task_or_is_moved_to_the_error_directory(
     assert os.listdir(tmp_path / "bad") == [name]
 
 
-def test_files_are_moved_with_their_markers_and_never_replace_earlier_ones(tmp_path: Path) -> None:
+def test_files_are_moved_with_their_markers_and_never_replace_files_that_were_moved_earlier(tmp_path: Path) -> None:
     source, done = tmp_path / "in", tmp_path / "in" / "done"
     (source / "sub").mkdir(parents=True)
     more = {
@@ -328,7 +328,7 @@ def test_validation_checks_that_the_directory_exists(tmp_path: Path) -> None:
     assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is no directory"]
 
 
-def test_missing_directory_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_waits_until_a_missing_directory_exists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert read(tmp_path / "missing").records == []
     assert caplog.text.count("cannot be read, retrying") == 1

@@ -425,7 +425,7 @@ SCENARIOS: dict[str, tuple[Mapping[str, int], int, list[Rebalance]]] = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name: str) -> None:
+def test_rebalances_of_the_scenario_give_the_expected_numbers_of_connectors_and_tasks(name: str) -> None:
     task_counts, max_delay_ms, rebalances = SCENARIOS[name]
     group = Group(task_counts, max_delay_ms)
     for number, step in enumerate(rebalances):
@@ -456,7 +456,7 @@ def three_workers() -> Group:
     return group
 
 
-def test_returned_worker_receives_exactly_what_it_ran_before() -> None:
+def test_returned_worker_receives_the_connectors_and_tasks_that_it_ran_before() -> None:
     group = three_workers()
     before = dict(group.held)
     group.leave("worker2")
@@ -470,7 +470,7 @@ def test_returned_worker_receives_exactly_what_it_ran_before() -> None:
     assert not plan.revoked
 
 
-def test_lost_work_is_distributed_over_all_workers_that_were_empty_during_the_delay() -> None:
+def test_lost_tasks_are_distributed_over_all_workers_that_joined_during_the_delay() -> None:
     group = three_workers()
     lost = group.held["worker2"]
     group.leave("worker2")
@@ -485,7 +485,7 @@ def test_lost_work_is_distributed_over_all_workers_that_were_empty_during_the_de
     assert union(plan.assigned.values()) == lost
 
 
-def test_candidate_receives_lost_work_even_if_it_runs_new_work_by_then() -> None:
+def test_returned_worker_receives_the_lost_tasks_even_if_it_runs_new_tasks() -> None:
     group = three_workers()
     lost = group.held["worker2"]
     group.leave("worker2")
@@ -498,7 +498,7 @@ def test_candidate_receives_lost_work_even_if_it_runs_new_work_by_then() -> None
     assert group.rebalance().assigned["new"] == lost
 
 
-def test_candidates_of_an_earlier_delay_have_no_preference_later() -> None:
+def test_worker_that_returned_during_an_earlier_delay_is_not_preferred_later() -> None:
     group = three_workers()
     for worker in ("worker2", "worker1"):
         group.leave(worker)
@@ -511,8 +511,8 @@ def test_candidates_of_an_earlier_delay_have_no_preference_later() -> None:
     group.assert_balanced()
 
 
-def test_departure_while_another_worker_stops_what_was_revoked_starts_the_delay() -> None:
-    """A revocation that has not taken effect does not let the leader forget what a departed worker ran."""
+def test_departure_of_a_worker_during_a_revocation_starts_the_delay() -> None:
+    """The leader knows what the departed worker ran, although the revocation has not taken effect yet."""
     group = Group(TWO)
     group.join("worker2")
     group.rebalance()
@@ -528,7 +528,7 @@ def test_departure_while_another_worker_stops_what_was_revoked_starts_the_delay(
     assert union(group.rebalance().assigned.values()) == lost
 
 
-def test_lost_work_goes_to_the_least_loaded_workers_without_a_candidate() -> None:
+def test_lost_tasks_go_to_the_least_loaded_workers_if_no_worker_returns() -> None:
     group = three_workers()
     group.leave("worker2")
     group.rebalance()
@@ -550,7 +550,7 @@ def test_second_departure_during_a_delay_does_not_extend_it() -> None:
     group.assert_balanced()
 
 
-def test_assignment_that_a_worker_misses_during_a_delay_is_repeated_at_once() -> None:
+def test_worker_that_missed_its_assignment_receives_it_again_without_waiting_for_the_delay() -> None:
     """The delay waits for departed workers only."""
     group = three_workers()
     group.leave("worker2")
@@ -563,8 +563,8 @@ def test_assignment_that_a_worker_misses_during_a_delay_is_repeated_at_once() ->
     assert again.delay_ms == DELAY
 
 
-def test_work_that_stops_after_a_repeated_rebalance_is_assigned_during_the_back_off() -> None:
-    """The worker reports what it is stopping as held, so the back-off of 40 ms begins before it has stopped."""
+def test_revoked_task_that_stops_slowly_is_assigned_before_the_back_off_ends() -> None:
+    """The worker reports a task as held while it stops it. The back-off of 40 ms begins before the task has stopped."""
     group = Group({"c": 4})
     group.rebalance()
     group.join("worker2")
@@ -580,7 +580,7 @@ def test_work_that_stops_after_a_repeated_rebalance_is_assigned_during_the_back_
     group.assert_balanced()
 
 
-def test_back_off_starts_at_the_minimum_again_after_a_balanced_rebalance() -> None:
+def test_back_off_is_reset_to_the_minimum_after_a_balanced_rebalance() -> None:
     group = Group(THREE)
     group.rebalance()
     for worker in ("worker2", "worker3"):
@@ -608,7 +608,7 @@ def test_back_off_grows_by_a_factor_of_40_to_the_maximum_delay() -> None:
     assert delays == [0, 40, 0, 1_600, 0, 64_000, 0, 300_000, 0, 300_000, 0, 300_000]
 
 
-def test_new_work_fills_the_least_loaded_workers_first() -> None:
+def test_new_tasks_are_assigned_to_the_least_loaded_workers_first() -> None:
     """As in Kafka's testAssignTasksWhenImbalanced: 2 + 3 + 4 + 0 tasks and 15 new ones give 6 each."""
     counts = {"worker1": 2, "worker2": 3, "worker3": 4, "worker4": 0}
     held: dict[str, frozenset[TaskId]] = {}
@@ -624,7 +624,7 @@ def test_new_work_fills_the_least_loaded_workers_first() -> None:
     assert not plan.revoked
 
 
-def test_revocations_leave_each_worker_its_share_with_the_remainder_to_some() -> None:
+def test_revocations_balance_the_workers_to_a_difference_of_one() -> None:
     group = Group({"c": 11})
     group.rebalance()
     group.join("worker2", "worker3")
@@ -647,7 +647,7 @@ def test_connectors_and_tasks_are_balanced_separately() -> None:
     }
 
 
-def test_inputs_are_not_modified() -> None:
+def test_assignor_does_not_modify_its_arguments() -> None:
     group = Group(TWO)
     held = {"worker1": EMPTY, "worker2": connector("connector1", 4)}
     copy = dict(held)
@@ -658,7 +658,7 @@ def test_inputs_are_not_modified() -> None:
 # Eager assignor
 
 
-def test_round_robin_continues_from_the_connectors_to_the_tasks() -> None:
+def test_round_robin_assigns_the_first_task_to_the_worker_after_that_of_the_last_connector() -> None:
     found = assign_round_robin(["m2", "m1"], connectors_and_tasks({"b": 1, "a": 2, "c": 0}))
     assert found == {
         "m1": Assignment(frozenset({"a", "c"}), frozenset({("a", 1)})),
@@ -672,7 +672,7 @@ def test_round_robin_sorts_tasks_by_number() -> None:
     assert found["m1"] == Assignment(frozenset({"a"}), frozenset(("a", number) for number in range(1, 12, 2)))
 
 
-def test_round_robin_gives_a_worker_without_work_an_empty_assignment() -> None:
+def test_round_robin_returns_an_empty_assignment_for_a_worker_without_tasks() -> None:
     assert assign_round_robin(["m1", "m2"], connectors_and_tasks({"a": 0})) == {
         "m1": Assignment(frozenset({"a"})),
         "m2": EMPTY,
@@ -682,7 +682,7 @@ def test_round_robin_gives_a_worker_without_work_an_empty_assignment() -> None:
 # Assignments
 
 
-def test_configured_contains_each_connector_and_committed_task() -> None:
+def test_configured_assignment_contains_each_connector_and_each_committed_task() -> None:
     states = {
         "a": ConnectorState({}, TargetState.STARTED, 0, task_configs=({}, {})),
         "b": ConnectorState({}, TargetState.STOPPED, 1),
@@ -690,7 +690,7 @@ def test_configured_contains_each_connector_and_committed_task() -> None:
     assert configured(ConfigSnapshot(2, states)) == connectors_and_tasks({"a": 2, "b": 0})
 
 
-def test_duplicates_are_connectors_and_tasks_of_more_than_one_assignment() -> None:
+def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> None:
     a = Assignment(frozenset({"a", "b"}), frozenset({("a", 0), ("a", 1)}))
     b = Assignment(frozenset({"b", "c"}), frozenset({("a", 1), ("b", 1)}))
     assert duplicates([a, b]) == Assignment(frozenset({"b"}), frozenset({("a", 1)}))

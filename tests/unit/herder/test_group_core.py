@@ -60,7 +60,7 @@ def assign(
 
 
 def reported(core: GroupCore) -> Assignment:
-    """Return what the worker reports as held."""
+    """Return the connectors and tasks that the worker reports as held."""
     held = core.metadata().held
     return EMPTY if held is None else held.assigned
 
@@ -78,14 +78,14 @@ def test_new_worker_reports_no_assignment_and_the_offset_of_its_configs() -> Non
     assert worker().metadata() == WorkerMetadata(URL, 5, None)
 
 
-def test_worker_runs_what_is_assigned() -> None:
+def test_worker_starts_the_assigned_connectors_and_tasks() -> None:
     core = worker()
     assert assign(core, ALL) == [Run(ALL)]
     assert core.assignment == reported(core) == ALL
     assert (core.generation, core.leader_url, core.is_leader) == (1, LEADER_URL, False)
 
 
-def test_assignments_add_to_what_the_worker_runs() -> None:
+def test_cooperative_assignment_is_added_to_the_running_connectors_and_tasks() -> None:
     core = worker()
     assign(core, work("a"))
     assert assign(core, work("", ("a", 0)), generation=2) == [Run(work("a", ("a", 0)))]
@@ -97,7 +97,7 @@ def test_worker_reads_configs_first_if_the_assignment_needs_a_later_offset() -> 
     assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
 
 
-def test_worker_with_later_configs_than_the_assignment_runs_it() -> None:
+def test_worker_that_has_read_newer_configs_applies_the_assignment() -> None:
     assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
 
 
@@ -106,7 +106,7 @@ def test_worker_rejoins_after_the_delay_of_the_assignment() -> None:
     assert effects == [Rejoin("the delay of the scheduled rebalance has elapsed", 250), Run(work("a"))]
 
 
-def test_revoked_work_is_reported_as_held_until_it_has_stopped() -> None:
+def test_revoked_tasks_are_reported_as_held_until_they_have_stopped() -> None:
     core = worker()
     assign(core, ALL)
     kept, revoked = work("a", ("a", 0)), work("", ("a", 1))
@@ -135,7 +135,7 @@ def test_worker_rejoins_after_the_last_revoked_instance_has_stopped() -> None:
     assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
 
 
-def test_assignments_during_a_stop_keep_the_stopping_work_reported() -> None:
+def test_tasks_that_are_stopping_stay_reported_after_a_new_assignment() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -144,7 +144,7 @@ def test_assignments_during_a_stop_keep_the_stopping_work_reported() -> None:
     assert core.stopped(work("a")) == [REJOIN_AFTER_STOP]
 
 
-def test_repeated_revocation_of_stopping_work_is_reported_once() -> None:
+def test_task_that_is_revoked_again_while_it_stops_is_reported_once() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
@@ -153,7 +153,7 @@ def test_repeated_revocation_of_stopping_work_is_reported_once() -> None:
     assert core.stopped(work("a")) == []
 
 
-def test_second_revocation_waits_for_the_first_one() -> None:
+def test_second_revocation_completes_only_after_the_first_revocation() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -163,8 +163,8 @@ def test_second_revocation_waits_for_the_first_one() -> None:
     assert core.stopped(work("a", ("a", 0))) == [REJOIN_AFTER_STOP]
 
 
-def test_stopping_work_is_reported_without_what_the_worker_runs_again() -> None:
-    """The report of the second revocation waits for both; task 0 has stopped, and its new start must not block it."""
+def test_task_that_is_assigned_again_while_it_stops_is_not_reported_as_stopping() -> None:
+    """The second revocation is complete when both tasks have stopped. The new start of task 0 must not delay it."""
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("", ("a", 0)))
@@ -174,12 +174,12 @@ def test_stopping_work_is_reported_without_what_the_worker_runs_again() -> None:
     assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
 
 
-def test_worker_rejoins_if_the_leader_revokes_what_it_does_not_hold() -> None:
+def test_worker_rejoins_if_the_leader_revokes_tasks_that_the_worker_does_not_hold() -> None:
     effects = assign(worker(), work("a"), work("b"))
     assert effects == [Rejoin("the worker does not hold what the leader revoked"), Run(work("a"))]
 
 
-def test_work_that_is_assigned_again_is_no_longer_stopping() -> None:
+def test_revoked_task_that_is_assigned_again_is_not_stopping() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
@@ -188,7 +188,9 @@ def test_work_that_is_assigned_again_is_no_longer_stopping() -> None:
     assert reported(core) == work("a")
 
 
-def test_failed_assignment_keeps_the_work_and_rejoins_after_reading_configs(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_keeps_its_tasks_after_a_failed_assignment_and_rejoins_after_it_has_read_the_configs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     core = worker()
     assign(core, ALL)
     with caplog.at_level(logging.INFO):
@@ -236,7 +238,7 @@ def test_eager_worker_stops_everything_before_a_rebalance() -> None:
     assert core.metadata().held is None
 
 
-def test_eager_assignment_replaces_the_earlier_one() -> None:
+def test_eager_assignment_replaces_the_earlier_assignment() -> None:
     core = worker()
     assign(core, work("ab"))
     assert assign(core, work("c"), version=Version.EAGER) == [ReadConfigs(), Run(work("c"))]
@@ -291,7 +293,7 @@ def test_worker_rejoins_if_the_set_of_connectors_and_tasks_changes(after: Config
     assert core.metadata().config_offset == 6
 
 
-def test_worker_does_not_rejoin_for_a_change_that_the_leader_knew() -> None:
+def test_worker_does_not_rejoin_for_a_change_that_the_leader_has_already_assigned() -> None:
     core = worker(offset=5)
     assign(core, ALL, offset=7)
     assert core.on_snapshot(snapshot(6, a=2, b=0)) == []
@@ -300,7 +302,7 @@ def test_worker_does_not_rejoin_for_a_change_that_the_leader_knew() -> None:
     assert core.on_snapshot(snapshot(9, a=2)) == [REJOIN_AFTER_CHANGE]
 
 
-def test_worker_rejoins_after_a_rebalance_for_a_change_that_the_leader_did_not_know() -> None:
+def test_worker_rejoins_after_a_rebalance_for_a_change_that_the_leader_had_not_read() -> None:
     core = worker(offset=5)
     assign(core, ALL)
     core.on_join_prepare()
@@ -326,7 +328,7 @@ def compute(
 
 
 @pytest.mark.parametrize(("offset", "is_behind"), [(4, False), (5, False), (6, True)])
-def test_leader_is_behind_if_a_member_has_read_further(offset: int, is_behind: bool) -> None:
+def test_leader_is_behind_if_a_member_has_read_newer_configs(offset: int, is_behind: bool) -> None:
     members = {"me": metadata(URL, 5), "other": metadata("http://other/", offset)}
     assert worker(offset=5).is_behind(members) is is_behind
 
@@ -373,7 +375,7 @@ def test_assignments_have_the_version_of_the_chosen_protocol() -> None:
         assert data[:2] == version.to_bytes(2, "big")
 
 
-def test_leader_revokes_what_was_deleted_and_sets_the_delay_for_departed_workers() -> None:
+def test_leader_revokes_deleted_connectors_and_sets_the_delay_for_departed_workers() -> None:
     core = worker()
     everything = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
     assign(core, compute(core, everything)["me"].assigned, leader="me")
@@ -420,7 +422,7 @@ def test_leader_knows_the_url_of_each_owner() -> None:
     assert core.owner_url("a", None) is None
 
 
-def test_leader_knows_that_a_member_may_run_a_task_until_it_has_joined_without_it() -> None:
+def test_leader_considers_a_member_an_owner_until_the_member_joins_without_the_task() -> None:
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     assert core.may_run_task("a")  # it is assigned now

@@ -51,7 +51,7 @@ def assignment_hex(version: str, tail: str, *, error: str = "0000") -> str:
         (Version.SESSIONED, f"0002 {URL_HEX} {OFFSET_5_HEX} ffffffff"),
     ],
 )
-def test_metadata_of_a_worker_that_holds_nothing_has_exact_bytes(version: Version, expected: str) -> None:
+def test_metadata_of_a_worker_without_tasks_has_exact_bytes(version: Version, expected: str) -> None:
     data = encode_metadata(WorkerMetadata(URL, 5), version)
     assert data == bytes.fromhex(expected)
     assert decode_metadata(data) == WorkerMetadata(URL, 5)
@@ -125,7 +125,7 @@ def test_metadata_without_the_held_assignment_is_valid() -> None:
     assert decode_metadata(bytes.fromhex(f"0001 {URL_HEX} {OFFSET_5_HEX}")) == WorkerMetadata(URL, 5)
 
 
-def test_a_connector_may_have_more_than_one_item() -> None:
+def test_connector_may_have_several_entries_in_an_assignment() -> None:
     items = f"00000002 {A_HEX} 00000001 ffffffff {A_HEX} 00000001 00000000"
     assert decode_assignment(bytes.fromhex(assignment_hex("0001", items))).assigned == Assignment(
         frozenset({"a"}), frozenset({("a", 0)})
@@ -169,7 +169,7 @@ def test_every_truncated_assignment_is_rejected_or_ends_between_optional_fields(
                 decode_assignment(data[:size])
 
 
-def test_item_count_beyond_the_message_is_rejected() -> None:
+def test_item_count_that_exceeds_the_message_size_is_rejected() -> None:
     with pytest.raises(GroupProtocolError):
         decode_assignment(bytes.fromhex(assignment_hex("0001", "7fffffff")))
 

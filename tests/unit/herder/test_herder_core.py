@@ -369,7 +369,7 @@ def test_status_that_another_worker_has_replaced_is_written_again() -> None:
     assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
 
 
-def test_only_an_outdated_status_of_another_worker_is_replaced() -> None:
+def test_status_of_another_worker_is_replaced_only_if_it_is_outdated() -> None:
     other = Status(State.RUNNING, "other", 4)
     assert core.is_outdated(None, "w", 4)
     assert core.is_outdated(other, "w", 4)
@@ -631,7 +631,7 @@ def test_expired_value_restarts_nothing_with_config_action_reload_none() -> None
     assert worker.core.values_expired(instance_of(worker, 0)) == []
 
 
-def test_expired_value_restarts_a_failed_connector_but_no_failed_task() -> None:
+def test_expired_value_restarts_a_failed_connector_but_not_a_failed_task() -> None:
     worker = running_worker()
     connector, task = instance_of(worker, None), instance_of(worker, 0)
     worker.crash(connector)

@@ -52,7 +52,7 @@ def test_signature_is_the_base64_mac_of_the_body(algorithm: str) -> None:
     verify(lower(headers), BODY, key=JEFE, algorithms=list(ALGORITHMS))
 
 
-def test_empty_body_is_signed_with_the_mac_of_nothing() -> None:
+def test_empty_body_is_signed_with_the_mac_of_no_bytes() -> None:
     headers = lower(sign(JEFE, "HmacSHA256", b""))
     verify(headers, b"", key=JEFE, algorithms=["HmacSHA256"])
     assert status_of(headers, b" ") == (403, "Internal request contained invalid signature.")
@@ -73,7 +73,7 @@ def test_algorithm_that_is_not_permitted_is_rejected() -> None:
     assert "configured to use: [HmacSHA512]." in message
 
 
-def test_unknown_algorithm_is_not_available() -> None:
+def test_unknown_signature_algorithm_is_rejected_as_unavailable() -> None:
     headers = {**SIGNED, "x-connect-request-signature-algorithm": "Foo"}
     assert status_of(headers) == (400, "Algorithm Foo not available")
 
@@ -106,5 +106,5 @@ def test_wrong_signature_is_forbidden(headers: Mapping[str, str], body: bytes, k
     assert status_of(headers, body, key=key) == (403, "Internal request contained invalid signature.")
 
 
-def test_session_key_does_not_appear_in_its_representation() -> None:
+def test_repr_of_a_session_key_does_not_contain_the_key() -> None:
     assert JEFE.key not in repr(JEFE)

@@ -44,7 +44,7 @@ async def test_status_contains_versions_and_the_worker_id(tmp_path: Path) -> Non
     ]
 
 
-async def test_second_creation_is_rejected_and_keeps_the_first(tmp_path: Path) -> None:
+async def test_creating_an_existing_connector_fails_and_does_not_change_it(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     outcomes = await asyncio.gather(
         *(herder.put("c", CONFIG | {"n": str(n)}, replace=False) for n in range(2)), return_exceptions=True

@@ -62,7 +62,7 @@ async def test_leader_writes_the_tasks_of_each_paused_connector_after_its_config
     assert not group.writer.is_due(group.snapshot)
 
 
-async def test_only_the_leader_writes() -> None:
+async def test_only_the_leader_writes_task_configurations() -> None:
     group = Group()
     await group.pause_and_change("a")
     before, group.is_leader = group.snapshot, False

@@ -441,7 +441,7 @@ def test_row_with_a_value_of_the_wrong_type_is_skipped_if_unmappable_values_is_s
     assert "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big'; skipping" in caplog.text
 
 
-def test_user_of_the_configuration_replaces_the_one_of_the_url_for_every_dialect() -> None:
+def test_user_in_the_configuration_replaces_the_user_in_the_url_for_every_dialect() -> None:
     properties = "user=other&password=secret&x=1"
     props = {"mode": "bulk", "connection.user": "me", "connection.password": "mine"}
     for text in (f"jdbc:duckdb://host/shop?{properties}", f"jdbc:mysql://host/shop?{properties}"):

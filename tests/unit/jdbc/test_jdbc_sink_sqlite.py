@@ -246,7 +246,7 @@ class TestErrors:
         assert "fields: id INT32, name STRING, price FLOAT64" in str(error.value)
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
-    def test_rejected_records_are_reported_and_the_others_are_written(self, url: str, database: Path) -> None:
+    def test_rejected_records_are_reported_and_other_records_are_written(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id % 4 <> 3), name TEXT, price REAL)")
         records = [item(number) for number in range(20)]
         records[5] = SinkRecord(topic="items", partition=0, offset=5, value={"schema": "less"})

@@ -196,7 +196,7 @@ def test_generic_discovery_divides_objects_among_tasks() -> None:
     assert sorted(found) == [f"{index:05d}" for index in range(500)]
 
 
-def test_values_that_are_not_uploaded_yet_are_no_tombstones() -> None:
+def test_keys_file_without_its_values_file_is_not_read_as_tombstones() -> None:
     folder = "topics/items/partition=0/"
     before = [f"{folder}items+0+0000000000.json", f"{folder}items+0+0000000000.keys.json",
               f"{folder}items+0+0000000005.keys.json"]  # fmt: skip
@@ -208,7 +208,7 @@ def test_values_that_are_not_uploaded_yet_are_no_tombstones() -> None:
     assert [(each.start, each.keys) for each in found_by(finder)] == [("0000000005", before[2])]
 
 
-def test_foreign_objects_between_those_of_the_sink_are_ignored() -> None:
+def test_objects_that_the_sink_has_not_written_are_ignored() -> None:
     folder = "topics/items/partition=0/"
     keys = [f"{folder}items+0+{offset:010d}.json" for offset in range(0, 30, 10)]
     foreign = [f"{folder}README", f"{folder}items+x+1.json", f"{folder}items+0+5.avro", f"{folder}other+0+1.json",

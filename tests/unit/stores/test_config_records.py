@@ -67,7 +67,7 @@ CONFIG = {"name": "c", "tasks.max": "1"}
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, list) else "",
 )
-def test_change_is_written_as_these_records(change: ConfigChange, expected: list[list[Record]]) -> None:
+def test_each_change_is_written_as_the_expected_records(change: ConfigChange, expected: list[list[Record]]) -> None:
     assert steps(change) == expected
 
 

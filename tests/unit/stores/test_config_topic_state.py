@@ -67,7 +67,7 @@ def test_offset_of_an_empty_topic_is_minus_1() -> None:
     assert ConfigTopicState().snapshot() == ConfigSnapshot(-1, {}, None)
 
 
-def test_offset_is_that_of_the_next_record() -> None:
+def test_offset_of_a_snapshot_is_the_offset_after_its_last_record() -> None:
     state = ConfigTopicState()
     state.apply(41, b"connector-c", CONNECTOR[1].encode())
     assert state.snapshot().offset == 42
@@ -75,7 +75,7 @@ def test_offset_is_that_of_the_next_record() -> None:
     assert state.snapshot().offset == 51
 
 
-def test_value_that_is_not_json_does_not_advance_the_offset() -> None:
+def test_record_whose_value_is_not_json_does_not_advance_the_offset() -> None:
     """Kafka Connect does not count it, and workers start an assignment only if its offset is theirs."""
     state, _ = read(CONNECTOR, ("connector-c", "{"), ("connector-c", b"\xff"))
     assert state.snapshot().offset == 1
@@ -176,17 +176,17 @@ def test_applied_config_is_the_configuration_at_the_time_of_the_commit() -> None
     assert connector_after(CONNECTOR, TASK_0, commit(1), new, TASK_0, commit(1)).applied_config == {"name": "new"}
 
 
-def test_commit_of_no_tasks_stops_all_tasks() -> None:
+def test_commit_with_zero_tasks_removes_all_tasks() -> None:
     found = connector_after(CONNECTOR, TASK_0, commit(1), commit(0))
     assert (found.task_configs, found.task_configs_offset, found.applied_config) == ((), 3, CONFIG)
 
 
-def test_compaction_may_keep_tasks_of_an_earlier_greater_count() -> None:
+def test_tasks_of_an_earlier_larger_commit_that_compaction_has_kept_are_ignored() -> None:
     """Two tasks were committed, then one: of the first commit, only the record of task 1 remains."""
     assert tasks_after(CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1)) == ["new"]
 
 
-def test_leftover_task_of_a_greater_count_is_not_part_of_later_commits(caplog: pytest.LogCaptureFixture) -> None:
+def test_task_beyond_the_committed_count_is_not_part_of_later_commits(caplog: pytest.LogCaptureFixture) -> None:
     records = (CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1), NEW_TASK_0, commit(2))
     assert tasks_after(*records) == []
     assert "1 of its 2 task configurations" in caplog.text

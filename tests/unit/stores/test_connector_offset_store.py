@@ -34,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_offset_in_the_topic_of_the_connector_wins_over_the_one_of_the_worker() -> None:
+async def test_offset_in_the_topic_of_the_connector_takes_precedence_over_the_offset_of_the_worker() -> None:
     own, worker = MemoryOffsetStore(), MemoryOffsetStore()
     store = ConnectorOffsetStore(own, worker)
     await worker.write("c", [(A, {"n": 1}), (B, {"n": 1})])

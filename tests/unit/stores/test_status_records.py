@@ -139,7 +139,7 @@ TOPICS = st.text("abz019._-", min_size=1, max_size=8)
 @given(
     key=st.builds(StatusKey, CONNECTORS, st.none() | st.integers(0, 10_000)) | st.builds(TopicKey, TOPICS, CONNECTORS)
 )
-def test_key_round_trip(key: Key) -> None:
+def test_status_topic_key_round_trips(key: Key) -> None:
     assert decode_key(encode_key(key)) == key
 
 
@@ -153,5 +153,5 @@ def test_key_round_trip(key: Key) -> None:
         st.none() | st.text(max_size=4),
     )
 )
-def test_status_round_trip(status: Status) -> None:
+def test_status_value_round_trips(status: Status) -> None:
     assert decode_status(encode_status(status)) == status

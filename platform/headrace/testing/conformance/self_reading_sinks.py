@@ -143,7 +143,7 @@ class SelfReadingSinkConformance(Conformance):
         self.check_stored(6)
 
     def check_stored(self, count: int) -> None:
-        """Check that the external system has that many different records, and no duplicates if it must not have any."""
+        """Check that the external system has `count` different records, and no duplicates unless they are allowed."""
         found = list(self.stored("test"))
         assert len({repr(item) for item in found}) == count
         if self.is_exactly_once:

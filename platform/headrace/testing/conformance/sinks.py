@@ -83,7 +83,7 @@ class SinkConformance(Conformance):
         self.run(self.config(), self.records(), Pause(1))
         assert len(self.stored()) == len(self.values())
 
-    def test_record_that_cannot_be_stored_does_not_affect_the_others(self) -> None:
+    def test_record_that_cannot_be_stored_does_not_affect_other_records(self) -> None:
         if self.poison is None:
             pytest.skip("the sink stores every value")
         records = self.records()

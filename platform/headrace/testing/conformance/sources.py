@@ -26,7 +26,7 @@ class SourceConformance(Conformance):
     """The time in which a blocked `poll` must return after `wake_up`."""
 
     def produce(self, count: int) -> None:
-        """Add that many records to the external system, after `config` was called."""
+        """Add `count` records to the external system. The suite calls this method after `config`."""
         raise NotImplementedError(f"{type(self).__name__} must define produce")
 
     def hostile_configs(self) -> Sequence[dict[str, str]]:
