@@ -447,7 +447,7 @@ def test_patch_changes_adds_and_removes_keys(workers: list[DistributedWorker], t
 def test_task_configurations_of_a_paused_connector_follow_its_changed_configuration_in_the_config_topic(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """Otherwise, workers that read the topic after its compaction would ignore the tasks (KAFKA-17719)."""
+    """Without these records, workers that read the topic after its compaction would ignore the tasks (KAFKA-17719)."""
     leader, other = workers
     other.create("c", source(tmp_path, **{"tasks.max": "2"}))
     wait_for(lambda: is_running(other, "c", 2), "two tasks are running", 60)

@@ -50,7 +50,10 @@ class Certificates:
         }
 
     def client_context(self, *, identify: bool) -> ssl.SSLContext:
-        """Return the context of a client that trusts the authority, with the client's certificate if it identifies."""
+        """Return the TLS context of a client that trusts the authority.
+
+        With `identify`, it sends the client's certificate.
+        """
         context = ssl.create_default_context(cafile=self.authority)
         if identify:
             context.load_cert_chain(self.client)

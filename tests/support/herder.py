@@ -46,7 +46,7 @@ class SlowWorker:
         return await self._started(id_)
 
     async def abort_start(self, id_: InstanceId) -> None:
-        """Do nothing: the starts of this worker end."""
+        """Do nothing, because no start of this worker hangs."""
 
     def pause_task(self, id_: InstanceId) -> None:
         self.sent_orders.append((id_.name, "pause"))

@@ -56,7 +56,7 @@ class _TopicRouter(ListTransformation[C]):
     _source: str
 
     def names(self, batch: Batch) -> list[Any]:
-        """Return what is found as the name of each record's topic, None if it is missing."""
+        """Return the value that becomes each record's topic name, or None if it is missing."""
         raise NotImplementedError
 
     def change_batch(self, batch: Any) -> list[Batch]:

@@ -68,7 +68,7 @@ def _kind(value: Any) -> Any:
 
 
 def _derived(schema: Schema, result: Mapping[str, Any]) -> Schema:
-    """Return the schema of a struct, with the name and the fields of the original one where they are equal."""
+    """Return the schema of a struct with the fields of `result`. Fields of the original schema keep their schemas."""
     fields = schema.fields if schema.type is Type.STRUCT else ()
     known = {field.name: field.schema for field in fields}
     if list(known) == list(result):

@@ -37,7 +37,7 @@ class Future:
             callback(result)
 
     def then(self, callback: Callable[[Any], None]) -> None:
-        """Call back with the result."""
+        """Call `callback` with the result once it is set."""
         if self.is_done:
             callback(self.result)
         else:
@@ -80,7 +80,7 @@ class Scope:
         self._deferred: list[Callable[[], None]] = []
 
     def guard(self, callback: Callable[[], None]) -> None:
-        """Call back now, after the pause, or not at all."""
+        """Call `callback` now, at the end of the pause if the worker is paused, or never if it has crashed."""
         if self.is_paused:
             self._deferred.append(callback)
         elif not self.is_dead:

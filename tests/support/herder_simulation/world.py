@@ -261,7 +261,8 @@ class World:
 
     def _execute_as_leader(self, leader: SimulatedWorker, change: ConfigChange) -> Steps:
         yield from leader.prepare_change()
-        if not isinstance(change, PutConnector) and change.connector not in leader.herder.snapshot.connectors:  # type: ignore[union-attr]
+        if not isinstance(change, PutConnector) and change.connector not in leader.herder.snapshot.connectors:
+            # type: ignore[union-attr]
             return
         if isinstance(change, PutTargetState) and change.target is TargetState.STOPPED:
             yield from leader.append(PutTaskConfigs(change.connector, ()))
@@ -314,7 +315,7 @@ class World:
         return self.running[key]
 
     def _is_excused(self, worker: SimulatedWorker) -> bool:
-        """Whether a worker may not have noticed yet that the coordinator has removed it."""
+        """Whether the coordinator has removed the worker and the worker may not know this yet."""
         if worker.scope.is_paused:
             return True
         member_id = worker.member.generation.member_id
@@ -394,7 +395,7 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that a generation assigns nothing to a member that another one holds or receives."""
+        """Check that a generation assigns nothing to a member that another member still holds or receives, too."""
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
@@ -492,7 +493,7 @@ class World:
 
 
 def _comparable(state: ConnectorState | None) -> object:
-    """Compaction may have removed the configuration for which the task configurations were generated."""
+    """Return the state without the applied configuration, which compaction may have removed from the topic."""
     return None if state is None else (state.config, state.target, state.config_offset, list(state.task_configs))
 
 
