@@ -49,7 +49,9 @@ DAY_MS = "86400000"
         pytest.param(0.1, True, 1800, marks=pytest.mark.prove),
     ],
 )
-def test_all_rows_reach_every_system(tmp_path: Path, scale: float, has_flights: bool, timeout_s: int) -> None:
+def test_all_rows_of_postgresql_reach_every_connected_system(
+    tmp_path: Path, scale: float, has_flights: bool, timeout_s: int
+) -> None:
     work = tmp_path / "worker"
     work.mkdir()
     with (

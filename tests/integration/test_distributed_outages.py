@@ -290,7 +290,7 @@ def test_worker_that_was_killed_and_started_again_logs_no_error_about_its_addres
         assert "rest.advertised" not in worker.log()
 
 
-def test_group_id_of_a_consumer_group_is_one_error_and_the_worker_joins_when_the_group_is_free(
+def test_group_id_that_a_consumer_group_uses_is_logged_once_and_the_worker_joins_when_the_group_is_empty(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})

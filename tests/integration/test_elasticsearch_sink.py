@@ -132,7 +132,7 @@ def test_mapping_is_created_from_the_schema(server: SearchServer) -> None:
     assert document == {"id": 1, "name": "x", "price": 1.5, "day": millis, "at": millis, "tags": {"a": 1}}
 
 
-def test_malformed_documents_follow_their_key_and_reach_the_dead_letter_queue(server: SearchServer) -> None:
+def test_malformed_documents_are_handled_as_configured_and_sent_to_the_dead_letter_queue(server: SearchServer) -> None:
     server.request("PUT", "/items", {"mappings": {"properties": {"id": {"type": "date"}, "n": {"type": "integer"}}}})
     records = [row(at, value={"n": "text" if at == 1 else at}, value_schema=None) for at in range(3)]
     options = {"key__ignore": "true", "schema__ignore": "true"}

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_types_are_converted(path: Path) -> None:
+def test_duckdb_types_are_converted_to_connect_types(path: Path) -> None:
     (batch,) = read_all({"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk", "topic.prefix": "duck-"})
     assert batch.topic == "duck-or:ders"
     assert batch.value_schema is not None

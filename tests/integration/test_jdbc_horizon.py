@@ -101,7 +101,9 @@ def test_session_without_track_activities_is_reported(
         assert [row[0] for row in rows(read_all(settings))] == [1, 2]
 
 
-def test_bulk_mode_and_other_databases_are_rejected(props: dict[str, str], tmp_path: Any) -> None:
+def test_snapshot_horizon_is_rejected_in_bulk_mode_and_for_other_databases(
+    props: dict[str, str], tmp_path: Any
+) -> None:
     with pytest.raises(ConfigErrors, match="has no effect with mode=bulk"):
         JdbcSourceConfig.parse({**props, "mode": "bulk", "snapshot.horizon": "true"})
     (tmp_path / "shop.db").touch()

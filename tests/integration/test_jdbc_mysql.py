@@ -136,7 +136,7 @@ def test_names_with_special_characters_are_quoted(database: Any, props: dict[str
     ("policy", "expected"),
     [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
 )
-def test_zero_dates_follow_unmappable_values(
+def test_zero_dates_are_handled_as_unmappable_values_says(
     database: Any, props: dict[str, str], policy: str, expected: list[Any]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date)")

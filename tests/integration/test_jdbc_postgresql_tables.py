@@ -156,7 +156,7 @@ def test_rows_of_partitioned_tables_are_read_once(database: Database, props: dic
     assert len(rows(read_all({**props, "table.types": "PARTITIONED TABLE"}))) == 2
 
 
-def test_tables_are_selected_by_type(database: Database, props: dict[str, str]) -> None:
+def test_tables_are_selected_by_table_types(database: Database, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
     database.execute("CREATE VIEW recent AS SELECT * FROM orders")
     database.execute("CREATE MATERIALIZED VIEW totals AS SELECT count(*) AS n FROM orders")
@@ -200,7 +200,7 @@ UNMAPPABLE = {
 
 
 @pytest.mark.parametrize("kind", UNMAPPABLE)
-def test_values_that_cannot_be_mapped_follow_the_policy(
+def test_values_that_cannot_be_mapped_are_handled_as_unmappable_values_says(
     database: Database, props: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = UNMAPPABLE[kind]

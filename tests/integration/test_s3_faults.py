@@ -139,7 +139,7 @@ def test_refused_credentials_fail_the_task_and_name_bucket_and_key(store: Faulty
         source(store)
 
 
-def test_rotated_credentials_fail_the_task_and_a_restart_with_new_ones_loses_nothing(
+def test_rotated_credentials_fail_the_task_and_a_restart_with_new_credentials_loses_no_record(
     server: s3.S3Server, store: FaultyS3
 ) -> None:
     after = iter(range(1000))

@@ -147,12 +147,12 @@ def test_keys_headers_and_tombstones_are_restored(bucket: s3.S3Server, compressi
     assert [[(each.key, each.value) for each in record.headers] for record in restored] == [[("h", "x"), ("h", 5)]] * 3
 
 
-def test_null_keys_are_restored(bucket: s3.S3Server) -> None:
+def test_null_record_keys_are_restored_from_objects(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(3)], store__kafka__keys="true")
     assert [record.key for record in restore(bucket)] == [None] * 3
 
 
-def test_parquet_is_restored_with_its_schema(bucket: s3.S3Server) -> None:
+def test_records_are_restored_from_parquet_with_their_schema(bucket: s3.S3Server) -> None:
     amount = decimal_schema(2)
     schema = struct([("row", ROW), ("tags", array(STRING_SCHEMA)), ("amount", amount), ("at", TIMESTAMP_SCHEMA),
                      ("level", INT32_SCHEMA.replace(default=7))], name="shop.Order", version=2)  # fmt: skip
@@ -168,7 +168,7 @@ def test_parquet_is_restored_with_its_schema(bucket: s3.S3Server) -> None:
     assert [record.value for record in records] == [value] * 3
 
 
-def test_bytes_are_restored(bucket: s3.S3Server) -> None:
+def test_byte_array_records_are_restored_from_objects(bucket: s3.S3Server) -> None:
     records = [sink_record(offset, value=b"v\n%d" % offset, value_schema=BYTES_SCHEMA) for offset in range(6)]
     more = {"format__class": "ByteArrayFormat", "format__bytearray__separator": "||"}
     back_up(bucket, records, **more)
@@ -262,7 +262,7 @@ def test_restarted_source_finds_objects_that_were_written_later(bucket: s3.S3Ser
     ]  # fmt: skip
 
 
-def test_restart_in_the_middle_reads_no_record_of_committed_objects_again(bucket: s3.S3Server) -> None:
+def test_restarted_source_reads_no_record_of_committed_objects_again(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(30)])
     records = restore(bucket, RestartSource(10), record__batch__max__size="2")
     ids = [record.value["id"] for record in records]

@@ -99,7 +99,7 @@ def test_worker_exits_if_no_host_of_bootstrap_servers_can_be_resolved(tmp_path: 
     assert "the host neither.invalid cannot be resolved" in log
 
 
-def test_broken_plugins_are_reported_with_their_place_and_cause_and_do_not_affect_others(
+def test_broken_plugins_are_reported_with_file_and_cause_and_do_not_affect_other_plugins(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     plugins = tmp_path / "plugins"

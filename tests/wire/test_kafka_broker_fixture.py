@@ -227,7 +227,7 @@ def test_two_brokers_run_side_by_side() -> None:
 
 
 @producers
-def test_restart_keeps_port_and_data(kafka_broker: KafkaBroker, produce: Produce) -> None:
+def test_restarted_test_broker_keeps_its_port_and_data(kafka_broker: KafkaBroker, produce: Produce) -> None:
     address = kafka_broker.bootstrap_servers
     kafka_broker.create_topic("topic", config={"retention.ms": "-1"})
     produce(address, "topic", VALUES)

@@ -247,7 +247,7 @@ def test_replaced_file_is_read_again_from_its_beginning(tmp_path: Path) -> None:
     assert values(read(tmp_path, offsets=first.offsets)) == ["3", "4", "5"]
 
 
-def test_empty_files_are_finished(tmp_path: Path) -> None:
+def test_empty_files_are_deleted_like_other_finished_files(tmp_path: Path) -> None:
     for name, data in (("a", b""), ("b.gz", gzip.compress(b""))):
         (tmp_path / name).write_bytes(data)
     assert read(tmp_path, finished_action="delete").records == []

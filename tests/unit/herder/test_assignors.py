@@ -699,7 +699,7 @@ def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> No
     assert Assignment(tasks=frozenset({("a", 0)}))
 
 
-def test_assignment_contains_connectors_and_tasks() -> None:
+def test_assignment_reports_whether_it_contains_a_connector_or_task() -> None:
     found = Assignment(frozenset({"a"}), frozenset({("b", 1)}))
     assert found.contains("a", None)
     assert found.contains("b", 1)

@@ -434,7 +434,7 @@ def test_leader_considers_a_member_an_owner_until_the_member_joins_without_the_t
     assert not core.may_run_task("a")
 
 
-def test_follower_does_not_know_owners() -> None:
+def test_worker_that_is_not_the_leader_does_not_know_the_owners_of_tasks() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None

@@ -51,7 +51,9 @@ def assignment_hex(version: str, tail: str, *, error: str = "0000") -> str:
         (Version.SESSIONED, f"0002 {URL_HEX} {OFFSET_5_HEX} ffffffff"),
     ],
 )
-def test_metadata_of_a_worker_without_tasks_has_exact_bytes(version: Version, expected: str) -> None:
+def test_metadata_of_a_worker_without_tasks_is_encoded_to_the_bytes_of_kafka_connect(
+    version: Version, expected: str
+) -> None:
     data = encode_metadata(WorkerMetadata(URL, 5), version)
     assert data == bytes.fromhex(expected)
     assert decode_metadata(data) == WorkerMetadata(URL, 5)
@@ -86,11 +88,11 @@ def test_metadata_of_the_eager_protocol_omits_the_held_assignment() -> None:
         (Version.SESSIONED, f"{ITEMS_HEX} {REVOKED_HEX} 000493e0"),
     ],
 )
-def test_assignment_has_exact_bytes(version: Version, tail: str) -> None:
+def test_assignment_is_encoded_to_the_bytes_of_kafka_connect(version: Version, tail: str) -> None:
     assert encode_assignment(HELD, version) == bytes.fromhex(assignment_hex(f"{version:04x}", tail))
 
 
-def test_failed_assignment_has_exact_bytes() -> None:
+def test_failed_assignment_is_encoded_to_the_bytes_of_kafka_connect() -> None:
     failed = GroupAssignment("m-1", URL, 5, error=CONFIG_MISMATCH)
     data = bytes.fromhex(assignment_hex("0002", "00000000 00000000 00000000", error="0001"))
     assert encode_assignment(failed, Version.SESSIONED) == data
@@ -215,12 +217,12 @@ COOPERATIVE = st.sampled_from([Version.COMPATIBLE, Version.SESSIONED])
 
 
 @given(assignment=GROUP_ASSIGNMENTS, version=COOPERATIVE)
-def test_assignment_round_trip(assignment: GroupAssignment, version: Version) -> None:
+def test_decoded_assignment_equals_the_encoded_assignment(assignment: GroupAssignment, version: Version) -> None:
     assert decode_assignment(encode_assignment(assignment, version)) == assignment
 
 
 @given(assignment=GROUP_ASSIGNMENTS)
-def test_eager_assignment_round_trip_omits_revocations_and_delay(assignment: GroupAssignment) -> None:
+def test_decoded_eager_assignment_has_no_revocations_and_no_delay(assignment: GroupAssignment) -> None:
     found = decode_assignment(encode_assignment(assignment, Version.EAGER))
     assert (found.assigned, found.revoked, found.delay_ms) == (assignment.assigned, EMPTY, 0)
     assert (found.leader, found.config_offset, found.error) == (
@@ -231,7 +233,9 @@ def test_eager_assignment_round_trip_omits_revocations_and_delay(assignment: Gro
 
 
 @given(url=NAMES, offset=st.integers(-1, 2**63 - 1), held=st.none() | GROUP_ASSIGNMENTS, version=COOPERATIVE)
-def test_metadata_round_trip(url: str, offset: int, held: GroupAssignment | None, version: Version) -> None:
+def test_decoded_worker_metadata_equals_the_encoded_metadata(
+    url: str, offset: int, held: GroupAssignment | None, version: Version
+) -> None:
     metadata = WorkerMetadata(url, offset, held)
     assert decode_metadata(encode_metadata(metadata, version)) == metadata
 

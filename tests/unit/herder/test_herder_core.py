@@ -321,7 +321,7 @@ def incomplete_commit(worker: SimulatedWorker) -> None:
     worker.carry_out(worker.core.on_snapshot(replace(snapshot, connectors={"c": state})))
 
 
-def test_running_connector_generates_task_configs_again_after_a_commit_without_all_of_them() -> None:
+def test_running_connector_generates_task_configs_again_after_a_commit_without_all_task_configs() -> None:
     worker = running_worker()
     incomplete_commit(worker)
     worker.settle()
@@ -642,7 +642,7 @@ def test_expired_value_restarts_a_failed_connector_but_not_a_failed_task() -> No
     assert set(worker.alive) == {("c", None), ("c", 1)}
 
 
-def test_value_that_expires_during_the_start_restarts_the_instance_after_it() -> None:
+def test_value_that_expires_during_the_start_of_an_instance_restarts_the_instance_after_its_start() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     (start,) = worker.pending

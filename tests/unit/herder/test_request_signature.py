@@ -102,7 +102,9 @@ def test_signature_that_is_not_base64_is_rejected(signature: str) -> None:
     ],
     ids=["other body", "other key", "empty", "truncated", "other algorithm"],
 )
-def test_wrong_signature_is_forbidden(headers: Mapping[str, str], body: bytes, key: PutSessionKey) -> None:
+def test_request_with_a_wrong_signature_gets_status_403(
+    headers: Mapping[str, str], body: bytes, key: PutSessionKey
+) -> None:
     assert status_of(headers, body, key=key) == (403, "Internal request contained invalid signature.")
 
 

@@ -120,7 +120,7 @@ def test_error_contains_the_invalid_timestamp(database: sqlite3.Connection) -> N
         read_all(_props(database, mode="bulk"))
 
 
-def test_restart_between_rows_with_equal_timestamps_rereads_all_of_them(database: sqlite3.Connection) -> None:
+def test_restart_between_rows_with_equal_timestamps_reads_all_these_rows_again(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?, '2026-01-01 00:00:00')", [(f"e{i}",) for i in range(5)])
     offsets = Offsets()

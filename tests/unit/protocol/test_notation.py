@@ -38,7 +38,7 @@ def test_messages_have_default_values_equality_and_repr() -> None:
     assert not hasattr(MetadataRequest(), "__dict__")
 
 
-def test_default_lists_are_not_shared() -> None:
+def test_messages_do_not_share_their_default_lists() -> None:
     first, second = MetadataRequest(), MetadataRequest()
     first.topics = [*(first.topics or []), MetadataRequestTopic()]
     assert second.topics == []

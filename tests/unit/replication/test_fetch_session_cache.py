@@ -38,7 +38,7 @@ def test_new_consumer_session_does_not_close_other_sessions() -> None:
     assert closed == []
 
 
-def test_partition_removed_and_added_in_one_request_is_kept() -> None:
+def test_partition_that_one_request_removes_and_adds_stays_in_the_session() -> None:
     """A replica that moved away and back is removed with the old key and added with a new key in the same request.
 
     If the request listed the partition as forgotten, the leader would drop the partition, and every fetch would return

@@ -79,7 +79,7 @@ async def test_yaml_document_equals_the_json_document(tmp_path: Path) -> None:
     assert yaml.safe_load(response.text) == document
 
 
-async def test_document_is_valid(tmp_path: Path) -> None:
+async def test_openapi_document_is_valid(tmp_path: Path) -> None:
     _, document = await served(tmp_path, {})
     OpenAPIV31SpecValidator(document).validate()
 

@@ -122,7 +122,7 @@ def test_key_password_is_by_default_that_of_the_key_store() -> None:
     assert Tls.of({**given, "ssl.key.password": "key"}, admin=False).key_password == "key"
 
 
-def test_client_needs_no_key() -> None:
+def test_tls_client_needs_no_key_store() -> None:
     assert Tls.of({}, admin=False, is_client=True).certificate_path is None
 
 

@@ -38,7 +38,9 @@ SOURCE_KEYS = """
 
 
 @pytest.mark.parametrize(("model", "keys"), [(S3SinkConfig, SINK_KEYS), (S3SourceConfig, SOURCE_KEYS)])
-def test_every_key_of_confluents_connector_is_known(model: type[S3ConnectionConfig], keys: str) -> None:
+def test_every_configuration_key_of_confluents_connector_is_accepted(
+    model: type[S3ConnectionConfig], keys: str
+) -> None:
     assert model.unknown_keys(dict.fromkeys([*CONNECTION_KEYS.split(), *keys.split()], "")) == []
     assert model.unknown_keys({"flush.sizes": "1"}) == ["flush.sizes"]
 

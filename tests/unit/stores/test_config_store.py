@@ -67,7 +67,7 @@ def test_changes_of_unknown_connectors_have_no_effect() -> None:
     assert snapshot == ConfigSnapshot(3, {})
 
 
-def test_initial_state_is_parsed() -> None:
+def test_initial_state_of_a_connector_is_parsed() -> None:
     assert TargetState.from_initial_state("running") is TargetState.STARTED
     assert TargetState.from_initial_state("Stopped") is TargetState.STOPPED
     with pytest.raises(ValueError, match="must be one of RUNNING, PAUSED, STOPPED"):

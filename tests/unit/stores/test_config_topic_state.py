@@ -83,7 +83,7 @@ def test_record_whose_value_is_not_json_does_not_advance_the_offset() -> None:
     assert state.snapshot().offset == 4
 
 
-def test_snapshots_do_not_change_later() -> None:
+def test_earlier_config_snapshot_is_not_changed_by_later_records() -> None:
     state, _ = read(CONNECTOR)
     before = state.snapshot()
     state.apply(1, b"connector-d", CONNECTOR[1].encode())
@@ -231,7 +231,7 @@ def test_tasks_of_a_deleted_connector_are_ignored(caplog: pytest.LogCaptureFixtu
     assert caplog.text == ""
 
 
-def test_commit_before_the_connector_does_not_apply_to_it() -> None:
+def test_commit_record_before_the_connectors_configuration_is_ignored() -> None:
     ignoring = ConnectorState(CONFIG, TargetState.STARTED, 2, has_ignored_tasks=True)
     assert connector_after(TASK_0, commit(1), CONNECTOR) == ignoring
     assert connector_after(TASK_0, commit(1), CONNECTOR, commit(0)).has_ignored_tasks is False

@@ -30,7 +30,7 @@ async def test_written_offsets_are_read_by_another_store(tmp_path: Path) -> None
     assert await again.read_all("unknown") == []
 
 
-async def test_null_offset_removes_the_entry(tmp_path: Path) -> None:
+async def test_null_offset_removes_the_entry_from_the_offsets_file(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     await store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
     await store.write("c", [({"a": 1}, None)])

@@ -29,7 +29,7 @@ async def test_offsets_are_read_by_equal_partitions_of_the_same_connector(store:
     assert await store.read("d", [{"a": 1, "b": 2}]) == [None]
 
 
-async def test_null_offset_removes_the_partition(store: OffsetStore) -> None:
+async def test_null_offset_removes_the_source_partition_from_the_store(store: OffsetStore) -> None:
     await store.write("c", [({"a": 1}, {"n": 1}), ({"a": 2}, {"n": 2})])
     await store.write("c", [({"a": 1}, None), ({"a": 3}, None)])
     assert await store.read_all("c") == [({"a": 2}, {"n": 2})]

@@ -32,7 +32,7 @@ KEYS: list[tuple[Key, bytes]] = [
 
 
 @pytest.mark.parametrize(("key", "data"), KEYS)
-def test_key_has_exact_bytes(key: Key, data: bytes) -> None:
+def test_status_topic_key_has_the_bytes_of_kafka_connect(key: Key, data: bytes) -> None:
     assert encode_key(key) == data
     assert decode_key(data) == key
 
@@ -79,7 +79,7 @@ STATUSES: list[tuple[Status, str]] = [
 
 
 @pytest.mark.parametrize(("status", "text"), STATUSES, ids=["RUNNING", "FAILED", "UNASSIGNED"])
-def test_status_has_exact_bytes(status: Status, text: str) -> None:
+def test_status_has_the_bytes_of_kafka_connect(status: Status, text: str) -> None:
     assert encode_status(status) == text.encode()
     assert decode_status(text.encode()) == status
 
@@ -126,7 +126,7 @@ def test_value_that_is_not_a_status_is_rejected(value: bytes) -> None:
         decode_status(value)
 
 
-def test_used_topic_has_exact_bytes() -> None:
+def test_used_topic_record_has_the_bytes_of_kafka_connect() -> None:
     assert encode_topic(TopicKey("t", "c"), 2, 1_700_000_000_000) == (
         b'{"topic":{"name":"t","connector":"c","task":2,"discoverTimestamp":1700000000000}}'
     )

@@ -135,7 +135,7 @@ def test_topic_can_come_from_a_field_of_the_row() -> None:
     assert "route.by.field" in str(errors[0])
 
 
-def test_listed_fields_are_removed_from_rows() -> None:
+def test_fields_that_a_header_lists_are_removed_from_rows() -> None:
     headers = [Headers().add("drop", ["name", "id"], array(STRING_SCHEMA)), Headers()]
     key_schema = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
     keys = [(1, "a"), (2, "b")]

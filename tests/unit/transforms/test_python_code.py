@@ -86,7 +86,7 @@ def test_record_that_is_returned_replaces_the_record(file: str) -> None:
     assert tombstone.value is None
 
 
-def test_function_receives_all_attributes(file: str) -> None:
+def test_python_function_receives_all_attributes_of_a_record(file: str) -> None:
     headers = Headers().add("h", 1)
     given = [SourceRecord(topic="t", value=1, key=2, partition=3, timestamp=4, headers=headers)]
     (found,) = apply(make_plugin_class(), given, {"file": file, "function": "everything"})
@@ -202,7 +202,7 @@ def connector(props: dict[str, str]) -> dict[str, str]:
         ({**DISTRIBUTED, "python.transform.enable": "true"}, True),
     ],
 )
-def test_worker_key_permits_the_transform_and_a_refused_one_runs_no_code(
+def test_worker_key_permits_the_transform_python_and_a_refused_transform_runs_no_code(
     worker: dict[str, str], is_permitted: bool, tmp_path: Path
 ) -> None:
     marker = tmp_path / "executed"
