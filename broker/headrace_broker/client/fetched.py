@@ -34,7 +34,8 @@ class FetchedBatch:
 class FetchedChunk:
     """Fetched bytes of a partition.
 
-    `position` is the next offset to return, `next_offset` the offset after the chunk.
+    `position` is the next offset to return, `next_offset` the offset after the chunk. `size_bytes` is the size of the
+    fetched bytes, which stay in memory until the whole chunk is parsed.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class FetchedChunk:
         "next_offset",
         "partition",
         "position",
+        "size_bytes",
         "topic",
     )
 
@@ -55,6 +57,7 @@ class FetchedChunk:
         self.partition = chunk.partition
         self.position = chunk.from_offset
         self.next_offset = chunk.next_offset
+        self.size_bytes = chunk.size_bytes
         self._high_watermark = chunk.high_watermark
         self._spans = deque(chunk.spans)
         self._remaining: FetchedBatch | None = None

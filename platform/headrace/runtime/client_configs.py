@@ -15,6 +15,9 @@ from headrace_broker.client.config import ClientConfig
 
 Properties = dict[str, str]
 
+# One response waits while the task processes the one before. Kafka's default of 50 MB saves no requests that matter.
+_FETCH_BYTES_MAX = "8388608"
+
 _IN_FLIGHT = "max.in.flight.requests.per.connection"
 _IN_FLIGHT_MAX = 5
 
@@ -63,6 +66,7 @@ def consumer_properties(worker: Mapping[str, str], connector: Mapping[str, str],
         "group.id": f"connect-{connector['name']}",
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
+        "fetch.max.bytes": _FETCH_BYTES_MAX,
     }
     if worker_value(worker, "headrace.static.members"):
         defaults["group.instance.id"] = f"connector-consumer-{task}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ POLL_TIMEOUT_MS = 1000
 DISCOVERY_INTERVAL_MS = 4000  # the interval between checks for new topics
 LEAVE_TIMEOUT_S = 2.0
 POLLS_MAX = 3  # polls whose records may wait for the task, including the current poll
+WAITING_BYTES_MAX = 4_194_304  # no further poll while the records of earlier polls that wait for the task are larger
 RETRY_BACKOFF_MS = 100
 REBALANCE_CHECK_S = 0.5
 
@@ -68,6 +70,30 @@ SendEvent = Callable[[ConsumerEvent, Callable[[], None] | None], None]
 """Queues an event for the task's thread, which calls the second argument when it has handled the event."""
 
 
+class WaitingPolls:
+    """The polls whose records wait for the task: limits their number and their size."""
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque()
+        self._changed = asyncio.Event()
+
+    def add(self, chunks: Sequence[FetchedChunk]) -> None:
+        """Add a poll."""
+        self._sizes.append(sum(chunk.size_bytes for chunk in chunks))
+
+    def remove(self, count: int) -> None:
+        """Remove the oldest polls, because the task has put their records."""
+        for _ in range(count):
+            self._sizes.popleft()
+        self._changed.set()
+
+    async def wait_until_below_limits(self) -> None:
+        """Wait until another poll is allowed."""
+        while len(self._sizes) >= POLLS_MAX or sum(self._sizes) > WAITING_BYTES_MAX:
+            self._changed.clear()
+            await self._changed.wait()
+
+
 class SinkConsumer:
     """The consumer of one sink task. `epoch` counts seeks: records fetched before the last seek are outdated."""
 
@@ -79,7 +105,7 @@ class SinkConsumer:
         self._connector = connector
         self._task = task
         self._loop = asyncio.get_running_loop()
-        self._polls = asyncio.Semaphore(POLLS_MAX)
+        self._waiting = WaitingPolls()
         self._poll_loop: asyncio.Task[None] | None = None
         self._last_keep_alive_s = 0.0
         self._closing = False
@@ -94,8 +120,7 @@ class SinkConsumer:
 
     def allow_polls(self, count: int) -> None:
         """Allow `count` more polls, because the task has put the records of `count` polls; callable from any thread."""
-        for _ in range(count):
-            self._loop.call_soon_threadsafe(self._polls.release)
+        self._loop.call_soon_threadsafe(self._waiting.remove, count)
 
     def keep_alive(self) -> None:
         """Prevent the consumer from leaving the group while the task's thread still processes records."""
@@ -161,6 +186,7 @@ class SinkConsumer:
             while True:
                 await self._wait_until_poll_is_allowed(consumer)
                 chunks = await self._poll(consumer)
+                self._waiting.add(chunks)
                 # A seek during the poll has made the consumer forget what was fetched before.
                 self._send_event(Polled(self.epoch, chunks), None)
         except asyncio.CancelledError:
@@ -177,7 +203,7 @@ class SinkConsumer:
         while True:
             try:
                 async with asyncio.timeout(REBALANCE_CHECK_S):
-                    await self._polls.acquire()
+                    await self._waiting.wait_until_below_limits()
                 return
             except TimeoutError:
                 if self.is_task_idle:

@@ -63,8 +63,10 @@ def test_sink_consumer_properties_combine_worker_and_connector_keys() -> None:
     assert properties["auto.offset.reset"] == "earliest"
     assert properties["enable.auto.commit"] == "false"
     assert properties["max.poll.records"] == "10"
-    override = {"name": "c", "consumer.override.group.id": "mine"}
-    assert client_configs.consumer_properties(WORKER, override, "c-1")["group.id"] == "mine"
+    assert properties["fetch.max.bytes"] == "8388608"
+    override = {"name": "c", "consumer.override.group.id": "mine", "consumer.override.fetch.max.bytes": "52428800"}
+    overridden = client_configs.consumer_properties(WORKER, override, "c-1")
+    assert (overridden["group.id"], overridden["fetch.max.bytes"]) == ("mine", "52428800")
 
 
 def test_admin_client_uses_unprefixed_worker_keys() -> None:

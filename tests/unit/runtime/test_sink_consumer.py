@@ -1,0 +1,69 @@
+"""Tests of the polls that a sink's consumer makes in advance: their number and their size are limited."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace.runtime.sink_consumer import POLLS_MAX, WAITING_BYTES_MAX, WaitingPolls
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Chunk:
+    """A fetched chunk of a size."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+async def is_poll_allowed(waiting: WaitingPolls) -> bool:
+    """Return whether another poll is allowed now."""
+    try:
+        async with asyncio.timeout(0.01):
+            await waiting.wait_until_below_limits()
+        return True
+    except TimeoutError:
+        return False
+
+
+def polls(*sizes: int) -> WaitingPolls:
+    waiting = WaitingPolls()
+    for size in sizes:
+        chunks: Any = [Chunk(size // 2), Chunk(size - size // 2)] if size else []
+        waiting.add(chunks)
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("waiting", "is_allowed"),
+    [
+        ((), True),
+        ((1,) * (POLLS_MAX - 1), True),
+        ((0,) * POLLS_MAX, False),
+        ((WAITING_BYTES_MAX,), True),
+        ((WAITING_BYTES_MAX + 1,), False),
+        ((WAITING_BYTES_MAX, 1), False),
+    ],
+)
+async def test_further_poll_waits_while_too_many_or_too_large_polls_wait_for_the_task(
+    waiting: tuple[int, ...], is_allowed: bool
+) -> None:
+    assert await is_poll_allowed(polls(*waiting)) is is_allowed
+
+
+async def test_poll_that_waits_is_allowed_as_soon_as_the_task_has_put_the_earlier_records() -> None:
+    waiting = polls(WAITING_BYTES_MAX + 1, 5)
+    poll = asyncio.ensure_future(waiting.wait_until_below_limits())
+    await asyncio.sleep(0)
+    assert not poll.done()
+    waiting.remove(2)
+    async with asyncio.timeout(5):
+        await poll
