@@ -68,7 +68,6 @@ def _measure(
         "topics.dir": connector,
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "true" if form == "ParquetFormat" else "false",
-        "consumer.override.max.poll.records": "10000",
     }
     client = store.client()
     pages = client.get_paginator("list_objects_v2")

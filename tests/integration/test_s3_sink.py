@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal
@@ -35,6 +37,7 @@ from headrace.testing.conformance import SinkConformance
 from headrace_connectors.s3.bucket import TemporaryError, UploadLostError
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.sink import S3SinkConnector, S3SinkTask
+from headrace_connectors.s3.spool import SpoolReader
 from headrace_connectors.s3.uploads import SinkBucket
 from support import s3
 
@@ -249,7 +252,7 @@ def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, m
     attempts = []
     upload = SinkBucket.put
 
-    def refuse_twice(self: SinkBucket, key: str, data: bytes) -> None:
+    def refuse_twice(self: SinkBucket, key: str, data: SpoolReader) -> None:
         attempts.append(key)
         if len(attempts) <= 2:
             raise TemporaryError("SlowDown: reduce your request rate")
@@ -272,6 +275,51 @@ def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, m
         assert task.pre_commit({("items", 0): 7}) == {("items", 0): 6}
 
 
+def test_upload_in_progress_does_not_delay_a_put(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_upload, upload = threading.Event(), SinkBucket.put
+
+    def upload_later(self: SinkBucket, key: str, data: SpoolReader) -> None:
+        assert may_upload.wait(30)
+        upload(self, key, data)
+
+    monkeypatch.setattr(SinkBucket, "put", upload_later)
+    with running_task(bucket) as (task, _):
+        task.put(sink_records([row(offset) for offset in range(5)]))  # the first file has three records
+        assert bucket.objects() == {}
+        may_upload.set()
+        assert task.pre_commit({("items", 0): 5}) == {("items", 0): 3}
+        assert len(bucket.objects()) == 1
+
+
+def test_put_waits_for_the_upload_if_a_second_file_of_the_partition_is_complete(
+    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = SinkBucket.put
+    uploaded = []
+
+    def upload_slowly(self: SinkBucket, key: str, data: SpoolReader) -> None:
+        time.sleep(0.05)  # longer than the put would need without waiting
+        upload(self, key, data)
+        uploaded.append(key)
+
+    monkeypatch.setattr(SinkBucket, "put", upload_slowly)
+    with running_task(bucket) as (task, _):
+        task.put(sink_records([row(offset) for offset in range(30)]))
+        assert len(uploaded) >= 9
+
+
+def test_fatal_error_of_a_commit_fails_the_next_put(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: SinkBucket, key: str, data: SpoolReader) -> None:
+        raise ConnectError("AccessDenied")
+
+    monkeypatch.setattr(SinkBucket, "put", refuse)
+    with running_task(bucket) as (task, _):
+        task.put(sink_records([row(offset) for offset in range(3)]))
+        assert task.pre_commit({("items", 0): 3}) == {("items", 0): 0}
+        with pytest.raises(ConnectError, match="AccessDenied"):
+            task.put(SinkRecords())
+
+
 def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = struct([("text", STRING_SCHEMA)])
     value = Struct(schema, {"text": "x" * 1_000_000})
@@ -279,7 +327,7 @@ def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monke
     upload = SinkBucket.put_part
     lost = []
 
-    def lose_second_part(self: SinkBucket, key: str, upload_id: str, number: int, data: bytes) -> str:
+    def lose_second_part(self: SinkBucket, key: str, upload_id: str, number: int, data: SpoolReader) -> str:
         if number == 2 and not lost:  # moto responds with an internal server error instead of NoSuchUpload
             lost.append(key)
             raise UploadLostError("NoSuchUpload: the upload does not exist")

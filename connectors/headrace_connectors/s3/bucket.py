@@ -18,6 +18,7 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 from botocore.session import get_session
 from urllib3.exceptions import HTTPError
@@ -95,8 +96,13 @@ class Bucket:
                 connect_timeout=10,
                 read_timeout=60,
                 max_pool_connections=16,
+                # The signature (or TLS) protects the content. Some stores reject the additional checksums of boto3.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
             ),
         )
+        # Without "Expect: 100-continue", no upload waits a second for a store that does not respond to it.
+        self._client.meta.events.unregister("before-call.s3", add_expect_header)
         self.customer_key = _customer_key(config)
 
     @property
@@ -181,6 +187,13 @@ def _translated(failure: str) -> Iterator[None]:
         raise TemporaryError(f"{failure}: {error}") from error
     except (HTTPError, OSError) as error:
         raise TemporaryError(f"{failure}: {error}") from error
+
+
+def load_api_description() -> None:
+    """Load the description of the S3 API into the cache that all clients of this process and its children use."""
+    session = get_session()
+    session.register_component("data_loader", _loader)
+    session.create_client("s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
 
 
 def _session(config: S3ConnectionConfig) -> boto3.session.Session:

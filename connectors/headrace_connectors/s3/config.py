@@ -115,7 +115,7 @@ class S3SinkConfig(S3ConnectionConfig):
     )
     memory_limit: int = key(
         "buffer.memory.bytes",
-        default=67108864,
+        default=16777216,
         at_least=1048576,
         type=ConfigType.LONG,
         doc="Bytes that all open files of a task may use in memory. Beyond that, the largest files are moved to disk.",

@@ -46,7 +46,7 @@ class S3ConnectionConfig(Config):
     passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)
     without_effect: ClassVar[Mapping[str, str]] = {
         "s3.retry.backoff.ms": "boto3 chooses the delay between its retries",
-        "s3.http.send.expect.continue": "boto3 sends no Expect header for the bodies of this connector",
+        "s3.http.send.expect.continue": "the connector sends no Expect header",
     }
     """Keys of Confluent's connectors that are accepted and have no effect, with the reason."""
 
@@ -115,7 +115,7 @@ class S3ConnectionConfig(Config):
     expect_continue: bool = key(
         "s3.http.send.expect.continue",
         default=True,
-        doc="Has no effect: boto3 sends no Expect header for bodies in memory.",
+        doc="Has no effect: the connector sends no Expect header.",
         group=_COMPAT,
     )
 

@@ -131,7 +131,7 @@ class ParquetFormat(FileFormat):
         assert self._schema is not None
         batches = []
         for size in self._sizes:
-            batches.append(pa.ipc.read_record_batch(pa.py_buffer(self._waiting.peek(size)), self._schema))
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(self._waiting.read(0, size)), self._schema))
             self._waiting.remove(size)
         batches += self._small + ([] if last is None else [last])
         self._sizes, self._small, self._small_rows, self._rows = [], [], 0, 0

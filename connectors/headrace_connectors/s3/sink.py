@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +26,7 @@ from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, Partitio
 from headrace_connectors.s3.formats import Encode, FileFormat, encoder_for, extension_of, format_for, header_items
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
 from headrace_connectors.s3.spool import MemoryLimit, Spool
+from headrace_connectors.s3.upload_queue import UploadQueue
 
 if TYPE_CHECKING:
     from headrace_connectors.s3.uploads import ObjectUpload
@@ -59,12 +59,21 @@ class DirectoryFiles:
 
     def __init__(self, files: Sequence[_File]) -> None:
         self.files = files
+        self.is_uploaded = False
         self._is_finished = False
 
     def append(self, records: Encoded) -> None:
         """Append records to all files."""
         for file, (schema, items) in zip(self.files, records.sides, strict=True):
             file.format.append(schema, items)
+
+    def has_full_part(self) -> bool:
+        """Whether a part of a file is complete."""
+        return any(file.upload.full_parts for file in self.files)
+
+    def has_several_parts(self) -> bool:
+        """Whether several parts of a file are complete."""
+        return any(file.upload.full_parts > 1 for file in self.files)
 
     def upload_full_parts(self) -> None:
         """Upload the parts that are complete while the files are still open."""
@@ -79,6 +88,7 @@ class DirectoryFiles:
             self._is_finished = True
         for file in reversed(self.files):  # values last: a reader that sees them can also read their keys and headers
             file.upload.finish()
+        self.is_uploaded = True
 
     def discard(self) -> None:
         """Discard the files."""
@@ -92,9 +102,11 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, PartitionFiles] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._uploads: UploadQueue[DirectoryFiles] = UploadQueue(_UPLOAD_THREADS)
         self._retry_at_ms = 0
         self._failures = 0
+        self._error: ConnectError | None = None
+        """A fatal error that `pre_commit` has found."""
 
     def start(self, config: S3SinkConfig) -> None:
         """Create the client."""
@@ -105,7 +117,6 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._partitioner = partitioner_for(config)
         self._timestamps = timestamps_of(config)
         self._limit = MemoryLimit(config.memory_limit)
-        self._pool = ThreadPoolExecutor(_UPLOAD_THREADS, thread_name_prefix="s3-upload")
         self._sides = _sides(config)
         self._on_null = config.on_null_values.lower()
 
@@ -119,10 +130,13 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         for partition in partitions:
             files = self._partitions.pop(partition, None)
             if files is not None:
+                self._uploads.forget(_all_of(files))
                 files.discard()
 
     def put(self, records: SinkRecords) -> None:
-        """Write records to files, and upload files that are complete."""
+        """Write records to files, and start the uploads of files that are complete."""
+        if self._error is not None:
+            raise self._error
         now_ms = int(time.time() * 1000)
         errors: dict[int, Exception] = {}
         start = 0
@@ -131,13 +145,19 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             start += len(batch)
         for files in self._partitions.values():
             files.rotate_by_schedule(now_ms)
-        self._upload()
+        self._upload(until_done=not records)
         if errors:
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last uploaded files; a partition without open files is uploaded completely."""
-        self._upload()
+        """Return the offsets after the last uploaded files; a partition without open files is uploaded completely.
+
+        A fatal error is raised by the next `put`, because an error of this method does not fail the task.
+        """
+        try:
+            self._upload(until_done=True)
+        except ConnectError as error:
+            self._error = error
         ready: dict[TopicPartition, int] = {}
         for partition, offset in offsets.items():
             files = self._partitions.get(partition)
@@ -230,22 +250,24 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
 
     # -- uploading
 
-    def _upload(self) -> None:
-        """Upload complete files and complete parts of open files. A temporary failure is repeated later."""
-        from headrace_connectors.s3.bucket import TemporaryError, UploadLostError
+    def _upload(self, *, until_done: bool = False) -> None:
+        """Take the results of uploads, and start uploads of complete files and of complete parts of open files.
+
+        With `until_done`, wait until all complete files are uploaded. A temporary failure is retried later.
+        """
+        from headrace_connectors.s3.bucket import TemporaryError
 
         now_ms = self.context.monotonic() * 1000
         if now_ms < self._retry_at_ms:
             return
         try:
-            while any(files.completed for files in self._partitions.values()):
-                self._finish_next()
-            for partition, files in self._partitions.items():
-                try:
-                    for found in files.open.values():
-                        _directory_files(found).upload_full_parts()
-                except UploadLostError as error:
-                    self._read_again(partition, files, error)
+            while True:
+                self._take_results()
+                self._start_uploads()
+                must_wait = self._is_behind() or self._failures or (until_done and self._has_completed())
+                if not self._uploads or not must_wait:
+                    break
+                self._uploads.wait_for_next()
         except TemporaryError as error:
             self._failures += 1
             self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
@@ -253,42 +275,51 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 logger.warning("%s; failure %d in a row, the upload is repeated", error, self._failures)
             self.context.pause(*self._partitions)
             return
-        if self._failures:
+        if self._failures and not self._uploads:
             logger.info("The bucket %s accepts files again", self._bucket.address)
             self._failures = 0
             self.context.resume(*self._partitions)
 
-    def _finish_next(self) -> None:
-        """Upload the next completed files of each topic partition, several at the same time.
+    def _has_completed(self) -> bool:
+        return any(files.completed for files in self._partitions.values())
 
-        If some uploads fail, the other files are still marked as uploaded. Then the first error is raised.
-        """
+    def _is_behind(self) -> bool:
+        """Whether a partition has more complete data than the upload in progress, so that the task must wait."""
+        return any(
+            len(files.completed) > 1
+            or any(_directory_files(found).has_several_parts() for found in files.open.values())
+            for files in self._partitions.values()
+        )
+
+    def _start_uploads(self) -> None:
+        """Start the uploads of the next completed files of each partition, and of full parts of its open files."""
+        for files in self._partitions.values():
+            for found in files.completed[0].files if files.completed else ():
+                uploading = _directory_files(found)
+                if uploading not in self._uploads and not uploading.is_uploaded:
+                    self._uploads.start(uploading, uploading.finish)
+            for found in files.open.values():
+                uploading = _directory_files(found)
+                if uploading not in self._uploads and uploading.has_full_part():
+                    self._uploads.start(uploading, uploading.upload_full_parts)
+
+    def _take_results(self) -> None:
+        """Remove the files that are uploaded. If uploads have failed, raise the first error after that."""
         from headrace_connectors.s3.bucket import UploadLostError
 
-        assert self._pool is not None
-        errors: list[Exception] = []
-        uploads = [
-            (
-                partition,
-                files,
-                [self._pool.submit(_directory_files(found).finish) for found in files.completed[0].files],
+        failed = {files: error for files, error in self._uploads.take_results().items() if error is not None}
+        for partition, files in self._partitions.items():
+            lost = next(
+                (failed.pop(each) for each in _all_of(files) if isinstance(failed.get(each), UploadLostError)), None
             )
-            for partition, files in self._partitions.items()
-            if files.completed
-        ]
-        wait([future for _, _, futures in uploads for future in futures])
-        for partition, files, futures in uploads:
-            try:
-                for future in futures:
-                    future.result()
+            if lost is not None:
+                self._read_again(partition, files, lost)
+            while files.completed and all(_directory_files(found).is_uploaded for found in files.completed[0].files):
                 if self._config.object_tagging or self._config.tag_pairs:
                     self._tag(files.completed[0])
                 files.completed.popleft()
-            except UploadLostError as error:
-                self._read_again(partition, files, error)
-            except Exception as error:  # noqa: BLE001 - raised below, when all uploads of this round are evaluated
-                errors.append(error)
-        if errors:
+        if failed:
+            errors = list(failed.values())
             raise next((each for each in errors if isinstance(each, ConnectError)), errors[0])
 
     def _tag(self, completed: Completed) -> None:
@@ -300,8 +331,9 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             for file in _directory_files(found).files:
                 self._bucket.tag(file.upload.key, tags)
 
-    def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: Exception) -> None:
+    def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:
         """Continue at the first record that is not uploaded, because the parts of a file are lost."""
+        self._uploads.forget(_all_of(files))
         first = files.read_again()
         if first is not None:
             logger.warning("%s; the records of %s-%d from offset %d are read again", error, *partition, first)
@@ -310,13 +342,18 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     def stop(self) -> None:
         """Discard the files that are not uploaded."""
         self.close(list(self._partitions))
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
+        self._uploads.close()
 
 
 def _directory_files(found: OpenFiles) -> DirectoryFiles:
     assert isinstance(found.files, DirectoryFiles)
     return found.files
+
+
+def _all_of(files: PartitionFiles) -> set[DirectoryFiles]:
+    """Return the open and the complete files of a partition."""
+    completed = [found for completed in files.completed for found in completed.files]
+    return {_directory_files(found) for found in [*completed, *files.open.values()]}
 
 
 def _sides(config: S3SinkConfig) -> list[_Side]:
@@ -376,7 +413,7 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
         """Return the modules of the client, so that all tasks share their memory."""
-        return [__name__, f"{__package__}.uploads"]
+        return [__name__, f"{__package__}.uploads", f"{__package__}.api_description"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
         """Check that the bucket exists and is accessible."""

@@ -6,6 +6,7 @@ grows may move another one to disk. Nothing waits for the network while it holds
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -75,25 +76,31 @@ class Spool:
                 self._file = tempfile.TemporaryFile(prefix="headrace-s3-")  # noqa: SIM115 - open until `close`
             self._file.seek(0, 2)
             self._file.writelines(self._chunks)
+            self._file.flush()  # `read` does not use the buffer of the file object
             self._chunks.clear()
             released, self.in_memory = self.in_memory, 0
             self._limit.changed(self, -released)
 
-    def peek(self, size: int) -> bytes:
-        """Return the first `size` bytes, or all if there are fewer."""
+    def read(self, position: int, size: int) -> bytes:
+        """Return `size` bytes from a position on, or all that follow if there are fewer."""
         with self._limit.lock:
             parts: list[bytes | memoryview] = []
-            missing = size
             if self._file is not None:
-                self._file.seek(self._start)
-                parts.append(self._file.read(size))
-                missing -= len(parts[0])
+                found = os.pread(self._file.fileno(), size, self._start + position)
+                on_disk = self.size - self.in_memory
+                parts.append(found)
+                size -= len(found)
+                position = max(0, position - on_disk)
             for chunk in self._chunks:
-                if missing <= 0:
+                if size <= 0:
                     break
-                parts.append(memoryview(chunk)[:missing])
-                missing -= len(parts[-1])
-            return b"".join(parts)
+                if position >= len(chunk):
+                    position -= len(chunk)
+                    continue
+                parts.append(memoryview(chunk)[position : position + size])
+                size -= len(parts[-1])
+                position = 0
+            return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def remove(self, size: int) -> None:
         """Remove the first `size` bytes."""
@@ -125,7 +132,7 @@ class Spool:
     def parts(self, size: int) -> Iterator[bytes]:
         """Yield and remove all data in parts of at most `size` bytes."""
         while self.size:
-            data = self.peek(size)
+            data = self.read(0, size)
             yield data
             self.remove(len(data))
 
@@ -138,3 +145,35 @@ class Spool:
                 self._file.close()
                 self._file = None
             self.in_memory = self.size = 0
+
+
+class SpoolReader:
+    """The first bytes of a spool as a file that can be read and rewound, so that an upload needs no copy of them.
+
+    The spool may grow and move to disk while it is read; only the owner of the reader may remove bytes.
+    """
+
+    def __init__(self, spool: Spool, size: int) -> None:
+        self._spool = spool
+        self._size = size
+        self._position = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes, or all that remain if `size` is negative; none at the end."""
+        remaining = self._size - self._position
+        data = self._spool.read(self._position, remaining if size < 0 else min(size, remaining))
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position of the next `read`, and return it."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position of the next `read`."""
+        return self._position

@@ -10,9 +10,11 @@ from typing import Any
 from headrace.api.errors import ConnectError
 from headrace_connectors.s3.bucket import Bucket, TemporaryError, UploadLostError
 from headrace_connectors.s3.config import S3SinkConfig
-from headrace_connectors.s3.spool import Spool
+from headrace_connectors.s3.spool import Spool, SpoolReader
 
 logger = logging.getLogger(__name__)
+
+_DIGEST_BLOCK_BYTES = 1 << 20
 
 
 class SinkBucket(Bucket):
@@ -23,7 +25,7 @@ class SinkBucket(Bucket):
         self._config = config
         self._attributes = _object_attributes(config) | self.customer_key
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: SpoolReader) -> None:
         """Upload a whole object."""
         self.request("put_object", f"write {key}", Key=key, Body=data, **self._digest(data), **self._attributes)
 
@@ -42,7 +44,7 @@ class SinkBucket(Bucket):
         response = self.request("create_multipart_upload", f"write {key}", Key=key, **self._attributes)
         return str(response["UploadId"])
 
-    def put_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
+    def put_part(self, key: str, upload_id: str, number: int, data: SpoolReader) -> str:
         """Upload a part, and return its ETag."""
         part: dict[str, Any] = {"Key": key, "UploadId": upload_id, "PartNumber": number, "Body": data}
         part |= self._digest(data) | self.customer_key
@@ -61,10 +63,14 @@ class SinkBucket(Bucket):
         except (ConnectError, TemporaryError, UploadLostError) as error:
             logger.warning("%s", error)
 
-    def _digest(self, data: bytes) -> dict[str, str]:
+    def _digest(self, data: SpoolReader) -> dict[str, str]:
         if not self._config.send_digest:
             return {}
-        return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
+        digest = hashlib.md5(usedforsecurity=False)
+        while block := data.read(_DIGEST_BLOCK_BYTES):
+            digest.update(block)
+        data.seek(0)
+        return {"ContentMD5": base64.b64encode(digest.digest()).decode()}
 
 
 def _object_attributes(config: S3SinkConfig) -> dict[str, Any]:
@@ -88,6 +94,11 @@ class ObjectUpload:
         self._tags: list[str] = []
         self._is_done = False
 
+    @property
+    def full_parts(self) -> int:
+        """The number of complete parts that are not uploaded."""
+        return self.spool.size // self._part_size
+
     def upload_full_parts(self) -> None:
         """Upload the parts that are complete; the rest of the file follows later."""
         while self.spool.size >= self._part_size:
@@ -99,7 +110,7 @@ class ObjectUpload:
             return
         self.upload_full_parts()
         if self._id is None:
-            self._bucket.put(self.key, self.spool.peek(self.spool.size))
+            self._bucket.put(self.key, SpoolReader(self.spool, self.spool.size))
         else:
             if self.spool.size:
                 self._upload_part(self.spool.size)
@@ -116,6 +127,6 @@ class ObjectUpload:
     def _upload_part(self, size: int) -> None:
         if self._id is None:
             self._id = self._bucket.begin_upload(self.key)
-        data = self.spool.peek(size)
-        self._tags.append(self._bucket.put_part(self.key, self._id, len(self._tags) + 1, data))
-        self.spool.remove(len(data))
+        part = SpoolReader(self.spool, size)
+        self._tags.append(self._bucket.put_part(self.key, self._id, len(self._tags) + 1, part))
+        self.spool.remove(size)

@@ -19,7 +19,7 @@ from headrace_connectors.s3.files import Encoded, PartitionFiles
 from headrace_connectors.s3.formats import encoder_for, format_for
 from headrace_connectors.s3.joda import JodaFormat
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
-from headrace_connectors.s3.spool import MemoryLimit, Spool
+from headrace_connectors.s3.spool import MemoryLimit, Spool, SpoolReader
 from support.transforms import sink_batch
 
 BASE = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "3"}
@@ -201,13 +201,15 @@ def test_spool_keeps_all_bytes_in_order_and_stays_within_its_memory_limit(steps:
         spool.append(data)
         expected[number] += data
         removed = min(size, spool.size)
-        assert spool.peek(removed) == expected[number][:removed]
+        start = removed // 2
+        assert spool.read(start, removed) == expected[number][start : start + removed]
+        assert SpoolReader(spool, removed).read() == expected[number][:removed]
         spool.remove(removed)
         expected[number] = expected[number][removed:]
         assert limit.used <= 50
         assert limit.used == sum(each.in_memory for each in spools)
     for spool, rest in zip(spools, expected, strict=True):
-        assert spool.peek(spool.size) == rest
+        assert spool.read(0, spool.size) == rest
         assert b"".join(spool.parts(7)) == rest
         spool.close()
     assert limit.used == 0
