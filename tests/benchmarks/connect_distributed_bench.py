@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from confluent_kafka.admin import AdminClient, NewTopic
 from connect_bench import LINE, TIMEOUT_S, end_offset, line_count
 from distributed_workers import GroupWorker, System, running_worker, settings, systems, wait_until
+from fresh_topic import DELETE_DELAY_MS
 from measured import alternate
 from results import Row
 
@@ -70,7 +71,8 @@ _SINK_SMTS = (
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
     """Measure everything `rounds` times on each system; the systems take turns."""
     compared = systems()
-    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
+    delay = {"log_segment_delete_delay_ms": DELETE_DELAY_MS}  # files of deleted topics would fill the page cache
+    with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name), **delay) as broker:
         for number in range(rounds):
             for system in alternate(compared, number):
                 _memory(system, broker.address, scale, report)
