@@ -170,6 +170,18 @@ def test_hostile_keys_become_ids_and_hostile_topics_are_refused(server: SearchSe
         put(server, [keyed(0, "a", topic="items/_doc?x")])
 
 
+def test_closed_index_fails_the_task_and_no_record_is_lost_after_it_is_opened(server: SearchServer) -> None:
+    records = [row(offset) for offset in range(5)]
+    settings = {"connection.url": server.url, "key.ignore": "true", "read.timeout.ms": "60000"}
+    put(server, records[:2], key__ignore="true")
+    server.request("POST", "/items/_close")
+    with pytest.raises(ConnectError, match=rf"{server.url}.*record items-0 at offset 2: index_closed_exception"):
+        put_until_error(settings, records[2:])
+    server.request("POST", "/items/_open")
+    put(server, records[2:], key__ignore="true")
+    assert sorted(each["id"] for each in server.documents("items").values()) == list(range(5))
+
+
 def test_validation_names_the_key_of_an_unreachable_server(server: SearchServer) -> None:
     def errors(url: str) -> dict[str, list[str]]:
         settings = {"connection.url": url, "name": "x"}
