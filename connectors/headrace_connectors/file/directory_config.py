@@ -20,7 +20,7 @@ def _check_encoding(name: str) -> None:
     except LookupError:
         raise ValueError("Python has no encoding of this name") from None
     if not is_ascii_compatible:
-        raise ValueError("the encoding must contain ASCII, as utf-8 and latin-1 do; convert such files before")
+        raise ValueError("the encoding must extend ASCII, as utf-8 and latin-1 do; convert the files to utf-8 first")
 
 
 def character(text: str) -> str:

@@ -19,7 +19,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 def test_truncation_to_log_end_removes_epoch_without_records() -> None:
-    """The follower must not report a last epoch to the leader for which the follower has no records."""
+    """The last epoch that the follower reports to the leader must have records in the follower's log."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
