@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from headrace.api.config import Config, ConfigType, Importance, Password, key
+from headrace.api.config import ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 
 _CONNECTION, _REQUESTS, _DOCUMENTS, _STREAMS = "Connection", "Requests", "Documents", "Data streams and aliases"
 _TLS, _COMPAT = "TLS", "Accepted for compatibility"
@@ -25,8 +26,15 @@ def _check_url(text: str) -> None:
         _ = parts.port  # raises ValueError for an invalid port
 
 
-class ElasticsearchSinkConfig(Config):
+class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
     """Configuration of the Elasticsearch sink."""
+
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "type.name": "documents have no types",
+        "topic.index.map": "use the transform RegexRouter or topic.to.external.resource.mapping",
+        "auto.create.indices.at.start": "an index is created when its first record arrives",
+        "max.connection.idle.time.ms": "a connection that the server closed is opened again",
+    }
 
     urls: list[str] = key(
         "connection.url",
@@ -59,7 +67,7 @@ class ElasticsearchSinkConfig(Config):
         "max.connection.idle.time.ms",
         default=60000,
         type=_LONG,
-        doc="Accepted for compatibility: a connection that the server closed is opened again.",
+        doc="Has no effect: a connection that the server closed is opened again.",
         group=_COMPAT,
     )
     batch_size: int = key(
@@ -299,19 +307,17 @@ class ElasticsearchSinkConfig(Config):
     kerberos_keytab: str | None = key(
         "kerberos.keytab.path", default=None, doc="Not supported: it must be empty.", group=_COMPAT
     )
-    type_name: str | None = key(
-        "type.name", default=None, doc="Without meaning: documents have no types.", group=_COMPAT
-    )
+    type_name: str | None = key("type.name", default=None, doc="Has no effect: documents have no types.", group=_COMPAT)
     index_map: str | None = key(
         "topic.index.map",
         default=None,
-        doc="Without meaning: use the transform RegexRouter or topic.to.external.resource.mapping.",
+        doc="Has no effect: use the transform RegexRouter or topic.to.external.resource.mapping.",
         group=_COMPAT,
     )
     auto_create: str | None = key(
         "auto.create.indices.at.start",
         default=None,
-        doc="Without meaning: an index is created when its first record arrives.",
+        doc="Has no effect: an index is created when its first record arrives.",
         group=_COMPAT,
     )
 

@@ -35,7 +35,6 @@ _FLUSH_S = 3.0
 """How long an offset commit, a revocation and a stop wait for requests in flight."""
 _BACK_PRESSURE_S = 1.0
 """How long `put` waits for free buffers before it pauses the partitions."""
-_WITHOUT_MEANING = ("type.name", "topic.index.map", "auto.create.indices.at.start", "max.connection.idle.time.ms")
 
 
 class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
@@ -54,9 +53,6 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         from headrace_connectors.elasticsearch.client import Client  # imports the transport, which is slow
         from headrace_connectors.elasticsearch.writer import BulkWriter
 
-        for name in _WITHOUT_MEANING:
-            if name in self.context.props:
-                logger.warning("%s: the key %s has no meaning and is ignored", self.context.connector_name, name)
         self._config = config
         self._client = Client(config)
         self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed)
@@ -227,6 +223,11 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
 
     task_class = ElasticsearchSinkTask
     java_names = ("io.confluent.connect.elasticsearch.ElasticsearchSinkConnector",)
+
+    def start(self, config: ElasticsearchSinkConfig) -> None:
+        """Log a warning for each configuration key that has no effect."""
+        for warning in config.warnings_about_keys():
+            logger.warning("Connector %s: %s", self.context.connector_name, warning)
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:

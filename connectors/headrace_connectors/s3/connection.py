@@ -7,8 +7,9 @@ import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from headrace.api.config import Config, Importance, Password, key
+from headrace.api.config import Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 
 _S3, _COMPAT = "S3", "Accepted for compatibility"
 _ASSUME_ROLE = "AwsAssumeRoleCredentialsProvider"
@@ -40,7 +41,7 @@ def decode_customer_key(secret: Password) -> bytes:
     return decoded
 
 
-class S3ConnectionConfig(Config):
+class S3ConnectionConfig(ConfigWithIgnoredKeys):
     """The keys for the bucket and for requests to it."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)
@@ -48,7 +49,6 @@ class S3ConnectionConfig(Config):
         "s3.retry.backoff.ms": "boto3 chooses the delay between its retries",
         "s3.http.send.expect.continue": "the connector sends no Expect header",
     }
-    """Keys of Confluent's connectors that are accepted and have no effect, with the reason."""
 
     bucket: str = key(
         "s3.bucket.name", doc="The name of the bucket.", importance=Importance.HIGH, group=_S3, non_empty=True
@@ -125,17 +125,6 @@ class S3ConnectionConfig(Config):
         if self.credentials_provider.rsplit(".", 1)[-1] != _ASSUME_ROLE:
             return None
         return self.originals_with_prefix(_PROVIDER_PREFIX)
-
-    def warnings_about_keys(self) -> list[str]:
-        """Return one warning for each key that is set and has no effect."""
-        found = []
-        for name in sorted(self.originals):
-            reason = self.without_effect.get(name)
-            if name.startswith("confluent.topic."):
-                reason = self.without_effect.get("confluent.topic")
-            if reason is not None:
-                found.append(f"Configuration {name} has no effect: {reason}")
-        return found
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:

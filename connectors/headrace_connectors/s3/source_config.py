@@ -60,6 +60,7 @@ class S3SourceConfig(S3ConnectionConfig):
         "schema.cache.size": "the connector caches no schemas",
         "confluent.license": _LICENSE,
         "confluent.topic": _LICENSE,
+        "confluent.topic.": _LICENSE,
     }
 
     mode: str = key(

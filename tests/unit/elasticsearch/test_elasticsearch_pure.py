@@ -184,3 +184,8 @@ def test_invalid_configuration_names_its_key(props: dict[str, str], name: str) -
     with pytest.raises(ConfigErrors) as caught:
         ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200"} | props)
     assert [error.key for error in caught.value.errors] == [name]
+
+
+def test_keys_without_effect_are_warned_about() -> None:
+    config = ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200", "type.name": "doc"})
+    assert config.warnings_about_keys() == ["Configuration type.name has no effect: documents have no types"]

@@ -56,8 +56,15 @@ def test_keys_without_effect_are_warned_about_if_they_are_set() -> None:
     assert [text.split()[1] for text in warnings] == ["locale", "s3.elastic.buffer.enable"]
     for model in (S3SinkConfig, S3SourceConfig):
         assert set(model.without_effect) <= set(CONNECTION_KEYS.split() + SINK_KEYS.split() + SOURCE_KEYS.split()) | {
-            "confluent.topic"
+            "confluent.topic",
+            "confluent.topic.",
         }
+
+
+def test_keys_with_a_prefix_without_effect_are_warned_about() -> None:
+    props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "confluent.topic.bootstrap.servers": "localhost:9092"}
+    (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
+    assert warning.startswith("Configuration confluent.topic.bootstrap.servers has no effect: ")
 
 
 @pytest.mark.parametrize(

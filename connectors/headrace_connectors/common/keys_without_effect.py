@@ -1,0 +1,29 @@
+"""Configurations that accept keys of Confluent's connectors which have no effect, and warn about those that are set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from headrace.api.config import Config
+
+
+class ConfigWithIgnoredKeys(Config):
+    """A configuration with keys that are accepted and have no effect."""
+
+    without_effect: ClassVar[Mapping[str, str]] = {}
+    """The reason for each key, or for a prefix with its dot."""
+
+    def warnings_about_keys(self) -> list[str]:
+        """Return one warning for each key that is set and has no effect."""
+        found = []
+        for name in sorted(self.originals):
+            matching = (reason for key, reason in self.without_effect.items() if _is_or_begins_with(name, key))
+            reason = next(matching, None)
+            if reason is not None:
+                found.append(f"Configuration {name} has no effect: {reason}")
+        return found
+
+
+def _is_or_begins_with(name: str, key: str) -> bool:
+    return name.startswith(key) if key.endswith(".") else name == key
