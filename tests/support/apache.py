@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import shutil
@@ -46,20 +47,26 @@ def unavailable_reason() -> str | None:
 @functools.cache
 def classpath() -> str:
     """Return the class path of Apache Kafka; the first call fetches the jars."""
+    LIBS.mkdir(parents=True, exist_ok=True)
     marker = LIBS / ".complete"
-    if not marker.exists():
-        LIBS.mkdir(parents=True, exist_ok=True)
-        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={LIBS}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise RuntimeError(f"Maven could not fetch Apache Kafka: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-        (LIBS / "log4j2.properties").write_text(
-            "rootLogger.level=WARN\nrootLogger.appenderRef.stderr.ref=E\n"
-            "appender.e.type=Console\nappender.e.name=E\nappender.e.target=SYSTEM_ERR\n"
-            "appender.e.layout.type=PatternLayout\nappender.e.layout.pattern=[%d] %p %m (%c)%n\n"
-        )
-        marker.touch()
+    with (LIBS / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of other processes need the same files
+        if not marker.exists():
+            _fetch()
+            marker.touch()
     return f"{LIBS}/*"
+
+
+def _fetch() -> None:
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={LIBS}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"Maven could not fetch Apache Kafka: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    (LIBS / "log4j2.properties").write_text(
+        "rootLogger.level=WARN\nrootLogger.appenderRef.stderr.ref=E\n"
+        "appender.e.type=Console\nappender.e.name=E\nappender.e.target=SYSTEM_ERR\n"
+        "appender.e.layout.type=PatternLayout\nappender.e.layout.pattern=[%d] %p %m (%c)%n\n"
+    )
 
 
 def java_command(main_class: str, *arguments: str, flags: Sequence[str] = ("-Xmx512M",)) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 
 def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[Message]:
     """Return every record of a partition from the log start offset to the current high watermark."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used", "enable.auto.commit": False})
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        low, high = _watermarks(consumer, topic, partition)
         consumer.assign([TopicPartition(topic, partition, low)])
         messages: list[Message] = []
         while len(messages) < high - low:
@@ -30,9 +30,20 @@ def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
     try:
         if topic not in consumer.list_topics(timeout=10).topics:
             return 0
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1])
+        return _watermarks(consumer, topic, partition)[1]
     finally:
         consumer.close()
+
+
+def _watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """Return the log start offset and the high watermark, (0, 0) while a new topic has no leader."""
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+            return 0, 0
+        raise
+    return int(low), int(high)
 
 
 def write_topic(bootstrap_servers: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
