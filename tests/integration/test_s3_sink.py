@@ -17,8 +17,9 @@ import pytest
 
 from headrace.api.config import config_def
 from headrace.api.errors import ConnectError
-from headrace.data.batch import from_records
+from headrace.data.batch import SinkBatch, from_records
 from headrace.data.headers import Headers
+from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import decimal_schema
 from headrace.data.records import SinkRecord
 from headrace.data.schema import (
@@ -246,6 +247,23 @@ def running_task(server: s3.S3Server, **props: str) -> Iterator[tuple[S3SinkTask
 
 def sink_records(records: Sequence[SinkRecord]) -> SinkRecords:
     return SinkRecords(from_records(records))  # type: ignore[arg-type]
+
+
+def test_json_that_is_still_text_becomes_lines_of_the_object(bucket: s3.S3Server) -> None:
+    texts = [b'{"id": 1, "price": 1.10}', b'{"id": 2}', b'{"id": 3, "name": "\\u00e9"}']
+    batch = SinkBatch("items", JsonTexts(texts), partition=0, offsets=range(3), timestamps=0)
+    with running_task(bucket, partitioner__class="FieldPartitioner", partition__field__name="id") as (task, _):
+        assert task.accepts_json_texts
+        task.put(SinkRecords([batch]))
+        assert task.pre_commit({("items", 0): 3}) == {("items", 0): 3}
+    assert bucket.objects() == {
+        f"topics/items/id={offset + 1}/items+0+{offset:010d}.json": text + b"\n" for offset, text in enumerate(texts)
+    }
+
+
+def test_sink_with_another_format_accepts_no_json_texts(bucket: s3.S3Server) -> None:
+    with running_task(bucket, format__class="ParquetFormat") as (task, _):
+        assert not task.accepts_json_texts
 
 
 def test_uploads_are_retried_until_the_store_accepts_them(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

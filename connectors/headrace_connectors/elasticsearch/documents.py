@@ -18,6 +18,7 @@ import msgspec
 from headrace.api.errors import DataError, RecordErrors
 from headrace.data.batch import SinkBatch
 from headrace.data.json_encoding import encode_list, encode_tree
+from headrace.data.json_texts import JsonTexts
 from headrace.data.json_values import EncodingOptions, to_json
 from headrace.data.logical import DATE_NAME, MILLIS_PER_DAY
 from headrace.data.schema import Schema, Type
@@ -158,6 +159,10 @@ def _documents(
     batch: SinkBatch, positions: Sequence[int], config: ElasticsearchSinkConfig, errors: dict[int, Exception]
 ) -> dict[int, bytes]:
     """Return the encoded documents by index in the batch; add an error for each record that cannot be encoded."""
+    kept = batch.compact
+    if isinstance(kept, JsonTexts):
+        found = {at: kept.texts[at] for at in positions}
+        return _with_timestamps(batch, found, config) if config.is_data_stream else found
     encode = document_encoder(batch.value_schema, config.compact_map_entries)
     values = batch.values
     while positions:

@@ -40,6 +40,8 @@ _BACK_PRESSURE_S = 1.0
 class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     """Encodes records in the task's thread, and has a `BulkWriter` send them."""
 
+    accepts_json_texts = True
+
     def __init__(self) -> None:
         self._writer: BulkWriter | None = None
         self._runs: dict[TopicPartition, deque[Run]] = {}

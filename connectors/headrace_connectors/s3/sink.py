@@ -18,10 +18,11 @@ from headrace.api.connector import SinkConnector
 from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
 from headrace.api.task import SinkTask, TopicPartition
 from headrace.data.batch import SinkBatch
+from headrace.data.json_texts import JsonTexts
 from headrace.data.schema import Schema
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.s3.bucket_check import check_bucket
-from headrace_connectors.s3.config import S3SinkConfig
+from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.files import Completed, Encoded, OpenFiles, PartitionFiles
 from headrace_connectors.s3.formats import Encode, FileFormat, encoder_for, extension_of, format_for, header_items
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of, with_schema_name
@@ -118,6 +119,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._timestamps = timestamps_of(config)
         self._limit = MemoryLimit(config.memory_limit)
         self._sides = _sides(config)
+        self.accepts_json_texts = format_name(config.format_class) == "json"
         self._on_null = config.on_null_values.lower()
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
@@ -365,6 +367,9 @@ def _sides(config: S3SinkConfig) -> list[_Side]:
 
 
 def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    texts = batch.compact
+    if side.read is _values and isinstance(texts, JsonTexts):
+        return None, texts.texts  # the task accepts texts only if its format is JSON
     schema, items = side.read(batch)
     return schema, side.encode(schema, items)
 

@@ -219,6 +219,12 @@ class SinkTask(Task[C]):
     abstract = True
     context: SinkTaskContext
 
+    accepts_json_texts: bool = False
+    """If true, and if there are no transforms, schemaless JSON objects stay text until `values` of a batch is read.
+
+    `compact` of such a batch is a `headrace.data.json_texts.JsonTexts`. `start` may set this attribute.
+    """
+
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         """Called when these partitions are assigned to the task."""
 

@@ -23,6 +23,7 @@ from headrace.converters.json_template import encode_compact
 from headrace.data.columns import ColumnarValues, Values, listed
 from headrace.data.json_encoding import encode_list, encode_schema
 from headrace.data.json_schema import schema_from_json
+from headrace.data.json_texts import json_texts
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
 from headrace.data.struct import row_converter, struct_converter
@@ -195,6 +196,11 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
                 except DataError as error:
                     errors[index] = error
             raise RecordErrors(errors) from None
+
+    def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
+        """Decode like `to_connect_batch`, but check schemaless objects without creating maps, if possible."""
+        texts = None if self._schemas_enabled or not all(data) else json_texts(cast("Sequence[bytes]", data))
+        return self.to_connect_batch(topic, data) if texts is None else [SchemaRun(None, texts)]
 
     def _decode_runs(self, data: Sequence[bytes | None]) -> list[SchemaRun]:
         runs: list[SchemaRun] = []

@@ -55,6 +55,9 @@ class TransformChain:
             batches = [result for each in batches for result in step.apply(each)]
         return batches
 
+    def __len__(self) -> int:
+        return len(self._steps)
+
     def close(self) -> None:
         """Close transforms and predicates."""
         for step in self._steps:

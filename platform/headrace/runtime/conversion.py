@@ -19,7 +19,7 @@ from headrace.api.converter import (
 )
 from headrace.api.errors import RecordErrors
 from headrace.data.batch import Batch, SinkBatch
-from headrace.data.columns import listed
+from headrace.data.columns import Values, listed
 from headrace.data.headers import Headers, map_headers
 from headrace.data.records import TimestampType
 from headrace.data.schema import Schema
@@ -187,6 +187,11 @@ class FromBytes:
     def __init__(self, converters: Converters, operator: RetryWithToleranceOperator) -> None:
         self._converters = converters
         self._operator = operator
+        self._values_to_connect = converters.value.to_connect_batch
+
+    def keep_json_texts(self) -> None:
+        """From now on, leave schemaless JSON objects as text where the converter can."""
+        self._values_to_connect = self._converters.value.to_connect_texts
 
     def convert(self, raw: RawPart) -> list[SinkBatch]:
         """Return the batches, in order. Raises ToleranceExceeded."""
@@ -228,7 +233,7 @@ class FromBytes:
 
     def _values(self, part: _Converted) -> list[SinkBatch]:
         columns = part.raw.columns
-        return _sink_batches(part, self._converters.value.to_connect_batch(part.raw.topic, columns.values))
+        return _sink_batches(part, self._values_to_connect(part.raw.topic, columns.values))
 
     def _keys_with_headers(self, part: _Converted) -> list[_Converted]:
         columns = part.raw.columns
@@ -311,9 +316,15 @@ def _cut(runs: Sequence[SchemaRun], start: int, stop: int) -> SchemaRun:
     for run in runs:
         end = begin + len(run.values)
         if start < end:
-            return SchemaRun(run.schema, listed(run.values)[start - begin : stop - begin])
+            return SchemaRun(run.schema, _slice(run.values, start - begin, stop - begin))
         begin = end
     raise IndexError(start)
+
+
+def _slice(values: Values, start: int, stop: int) -> Values:
+    if start == 0 and stop == len(values):
+        return values
+    return values[start:stop] if isinstance(values, list) else values.take(range(start, stop))
 
 
 def _take_runs(runs: Sequence[SchemaRun], indexes: Sequence[int]) -> list[SchemaRun]:

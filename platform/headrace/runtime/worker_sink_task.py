@@ -57,6 +57,8 @@ class WorkerSinkTask(WorkerTask):
         self._open()
         self.task.context = _Context(self)
         self.plugins.start_task(self.task)
+        if self.task.accepts_json_texts and not self._chain:
+            self._from_bytes.keep_json_texts()
         self.open_client(self._open_consumer)
         self.report_running()
         while not self.stopping.is_set():

@@ -11,6 +11,7 @@ import pytest
 from headrace.api.errors import ConfigErrors, DataError
 from headrace.data.batch import SinkBatch
 from headrace.data.headers import Headers
+from headrace.data.json_texts import JsonTexts
 from headrace.data.logical import DATE_SCHEMA
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, map_of, struct
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
@@ -51,6 +52,16 @@ def test_topic_without_valid_index_name_is_refused(topic: str) -> None:
 
 def test_data_stream_name_contains_the_topic() -> None:
     assert data_stream_name("LOGS", "shop", "${topic}", "Items") == "logs-shop-items"
+
+
+def test_json_that_is_still_text_is_the_document() -> None:
+    texts = [b'{"a": 1.10}', b'{"a": 2}']
+    batch = SinkBatch("items", JsonTexts(texts), partition=3, offsets=range(10, 12), keys=["k", 7.5], timestamps=77)
+    result = encode_batch(batch, "items", config())
+    assert [each.lines.split(b"\n")[1] for each in result.encoded] == [b'{"a": 1.10}']
+    assert "key is the document's id" in str(result.errors[1])
+    stream = encode_batch(batch, "items", config(data__stream__type="LOGS", data__stream__dataset="shop"))
+    assert lines(stream)[1] == {"a": 1.1, "@timestamp": 77}
 
 
 def test_documents_with_keys_have_the_offset_as_external_version() -> None:

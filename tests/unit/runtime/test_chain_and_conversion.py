@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from headrace.api.converter import Converter, RawHeaders, SchemaAndValue
 from headrace.api.errors import ConnectError, DataError, RetriableError
 from headrace.api.predicate import Predicate
 from headrace.api.transform import Transformation
+from headrace.converters.json_converter import JsonConverter
 from headrace.converters.simple_header_converter import SimpleHeaderConverter
 from headrace.data.batch import SinkBatch, SourceBatch
 from headrace.data.headers import Headers
+from headrace.data.json_texts import JsonTexts
 from headrace.data.schema import INT64_SCHEMA, STRING_SCHEMA
+from headrace.plugins.creation import create_converter
 from headrace.runtime.chain import Step, TransformChain
 from headrace.runtime.conversion import Converters, FromBytes, RawPart, ToBytes
 from headrace.runtime.error_policy import ErrorPolicy, Failure, ToleranceExceeded
@@ -175,6 +179,28 @@ def test_decoding_of_records_skips_and_reports_bad_records() -> None:
     assert values(batches) == [1, None]
     assert [offset for each in batches for offset in each.offsets] == [10, 13]
     assert [failure.stage for failure, _ in reported] == ["KEY_CONVERTER", "VALUE_CONVERTER"]
+
+
+def test_json_objects_stay_text_if_the_task_accepts_texts() -> None:
+    value = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
+    convert = FromBytes(replace(converters(), value=value), stages()[0])
+    part = raw(b'{"a":1}', b'{"a":2}', b'{"a":3}', keys=[b"k", b"5", b"6"])
+    assert [each.compact.__class__ for each in convert.convert(part)] == [NoneType] * 2
+    convert.keep_json_texts()
+    first, second = convert.convert(part)
+    assert isinstance(first.compact, JsonTexts)
+    assert isinstance(second.compact, JsonTexts)
+    assert (first.compact.texts, second.compact.texts) == ([b'{"a":1}'], [b'{"a":2}', b'{"a":3}'])
+    assert second.values == [{"a": 2}, {"a": 3}]
+
+
+def test_invalid_json_is_reported_by_the_converter_if_the_task_accepts_texts() -> None:
+    value = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
+    built, reported = stages()
+    convert = FromBytes(replace(converters(), value=value), built)
+    convert.keep_json_texts()
+    assert values(convert.convert(raw(b'{"a":1}', b'{"a":', b'{"a":3}'))) == [{"a": 1}, {"a": 3}]
+    assert [(failure.stage, part.raw.columns.offsets) for failure, part in reported] == [("VALUE_CONVERTER", [11])]
 
 
 def test_decoding_of_records_converts_headers() -> None:

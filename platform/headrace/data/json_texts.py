@@ -1,0 +1,83 @@
+"""JsonTexts: schemaless JSON objects that are still text, for sinks that write JSON.
+
+A sink that writes values as JSON needs no Python objects: it writes the text that the topic contains. `json_texts`
+checks each text completely, so that a later conversion to Python objects cannot fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from headrace.data.columns import ColumnarValues
+
+_check = msgspec.json.Decoder(msgspec.Raw).decode
+# Numbers that a double cannot contain become infinite, as in headrace.converters.json_decoding.
+_decode = msgspec.json.Decoder(float_hook=float).decode
+_first_byte = itemgetter(0)
+_OPENING_BRACE = ord("{")
+
+# msgspec checks the syntax of a text that it does not decode, but neither the length of its integers nor its depth.
+_SHORT_BYTES = 800
+_DEPTH_MAX = 400
+_DIGITS_MAX = 1000
+_long_integer = re.compile(rb"[0-9]{%d}" % _DIGITS_MAX)
+
+
+class JsonTexts(ColumnarValues):
+    """JSON objects without a schema, each as a text of one line in UTF-8; `items` converts them to maps."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        """Use `json_texts` for texts that may be invalid."""
+        super().__init__(len(texts))
+        self.texts = texts
+
+    def take(self, indexes: Sequence[int]) -> JsonTexts:
+        """Return the values at these indexes."""
+        return JsonTexts([self.texts[index] for index in indexes])
+
+    def _make_items(self) -> list[Any]:
+        return list(map(_decode, self.texts))
+
+
+def json_texts(texts: Sequence[bytes]) -> JsonTexts | None:
+    """Return JsonTexts if each text is a JSON object on one line that `items` can convert, otherwise None."""
+    if not all(texts) or set(map(_first_byte, texts)) != {_OPENING_BRACE}:
+        return None
+    joined = b"".join(texts)
+    if b"\n" in joined or b"\r" in joined or not _is_utf8(joined) or not all(map(_is_convertible, _long(texts))):
+        return None
+    try:
+        deque(map(_check, texts), maxlen=0)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return JsonTexts(texts)
+
+
+def _is_utf8(joined: bytes) -> bool:
+    """Whether all texts are UTF-8. A character cannot extend over two texts, because a text starts with a brace."""
+    if joined.isascii():
+        return True
+    try:
+        joined.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _long(texts: Sequence[bytes]) -> list[bytes]:
+    if max(map(len, texts)) <= _SHORT_BYTES:
+        return []
+    return [text for text in texts if len(text) > _SHORT_BYTES]
+
+
+def _is_convertible(text: bytes) -> bool:
+    """Whether a long text has no integer with very many digits, and is not nested very deeply."""
+    return text.count(b"{") + text.count(b"[") <= _DEPTH_MAX and not _long_integer.search(text)

@@ -1,0 +1,86 @@
+"""Tests that JSON which stays text until it is read has the same values as JSON that is decoded at once."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.converters.json_converter import JsonConverter
+from headrace.data.columns import listed
+from headrace.data.json_texts import JsonTexts, json_texts
+from support.connect_data import schemaless
+from support.transforms import make_converter
+
+CONVERTER = make_converter(JsonConverter, "value", schemas_enable="false")
+
+
+def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
+    """Return repr of each value, which distinguishes 1 from 1.0 and from True; or the class of the error."""
+    convert = CONVERTER.to_connect_texts if as_text else CONVERTER.to_connect_batch
+    try:
+        return [repr(value) for run in convert("t", data) for value in listed(run.values)]
+    except Exception as error:  # noqa: BLE001 - both calls must raise the same error
+        return repr(error)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    """JSON objects, some of which are invalid or span several lines."""
+    value = draw(st.dictionaries(st.text(max_size=3), schemaless(), max_size=3))
+    text = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, None, 1])))
+    data = bytearray(text.encode("utf-8", "surrogatepass"))
+    for at, byte in draw(st.lists(st.tuples(st.integers(0, len(data)), st.sampled_from(b'\xff\x80\xed"{}[]e9,:\\ \n'))
+                                  , max_size=2)):  # fmt: skip
+        data[at:at] = bytes([byte])
+    return bytes(data)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(texts() | st.sampled_from([b"", b"null", b"{}", b"[1]", b"{} {}", None]), max_size=4))
+def test_values_that_stay_text_equal_values_that_are_decoded_at_once(data: list[bytes | None]) -> None:
+    assert decoded(data, as_text=True) == decoded(data, as_text=False)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(texts(), min_size=1, max_size=4))
+def test_accepted_texts_have_one_line_each_and_are_objects(data: list[bytes]) -> None:
+    accepted = json_texts(data)
+    if accepted is not None:
+        assert b"\n".join(accepted.texts).split(b"\n") == data
+        assert [json.loads(text).__class__ for text in data] == [dict] * len(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":"\xff"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'{"a":\n1}',
+        b'{"a":1}\r',
+        b'{"a":1} {"b":2}',
+        b'{"a":1,}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":' + b"[" * 500 + b"]" * 500 + b"}",
+        b"[1]",
+        b"null",
+        b"",
+    ],
+)
+def test_texts_that_cannot_stay_text_are_not_accepted(text: bytes) -> None:
+    assert json_texts([b'{"a":1}', text]) is None
+
+
+def test_number_that_a_double_cannot_contain_is_infinite() -> None:
+    accepted = json_texts([b'{"a":1e400,"b":-1e99999999999999999999}'])
+    assert accepted is not None
+    assert accepted.items() == [{"a": math.inf, "b": -math.inf}]
+
+
+def test_selected_texts_stay_text() -> None:
+    selected = JsonTexts([b'{"a":1}', b'{"a":2}', b'{"a":3}']).take([2, 0])
+    assert (selected.texts, selected.items()) == ([b'{"a":3}', b'{"a":1}'], [{"a": 3}, {"a": 1}])
