@@ -194,6 +194,36 @@ def test_partitioned_tables_and_views_are_written(url: str, database: Database) 
     assert query(database, "SELECT count(*) FROM items") == [(2 * MANY,)]
 
 
+UPSERT = {"insert__mode": "upsert", "pk__mode": "record_key"}
+
+
+def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, database: Database) -> None:
+    database.execute("CREATE TABLE items (id int, name text, price float8)")
+    with pytest.raises(DataError, match="there is no unique or exclusion constraint matching the ON CONFLICT"):
+        put(url, [item(number) for number in range(MANY)], **UPSERT)
+    assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+
+def test_upsert_that_violates_another_constraint_rejects_only_that_record(url: str, database: Database) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")
+    database.execute("INSERT INTO items VALUES (1000, 'taken', 1)")
+    names = {7: "taken"}
+    records = [item(number, names.get(number, f"n{number}"), offset=number) for number in range(MANY)]
+    run = put(url, records, errors__tolerance="all", **UPSERT)
+    assert [found.offset for found, _ in run.reported] == [7]
+    assert query(database, "SELECT count(*), max(id) FROM items") == [(MANY, 1000)]
+
+
+def test_upserts_of_new_and_existing_rows_write_every_row(url: str, database: Database) -> None:
+    records = []
+    for turn in range(12):  # every third batch has new rows only, and the others change rows of earlier batches
+        first = turn * MANY if turn % 3 == 0 else (turn - 1) * MANY + 30
+        records += [item(first + number, f"turn {turn}", offset=len(records) + number) for number in range(MANY)]
+    expected = {each.value.row[0]: each.value.row[1] for each in records}
+    put(url, records, batch__size=str(MANY), **UPSERT)
+    assert dict(query(database, "SELECT id, name FROM items")) == expected
+
+
 def test_tasks_that_create_the_same_table_at_the_same_time_succeed(url: str, database: Database) -> None:
     failures: list[Exception] = []
 

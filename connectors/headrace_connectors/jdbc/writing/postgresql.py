@@ -1,8 +1,8 @@
 """Writes to PostgreSQL with psycopg.
 
 Values are sent as text that the server converts to the type of the column, so a STRING can be written to a column of
-type uuid, jsonb or an enumeration. Many rows are sent with COPY: directly for inserts, and through a temporary table
-for upserts and updates.
+type uuid, jsonb or an enumeration. Many rows are sent with COPY: directly for inserts and for upserts
+of new rows, and through a temporary table for other upserts and for updates.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _FLOATS = (Type.FLOAT32, Type.FLOAT64)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
+_COPY_ATTEMPTS_SKIPPED_MAX = 1024
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
 
 
@@ -51,6 +52,8 @@ class PostgresqlDatabase(Database):
         Type.BYTES: "BYTEA",
     }
     _staged: dict[Target, str]
+    """The name of the temporary table of each target."""
+    _copies: dict[Target, _CopyAttempts]
 
     def _engine(self) -> Engine:
         return postgresql_engine(self.url, self.config)
@@ -58,6 +61,7 @@ class PostgresqlDatabase(Database):
     def connect(self) -> Connection:
         """Open a connection; it has no temporary tables yet."""
         self._staged = {}
+        self._copies = {}
         return super().connect()
 
     def is_transient(self, error: Exception) -> bool:
@@ -118,11 +122,14 @@ class PostgresqlDatabase(Database):
             _copy(connection, target.table.quoted, target.names, values)
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert or update rows, through a temporary table if there are many."""
+        """Insert or update rows; if there are many, copy them to the table or, if some exist, to a temporary table."""
         if len(values[0]) < _COPY_ROWS:
             super().upsert(connection, target, values)
             return
-        stage = self._stage(connection, target, last_of_each_key(target, values))
+        values = last_of_each_key(target, values)
+        if self._copy_new_rows(connection, target, values):
+            return
+        stage = self._stage(connection, target, values)
         names = ", ".join(target.names)
         self.run_statement(
             connection,
@@ -143,6 +150,29 @@ class PostgresqlDatabase(Database):
         )
         self.run_statement(connection, f"TRUNCATE {stage}")
 
+    def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
+        """Copy rows to the table itself; return False, without changes, if a row exists or an attempt is not due.
+
+        A copy is a fifth faster than an upsert that finds no existing row. EXPLAIN fails if the table has no unique
+        constraint for the keys, as the upsert would, and locks the constraint until the transaction ends.
+        """
+        attempts = self._copies.setdefault(target, _CopyAttempts())
+        if not attempts.is_due or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
+            attempts.skip()
+            return False
+        upsert = f"INSERT INTO {target.table.quoted} ({', '.join(target.keys)}) SELECT {', '.join(target.keys)}"
+        check = f"{upsert} FROM {target.table.quoted} WHERE false {_on_conflict(target)}"
+        self.run_statement(connection, f"SAVEPOINT headrace_copy; EXPLAIN {check}")
+        try:
+            _copy(connection, target.table.quoted, target.names, values)
+        except psycopg.errors.UniqueViolation:
+            self.run_statement(connection, "ROLLBACK TO SAVEPOINT headrace_copy")
+            attempts.failed()
+            return False
+        self.run_statement(connection, "RELEASE SAVEPOINT headrace_copy")
+        attempts.succeeded()
+        return True
+
     def _stage(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> str:
         """Copy rows to a temporary table with the target's columns, and return the table's name."""
         stage = self._staged.get(target)
@@ -158,6 +188,35 @@ class PostgresqlDatabase(Database):
     def transaction_failed(self) -> None:
         """Forget the temporary tables, which a rollback may have removed."""
         self._staged = {}
+
+
+class _CopyAttempts:
+    """Decides which upserts to a table first attempt to copy the rows.
+
+    After a copy has failed, 1, 2, 4, ... 1024 upserts skip the attempt: updates of existing rows rarely stop soon.
+    """
+
+    def __init__(self) -> None:
+        self._to_skip = 0
+        self._next_pause = 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next upsert attempts to copy."""
+        return self._to_skip == 0
+
+    def skip(self) -> None:
+        """Count an upsert without an attempt."""
+        self._to_skip = max(0, self._to_skip - 1)
+
+    def succeeded(self) -> None:
+        """Continue to copy."""
+        self._next_pause = 1
+
+    def failed(self) -> None:
+        """Skip the next attempts, twice as many as after the previous failure."""
+        self._to_skip = self._next_pause
+        self._next_pause = min(2 * self._next_pause, _COPY_ATTEMPTS_SKIPPED_MAX)
 
 
 def _on_conflict(target: Target) -> str:
