@@ -2,8 +2,8 @@
 
 The broker accepts requests only after it has applied the metadata up to its own registration. It leads or follows a
 partition only if the committed image assigns that role to it. If the broker cannot write a log, it stops, and other
-replicas become leaders. The only node of a cluster keeps running and serves its other logs. All methods run on the
-event loop.
+replicas become leaders. A broker that is the only node of its cluster does not stop: it serves its other logs. All
+methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._file_task_slots = asyncio.Semaphore(_FILE_TASKS_MAX)
         self._group_partitions = GroupPartitionLoader(config.node_id, self.partitions, self.groups, self._start_task)
-        # the logs by topic, in round-robin order
+        # by topic: the partitions whose log is missing; the topics are in round-robin order
         self._logs_to_create: OrderedDict[str, dict[int, None]] = OrderedDict()
         self._topics_with_failed_logs: set[str] = set()
         self._log_creation: asyncio.Task[None] | None = None
@@ -182,9 +182,9 @@ class Broker:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Open the logs, register, and serve requests. The node must have caught up with the metadata.
+        """Open the logs, register, and serve requests. Raises StartError.
 
-        Raises StartError.
+        Before this call, the node must have applied all committed metadata.
         """
         node, config = self.node, self.config
         self.lifecycle = BrokerLifecycle(
@@ -233,9 +233,11 @@ class Broker:
         cluster = self.image.broker_configs().get(MIN_INSYNC_REPLICAS)
         if ours is not None and cluster not in (None, ours):
             logger.warning(
-                "min.insync.replicas=%s in the properties file is ignored, the cluster-wide value is %s: set this "
-                "value in the file, or change it with kafka-configs --alter --entity-type brokers --entity-default",
+                "min.insync.replicas=%s in the properties file is ignored, because the cluster-wide value is %s: set "
+                "%s in the file, or change the cluster-wide value with kafka-configs --alter --entity-type brokers "
+                "--entity-default",
                 ours,
+                cluster,
                 cluster,
             )
 
@@ -247,7 +249,7 @@ class Broker:
                 await asyncio.sleep(0)  # let the metadata quorum's callbacks run
 
     def _previous_clean_epoch(self) -> int:
-        """Return the broker epoch of the last shutdown if it was clean and no log is corrupt; otherwise -1."""
+        """Return the broker epoch of the last shutdown if the shutdown was clean and no log is corrupt; else -1."""
         if self.logs.is_corrupt:
             return -1
         directories = self.logs.directories
@@ -335,7 +337,7 @@ class Broker:
     def _update_partitions(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """Apply the image to these partitions.
 
-        Create a few missing logs immediately and the other missing logs in a task.
+        Create a few missing logs immediately, and start a task that creates the other missing logs.
         """
         missing = self.partitions.update(topic, indexes)
         if missing:
@@ -470,9 +472,16 @@ class Broker:
         quorum.on_majority_lost = self.lifecycle.on_majority_lost
         is_alone = len(self.image.brokers) == 1
         if not is_alone and quorum.is_majority_lost:
-            logger.info("Skipping the controlled shutdown, because a majority of the metadata quorum's voters is down")
+            logger.info(
+                "Broker %d: skipping the controlled shutdown, because a majority of the metadata quorum's voters is "
+                "down",
+                self.node_id,
+            )
         elif not is_alone and not await self.lifecycle.controlled_shutdown(_CONTROLLED_SHUTDOWN_TIMEOUT_MS):
-            logger.warning("The controller did not confirm the controlled shutdown in time, stopping without it")
+            logger.warning(
+                "Broker %d: the controller did not confirm the controlled shutdown in time, stopping anyway",
+                self.node_id,
+            )
         self.lifecycle.close()
 
     async def stop(self) -> None:

@@ -1,9 +1,9 @@
 """The broker's configuration: Kafka's keys, defaults and units, read from a properties file.
 
-`BrokerConfig.from_properties` reports all errors together. For each unknown key, it logs a warning with the most
-similar known key. The metadata of a field is the only definition of a key, its default and its bounds;
+`BrokerConfig.from_properties` reports all errors together. For each unknown key, it adds a warning with the most
+similar known key. Each key is defined only once, with its default and its bounds, as a dataclass field;
 `DescribeConfigs` also uses this definition. Keys of the log (`log.retention.ms`, `log.segment.bytes`, ...) are defined
-in `log.config` and kept in `log_properties`.
+in `log.config`; their values are in `log_properties`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ class BrokerConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Parse Kafka's properties. Raises ConfigError with all errors. Both config and error have `.warnings`."""
+        """Parse Kafka's properties. Raises ConfigError with all errors.
+
+        The returned config and the ConfigError both have `.warnings`.
+        """
         return _Parser(properties).parse()
 
     @property
@@ -146,7 +149,7 @@ class BrokerConfig:
         return tuple(dict.fromkeys((*self.log_dirs, self.metadata_dir)))
 
     def described(self) -> list[DescribedConfig]:
-        """Every key of the broker with its effective value, as DescribeConfigs shows them."""
+        """Return every key of the broker with its effective value, for DescribeConfigs."""
         return [
             *(self._described_field(name, item) for name, item in _FIELDS.items()),
             *(self._described_address(name, type_) for name, type_ in _ADDRESS_KEYS.items()),
@@ -167,10 +170,10 @@ class BrokerConfig:
         return DescribedConfig(name, value, type_, is_set=is_set)
 
     def _described_log_key(self, name: str) -> DescribedConfig:
-        """Describe a key of the log configs.
+        """Describe one key of a log config.
 
-        Some configs have several keys, for example log.retention.ms, .minutes and .hours. As in Kafka, only the last of
-        these keys has the default value.
+        Some configs have several keys with different units, for example log.retention.ms, log.retention.minutes and
+        log.retention.hours. As in Kafka, only the last of these keys has a default value.
         """
         key, factor = LOG_KEYS[name]
         default = format_value(key.default if factor == 1 else key.default // factor)
@@ -184,10 +187,11 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
-    """One broker config.
+    """One broker config, as DescribeConfigs returns it.
 
-    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. `synonyms`
-    are the configs that apply if this config has no value (log.retention.minutes and .hours for log.retention.ms).
+    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. If this
+    config has no value, the first of its `synonyms` that has one applies; the synonyms of log.retention.ms are
+    log.retention.minutes and log.retention.hours.
     """
 
     name: str
@@ -366,7 +370,9 @@ class _Parser:
         wanted = self.properties.get("inter.broker.listener.name", "").upper()
         names = [item.name for item in listeners]
         if wanted and names and wanted not in names:
-            self.errors.append(f"inter.broker.listener.name={wanted}: the listeners for clients are {', '.join(names)}")
+            self.errors.append(
+                f"inter.broker.listener.name={wanted}: not one of the broker's listeners; use one of {', '.join(names)}"
+            )
         return wanted or (names[0] if names else "PLAINTEXT")
 
     def _voters(self, node_id: int, roles: tuple[str, ...]) -> dict[int, tuple[str, int]]:
@@ -397,7 +403,7 @@ class _Parser:
     def _check_own_address(
         self, node_id: int, voters: Mapping[int, tuple[str, int]], listeners: tuple[Listener, ...]
     ) -> None:
-        """Check that a voter has a controller listener at its port in controller.quorum.voters."""
+        """If this node is a voter, check that it has a controller listener at the port in controller.quorum.voters."""
         if len(voters) < 2 or node_id not in voters:
             return
         port = voters[node_id][1]

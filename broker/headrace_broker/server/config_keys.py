@@ -1,4 +1,4 @@
-"""Parses single configuration values: types, bounds and units. Lists the keys of Kafka that this broker ignores."""
+"""Parses single configuration values: types, bounds and units. Lists the Kafka keys that this broker ignores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ConfigError(ValueError):
 
 
 def key_metadata(name: str, minimum: int | None, maximum: int | None) -> dict[str, Any]:
-    """Return the metadata of a dataclass field for the property `name`."""
+    """Return the metadata for the dataclass field of the config `name`."""
     return {"key": name, "minimum": minimum, "maximum": maximum}
 
 
@@ -46,7 +46,7 @@ def parse_value(name: str, text: str, item: Field[Any]) -> Any:
 
 
 def value_type(item: Field[Any]) -> ConfigType:
-    """Return the type of a field's property for DescribeConfigs."""
+    """Return the type of a config for DescribeConfigs; `item` is the config's dataclass field."""
     kind = str(item.type)
     if kind == "int":
         is_long = item.metadata["maximum"] == _INT64_MAX or item.metadata["key"].endswith(".ms")

@@ -137,10 +137,10 @@ class ControllerService:
         return outcome.response
 
     async def _wait_until_committed(self) -> None:
-        """Wait until the records that the last decision was based on are committed.
+        """Wait until the records of all earlier decisions are committed.
 
         A response, even an error, must not depend on records that may still be lost. Raises ApiError NOT_CONTROLLER if
-        this node loses the leadership before.
+        this node loses the leadership while it waits.
         """
         if self._last_append is not None and not self._last_append.done():
             await asyncio.shield(self._last_append)
@@ -148,7 +148,7 @@ class ControllerService:
     async def register(
         self, request: BrokerRegistrationRequest, *, is_local: bool = False
     ) -> BrokerRegistrationResponse:
-        """Register a broker that started. `is_local` means that it is this node's own broker. Raises ApiError."""
+        """Register a broker that started. `is_local` is true for this node's own broker. Raises ApiError."""
         broker_id = request.broker_id
         await self._check_previous_incarnation(broker_id, request.incarnation_id, is_local=is_local)
         response = await self.submit(
@@ -178,11 +178,11 @@ class ControllerService:
         return response
 
     async def _check_previous_incarnation(self, broker_id: int, incarnation_id: bytes, *, is_local: bool) -> None:
-        """End the session of a broker's previous incarnation immediately if its process is dead.
+        """End the session of a broker's previous incarnation immediately if the process of that incarnation is dead.
 
-        A broker that restarts quickly then does not have to wait until the old session expires. If the broker runs in
-        this node's process, its registration proves that the previous process is dead. A registration with the same
-        broker id over the network comes from another process and proves nothing.
+        A broker that restarts quickly then does not have to wait until the old session expires. If this node's own
+        broker registers, the previous process of this node is dead. If another process registers with this node's
+        broker id over the network, this proves nothing.
         """
         known = None if self._controller is None else self._controller.image.brokers.get(broker_id)
         if known is None or known.incarnation_id == incarnation_id or not known.endpoints:
@@ -213,7 +213,7 @@ class ControllerService:
         return await self.submit(lambda image: alter_reassignments(image, request, self._topic_configs))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect leaders on an operator's request. Raises ApiError."""
+        """Elect leaders because an operator requested it. Raises ApiError."""
         return await self.submit(lambda image: elect_leaders(image, request, self._topic_configs))
 
     async def alter_configs(
@@ -330,7 +330,7 @@ class ControllerService:
             self._start_task(self._fence(broker_id, image.brokers[broker_id].epoch))
 
     def _schedule_session_check_later(self) -> None:
-        """Schedule the next check after a short delay, so that heartbeats that have arrived are processed first."""
+        """Schedule the next check after a short delay, so that heartbeats that have arrived are processed before it."""
         self._session_check_timer = self._loop.call_later(0.1, self._schedule_session_check)
 
     # -- periodic work of the active controller ----------------------------------------------------------------------

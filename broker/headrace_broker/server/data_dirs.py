@@ -4,8 +4,8 @@ In a cluster with one node, the node formats an empty directory when it starts. 
 format the directory (kafka-storage format) for two reasons. First, a generated cluster id would differ from the id of
 the other nodes. Second, a voter with an empty disk does not know its last vote and may vote twice in an epoch.
 
-The node rejects a directory of another cluster, of another node, or in use by another process. The error says how to
-correct the mistake.
+The node rejects a directory that belongs to another cluster or to another node, or that another process uses. The
+error text says how to correct the mistake.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_directories(
     """Lock every directory, format the empty ones, and return the cluster id.
 
     `must_be_formatted` is the metadata directory of a node in a cluster with several nodes. This directory must be
-    formatted already. Raises StartError, after it has unlocked all directories again.
+    formatted already. On an error, unlock all directories and raise StartError.
     """
     opened: list[LogDirectory] = []
     try:
@@ -123,7 +123,7 @@ def _check_owner(storage: Storage, directory: LogDirectory, node_id: int) -> Non
 
 
 def directory_id(meta: Mapping[str, str]) -> bytes:
-    """Return the directory id in meta.properties; zeros if the file has an older format without it."""
+    """Return the directory id in meta.properties, or zeros if the file has an older format without a directory id."""
     try:
         return decode_uuid(meta["directory.id"])
     except (KeyError, ValueError):

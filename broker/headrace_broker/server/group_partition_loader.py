@@ -10,7 +10,7 @@ from headrace_broker.server.replicas.partitions import PartitionTable
 
 
 class GroupLoading(Protocol):
-    """The methods with which the group coordinator loads and unloads the groups of a partition."""
+    """The methods of the group coordinator that load and unload the groups of a partition."""
 
     async def load(self, partition: int) -> None:
         """Load the partition's groups from its log."""
@@ -38,8 +38,8 @@ class GroupPartitionLoader:
     def on_leaders_change(self) -> None:
         """Unload the partitions that this broker no longer leads. Start loading the partitions that it leads now.
 
-        If this broker leads a partition in a new leader epoch, the partition is loaded again, because another
-        coordinator may have written to it in between.
+        If a partition that is loaded has a new leader epoch, unload it and load it again, because another coordinator
+        may have written to it in the meantime.
         """
         for index, epoch in list(self._loaded.items()):
             if not self._is_leader(index, epoch):

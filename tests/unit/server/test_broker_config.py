@@ -128,7 +128,7 @@ def test_each_named_listener_has_its_own_advertised_address() -> None:
 
 def test_inter_broker_listener_must_exist() -> None:
     (error,) = errors_of(inter_broker_listener_name="INSIDE")
-    assert error == "inter.broker.listener.name=INSIDE: the listeners for clients are PLAINTEXT"
+    assert error == "inter.broker.listener.name=INSIDE: not one of the broker's listeners; use one of PLAINTEXT"
 
 
 def test_paths_in_log_dirs_are_normalized() -> None:

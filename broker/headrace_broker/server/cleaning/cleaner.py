@@ -52,7 +52,11 @@ def _identity_of(log: PartitionLog) -> LogIdentity:
 
 @dataclass(slots=True)
 class UncleanableLog:
-    """A log whose cleaning failed; if `retry_ms` is None, only a truncation or a restart makes it cleanable again."""
+    """A log whose cleaning failed.
+
+    The cleaner tries again at `retry_ms`. If `retry_ms` is None, only a change of `identity` or a restart makes the log
+    cleanable again.
+    """
 
     identity: LogIdentity
     retry_ms: int | None
@@ -147,10 +151,10 @@ class LogCleaner:
         return uncleanable.retry_ms is not None and self._now_ms() >= uncleanable.retry_ms
 
     def _dirty_range(self, log: PartitionLog) -> DirtyRange | None:
-        """Return the range of offsets to clean, at most up to the recovery point; None if no records are to be cleaned.
+        """Return the range of offsets to clean, or None if there are no records to clean.
 
-        Records after the recovery point are not synced. If cleaning removed a record because an unsynced record has the
-        same key, a power failure could lose both records.
+        The range ends at the recovery point or earlier, because records after the recovery point are not synced. If
+        cleaning removed a record because an unsynced record has the same key, a power failure could lose both records.
         """
         try:
             return find_dirty_range(
@@ -201,7 +205,7 @@ class LogCleaner:
     async def _sync_epochs(self, log: PartitionLog) -> bool:
         """Sync the leader epoch file.
 
-        After an epoch's first records are removed, only this file has the epoch's start offset.
+        After the cleaner has removed the first records of an epoch, only this file contains the epoch's start offset.
         """
         path = log.unflushed_epochs_path
         return path is None or await self._sync(log, self._storage.sync, path)
@@ -247,7 +251,7 @@ class LogCleaner:
         )
 
     async def _finish(self, log: PartitionLog, dirty: DirtyRange, done: CleaningDone, took_ms: int) -> None:
-        """Sync the directory, so that the new segments keep their names. Then advance the cleaner offset."""
+        """Sync the directory to make the renames of the new segments durable, then advance the cleaner offset."""
         self._uncleanable.pop(log, None)
         truncations = log.truncations
         if not await self._sync(log, self._storage.sync_directory, log.directory):
@@ -275,7 +279,7 @@ class LogCleaner:
 
 
 def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
-    """Return the last record of each active producer in the range to clean, which must be kept."""
+    """Return the last record of each active producer, if it is in the range to clean. The cleaner must keep it."""
     records = (
         LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
         for producer_id, entry in log.producers.producers.items()

@@ -64,7 +64,7 @@ class Pace:
 
 def main() -> int:
     """Run cleaning jobs until the end of the input; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker handles it and stops this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker handles SIGINT and stops this process
     lower_priority(sys.argv[2] if len(sys.argv) > 2 else "")
     if not die_with_parent(int(sys.argv[1]), signal.SIGKILL):
         return 0

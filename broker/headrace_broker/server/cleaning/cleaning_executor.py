@@ -1,7 +1,7 @@
 """Runs a broker's cleaning jobs: in a separate process, or, for logs in memory, in the broker's process.
 
-The executor starts the process for the first job and stops it when there are no more jobs. The process exits when the
-broker exits or is killed. The process can be killed at any time.
+The executor starts the cleaner process for the first job and stops it when there are no more jobs. The cleaner process
+exits when the broker exits or is killed, and it may be killed at any time.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class CleanerProcess:
                 await self.close()
 
     async def _running(self, is_overdue: bool) -> Process:
-        """Return the process. It has idle priority unless the job is overdue.
+        """Return the running cleaner process, started if necessary.
 
-        A change of priority restarts the process.
+        The process has idle priority unless the job is overdue. If it runs with the other priority, restart it.
         """
         if self._process is not None and self._process.returncode is None:
             if self._is_overdue == is_overdue:

@@ -16,7 +16,7 @@ LISTENERS = CONTROLLER_ONLY
 async def handle(context: RequestContext, request: BrokerHeartbeatRequest, version: int) -> BrokerHeartbeatResponse:
     """Process the heartbeat and return the broker's state.
 
-    If the connection closes later, check the broker's process.
+    If the broker's connection closes later, the controller checks whether the broker's process is alive.
     """
     try:
         response = await context.controller.heartbeat(request)

@@ -1,7 +1,7 @@
 """CreateTopics (19): create topics; the controller responds once the records are committed.
 
-From version 4 on, -1 stands for the default number of partitions or replication factor. Version 5 adds the configs to
-the response, and version 7 adds the topic id.
+From version 4 on, -1 stands for the default number of partitions or the default replication factor. Version 5 adds the
+configs to the response, and version 7 adds the topic id.
 """
 
 from __future__ import annotations

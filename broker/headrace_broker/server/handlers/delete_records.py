@@ -75,8 +75,8 @@ def _write_checkpoint(context: RequestContext) -> None:
         context.logs.checkpoints.write(LOG_START_FILE, durable=False)
     except OSError as error:
         logger.warning(
-            "DeleteRecords: cannot write %s: %s. A crash before the next checkpoint, in about a minute, may restore"
-            " the deleted records",
+            "DeleteRecords: cannot write %s: %s. If the broker crashes before the next checkpoint, in about a minute,"
+            " the deleted records may reappear",
             LOG_START_FILE,
             error.strerror or error,
         )
@@ -85,7 +85,7 @@ def _write_checkpoint(context: RequestContext) -> None:
 def _delete(
     context: RequestContext, topic: str, wanted: DeleteRecordsPartition
 ) -> tuple[Partition | None, DeleteRecordsPartitionResult]:
-    """Delete the records on this leader; returns (partition, result), and None as the partition on an error."""
+    """Delete the records on this leader. Return (partition, result); after an error, partition is None."""
     try:
         partition = context.partitions.require_leader(topic, wanted.partition_index)
         log = partition.log

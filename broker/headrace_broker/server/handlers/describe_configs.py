@@ -155,7 +155,7 @@ def _broker_config(
 ) -> DescribeConfigsResourceResult:
     """Describe one config of a broker.
 
-    `values` are (name, value, source) of all synonyms that have a value, by precedence, beginning with `name` itself.
+    `values` has (name, value, source) for each synonym that has a value, by precedence, beginning with `name` itself.
     """
     key = BROKER_CONFIGS.get(name)
     own = values[0] if values and values[0][0] == name else None

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (75): return topics in pages, for admin clients with very large topics (KIP-966)."""
+"""DescribeTopicPartitions (75): return topics in pages, so that admin clients can describe large topics (KIP-966)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSIONS = (0, 0)
 def handle(
     context: RequestContext, request: DescribeTopicPartitionsRequest, version: int
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics in the order of their names, up to a number of partitions; the cursor marks the next page."""
+    """Describe topics in the order of their names, up to the partition limit; the cursor marks the next page."""
     image = context.image
     first_partition = 0
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)

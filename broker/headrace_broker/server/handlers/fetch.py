@@ -1,14 +1,14 @@
 """Fetch (1): read record batches, and wait for new ones while fewer than min_bytes are available.
 
-A response contains whole batches exactly as they are stored. The first is the batch that contains the fetch offset, in
-full even if it exceeds max_bytes. Records are never decoded.
+A response contains whole batches exactly as they are stored. The first batch contains the fetch offset, and is complete
+even if it exceeds max_bytes. Records are never decoded.
 
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
 selects a follower, the leader responds without records and with that preferred read replica.
 
 Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on. In versions 7 to 12 it
 responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack. Version 12 adds
-the last fetched epoch, with which the leader detects that a log diverges. Version 13 has topic ids instead of names,
+the last fetched epoch, so that the leader can detect a diverging log. Version 13 has topic ids instead of names,
 version 15 moves the replica state to a tagged field, and version 16 adds the endpoints of current leaders (KIP-951).
 """
 
@@ -123,8 +123,8 @@ def _has_session(request: FetchRequest) -> bool:
 def _find_session(broker: Broker, connection: Connection, request: FetchRequest, version: int) -> FetchSession | None:
     """Return the session that the request creates or continues, or None for a full fetch without a session.
 
-    A new session of a follower closes the follower's earlier sessions. A session with a replica id is created only for
-    the registered broker of that id.
+    A new session of a follower closes the follower's earlier sessions. If the request has a replica id, a session is
+    created only if the broker with this id is registered.
     """
     if version < _FIRST_VERSION_WITH_IDS:
         if request.session_epoch > INITIAL_EPOCH:
@@ -142,9 +142,10 @@ def _find_session(broker: Broker, connection: Connection, request: FetchRequest,
             and len(session.partitions) + _partition_count(request) > broker.partitions.partitions_per_request_max
         ):
             logger.warning(
-                "Connection from %s: rejecting the Fetch request, because its session would contain more partitions "
-                "than exist",
+                "Connection from %s: rejecting the Fetch request, because its session would exceed the limit of %d "
+                "partitions",
                 connection.peer,
+                broker.partitions.partitions_per_request_max,
             )
             raise ApiError(ErrorCode.INVALID_REQUEST)
         broker.fetch_sessions.update(session, request, broker.partitions)
@@ -215,7 +216,7 @@ def _read_dirty_partitions(
 def _session_read_steps(
     broker: Broker, session: FetchSession, request: FetchRequest, version: int, reads: _PartitionReads
 ) -> Iterator[None]:
-    """Read the session's dirty partitions in chunks, one per iteration; in a new session, read all partitions."""
+    """Read the session's dirty partitions, one chunk per iteration; in a new session, read all partitions."""
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     if session.replica_id >= 0:
@@ -270,7 +271,7 @@ def _mark_sent(session: FetchSession, reads: _PartitionReads) -> None:
 
 
 def _readable_end_offset(partition: Partition | None, replica: int) -> int:
-    """Return the end of the data that a follower or a consumer may read."""
+    """Return the offset before which a follower (`replica` >= 0) or a consumer may read."""
     if partition is None:
         return 0
     return partition.log.log_end_offset if replica >= 0 else partition.log.high_watermark
@@ -290,10 +291,10 @@ async def _handle_large(
     count = _partition_count(request)
     if count > broker.partitions.partitions_per_request_max:
         partitions_max = broker.partitions.partitions_per_request_max
-        problem = f"Fetch of {count} partitions exceeds the limit of {partitions_max}"
+        problem = f"Fetch request of {count} partitions exceeds the limit of {partitions_max}"
         if version < _FIRST_VERSION_WITH_SESSIONS:
             raise ProtocolError(problem)
-        logger.warning("Connection from %s: rejecting request, %s", connection.peer, problem)
+        logger.warning("Connection from %s: rejecting the request: %s", connection.peer, problem)
         broker.on_partition_error(API_KEY, ErrorCode.INVALID_REQUEST, None)
         response = FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
         slot.fill(encode_response(correlation_id, response, version))
@@ -354,7 +355,7 @@ def _read(broker: Broker, connection: Connection, request: FetchRequest, version
 
 
 def _read_steps(broker: Broker, request: FetchRequest, version: int, reads: _PartitionReads) -> Iterator[None]:
-    """Read the requested partitions in chunks, one per iteration."""
+    """Read the requested partitions, one chunk per iteration."""
     left_in_chunk = _PARTITIONS_PER_CHUNK
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     for topic in request.topics:
@@ -384,7 +385,10 @@ def _read_partition(
     *,
     is_noted: bool = False,
 ) -> tuple[PartitionData, int]:
-    """Return (response data, bytes of records). `is_noted`: the follower's fetch offset was already processed."""
+    """Read one partition and return (response data, bytes of records).
+
+    `is_noted` is true if the leader's state already contains the follower's fetch offset.
+    """
     partition = None
     try:
         partition = _find_partition(broker, topic, wanted.partition, version)
@@ -443,7 +447,7 @@ def _check_epoch_and_divergence(
 def _record_follower_offset(
     broker: Broker, partition: Partition, request: FetchRequest, wanted: FetchPartition, replica: int
 ) -> bool:
-    """Update the leader's state of the follower with its fetch offset. Returns False if the offset is out of range."""
+    """Store the fetch offset in the leader's state of the follower. Returns False if the offset is out of range."""
     is_within = partition.log.log_start_offset <= wanted.fetch_offset <= partition.log.log_end_offset
     if is_within:
         broker.replication.on_follower_fetch(partition, replica, request.replica_state.replica_epoch, wanted)

@@ -4,9 +4,9 @@ The coordinator is the leader of the `__consumer_offsets` partition that the gro
 creates the topic. Version 1 adds the key type (0 group, 1 transaction, 2 share); from version 4 on, a request may
 contain several keys.
 
-This broker does not support transactions and share groups yet. A request for one of their coordinators fails with
-CLUSTER_AUTHORIZATION_FAILED. This is the only error that both librdkafka and the Java client treat as fatal and report
-with its message. After any other error librdkafka retries until the producer times out.
+This broker does not support transactions and share groups yet. A request for a transaction or share coordinator fails
+with CLUSTER_AUTHORIZATION_FAILED. This is the only error that both librdkafka and the Java client treat as fatal and
+report with its message. After any other error, librdkafka retries until the producer times out.
 """
 
 from __future__ import annotations

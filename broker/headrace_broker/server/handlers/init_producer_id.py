@@ -2,8 +2,8 @@
 
 From version 3 on, a producer sends its current id and epoch to request an epoch bump after an error; this broker
 returns a new id instead. Transactions are not supported yet: a request with a transactional id fails with an error that
-clients treat as fatal. The response has no error message; transactional producers send FindCoordinator first and
-receive the message in the response to that request.
+clients treat as fatal. An InitProducerId response has no field for an error message, but transactional producers send
+FindCoordinator first, and the response to FindCoordinator contains the message.
 """
 
 from __future__ import annotations

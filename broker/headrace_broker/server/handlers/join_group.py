@@ -19,6 +19,6 @@ VERSIONS = (0, 9)
 
 
 def handle(context: RequestContext, request: JoinGroupRequest, version: int) -> Awaitable[JoinGroupResponse]:
-    """Pass the request to the group coordinator. As in Kafka, the client host in the group starts with a slash."""
+    """Pass the request to the group coordinator. As in Kafka, the host of a member starts with a slash."""
     client = ClientIdentity(context.client_id or "", f"/{context.client_host}")
     return context.groups.join_group(request, version, client)

@@ -53,7 +53,7 @@ def handle(
 
 
 def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
-    """Return the (name, id) with which to find the topic. Either the name or the id is unset.
+    """Return the (name, id) to look up the topic by. Either the name or the id is unset.
 
     From version 12 on an id takes precedence over the name: the Java client sends an empty name with the id.
     """
@@ -70,7 +70,7 @@ def _leaders(image: MetadataImage, named: list[tuple[str | None, bytes]]) -> set
 async def _respond_when_resolved(
     context: RequestContext, request: MetadataRequest, named: list[tuple[str | None, bytes]], leaders: set[int]
 ) -> MetadataResponse:
-    """Wait until the controller has decided about leaders that just closed their connections, then respond."""
+    """Wait until none of these leaders is suspected to be dead any more, or until a timeout, then respond."""
     await context.broker.suspected_brokers.wait_until_resolved(leaders)
     return _respond(context, request, named, {})
 

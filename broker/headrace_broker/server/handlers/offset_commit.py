@@ -1,8 +1,8 @@
 """OffsetCommit (8): commit a group's offsets.
 
 Versions 2 to 4 have a retention time. Version 6 adds leader epochs, 7 adds static members, and from version 9 on the
-generation may be a member epoch. Version 10 identifies topics by id. A partition that does not exist fails, and the
-offsets of the other partitions are committed.
+generation may be a member epoch. Version 10 identifies topics by id. A partition that does not exist has an error in
+the response; the offsets of the other partitions are committed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _error_for(
 def _merge(
     committed: list[OffsetCommitResponseTopic], rejected: list[OffsetCommitResponseTopic]
 ) -> list[OffsetCommitResponseTopic]:
-    """Merge the results into one entry per topic, which may contain both committed and rejected partitions."""
+    """Merge the results. A topic with both committed and rejected partitions has one entry."""
     by_topic = {(topic.name, topic.topic_id): topic for topic in committed}
     for topic in rejected:
         entry = by_topic.setdefault((topic.name, topic.topic_id), topic)

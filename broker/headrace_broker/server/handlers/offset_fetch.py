@@ -28,7 +28,7 @@ _TOPIC_IDS_VERSION = 10
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest, version: int) -> Awaitable[OffsetFetchResponse]:
-    """Query the coordinator, after replacing topic ids by names."""
+    """Replace topic ids by names, and pass the request to the group coordinator."""
     if version >= _TOPIC_IDS_VERSION:
         return _fetch_by_id(context, request, version)
     return context.groups.fetch_offsets(request, version)
@@ -63,7 +63,7 @@ async def _fetch_group(
 
 
 def _name_topics(group: OffsetFetchRequestGroup, image: MetadataImage) -> None:
-    """Keep the topics that exist, and set their names."""
+    """Remove the topics with an unknown id from the request, and set the names of the other topics."""
     known = []
     for topic in group.topics or []:
         found = image.topic_by_id(topic.topic_id)

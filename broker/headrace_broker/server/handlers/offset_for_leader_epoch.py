@@ -20,7 +20,7 @@ REQUEST_SPLITS = (RequestSplit(("topics", "partitions"), ("topics", "partitions"
 
 
 def handle(context: RequestContext, request: OffsetForLeaderEpochRequest, version: int) -> OffsetForLeaderEpochResponse:
-    """Respond with the largest epoch up to the requested one, and its end offset."""
+    """Respond with the largest leader epoch that is at most the requested epoch, and with its end offset."""
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in request.topics:
         results = [_look_up(context, topic.topic, wanted) for wanted in topic.partitions]

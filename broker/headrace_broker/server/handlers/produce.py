@@ -174,7 +174,10 @@ def _check_and_append(broker: Broker, partition: Partition, records: memoryview 
 
 
 def _required_offsets(results: list[_TopicResult]) -> dict[Hashable, int]:
-    """Return, by partition, the high watermark at which the batch is committed. Committed batches are left out."""
+    """Return {partition: high watermark that the partition must reach, so that its batch is committed}.
+
+    Partitions whose batch is already committed are omitted.
+    """
     return {
         partition: info.last_offset + 1
         for _, partition_results in results
@@ -229,9 +232,10 @@ def _result_after_replication(
 
 
 def _is_still_in_log(partition: Partition, info: AppendInfo, epoch: int) -> bool:
-    """Whether the batch that was appended in this epoch is still in the log and was not truncated by another leader.
+    """Return whether a batch that was appended in leader epoch `epoch` is still in the log.
 
-    If the same broker leads in the new epoch, for example after a replica was removed, its log was not truncated.
+    If another broker was the leader in the meantime, this broker's log may have been truncated. If this broker has led
+    in every epoch since then, for example after a replica was removed, the batch is still in the log.
     """
     if partition.leader_epoch == epoch:
         return True
