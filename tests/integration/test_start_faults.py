@@ -87,7 +87,7 @@ def test_start_fails_when_voters_have_client_listener_ports(cluster: ClusterProc
 
 def test_start_fails_for_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
     line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
-    assert "belongs to another cluster than this node" in line
+    assert "does not belong to cluster" in line
     assert "correct controller.quorum.voters" in line
 
 
@@ -126,7 +126,9 @@ def test_start_fails_when_voter_addresses_are_swapped(cluster: ClusterProcess, t
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
     line = start_error(tmp_path, cluster_id_of(cluster), controller_quorum_voters=voters)
     assert re.search(r"the node at 127\.0\.0\.1:\d+ is not voter [123]: ", line), line
-    assert f"controller.quorum.voters must list each node with its own address, on this node it is {voters}" in line
+    assert (
+        f"controller.quorum.voters must list each node with its own address; the value on this node is {voters}" in line
+    )
 
 
 def test_start_fails_for_a_voter_configured_with_fewer_voters_than_the_other_nodes(cluster: ClusterProcess) -> None:

@@ -15,13 +15,16 @@ from headrace_broker.metadata.leadership import TopicConfigs
 
 
 def altered_configs(image: MetadataImage, broker_id: int | None = None) -> Sequence[DynamicConfigs]:
-    """Return the dynamic configs of the broker and of all brokers, in order of precedence."""
+    """Return the broker's dynamic configs, unless `broker_id` is None, then the dynamic defaults of all brokers."""
     for_all: DynamicConfigs = (ConfigSource.DYNAMIC_DEFAULT_BROKER, image.broker_configs())
     return [for_all] if broker_id is None else [(ConfigSource.DYNAMIC_BROKER, image.broker_configs(broker_id)), for_all]
 
 
 class LogConfigProvider:
-    """Resolves topics' LogConfigs, on one broker or, if `broker_id` is None, cluster-wide; equal configs are shared."""
+    """Resolves topics' LogConfigs, on one broker or, if `broker_id` is None, cluster-wide.
+
+    Topics with equal configs share one LogConfig.
+    """
 
     def __init__(self, defaults: Mapping[str, str], broker_id: int | None = None) -> None:
         self._defaults = defaults
@@ -43,7 +46,7 @@ class LogConfigProvider:
         return config
 
     def _with_altered(self) -> Mapping[str, str]:
-        """Return the configs of the properties file, with dynamic configs in place of configs of the same meaning."""
+        """Return the configs of the properties file, overridden by the dynamic broker configs."""
         defaults = dict(self._defaults)
         for _, values in reversed(self._brokers):
             defaults.update(values)

@@ -257,7 +257,7 @@ class TestSnapshotSchedule:
         log.snapshots.write_chunk = full  # type: ignore[method-assign]
         run(snapshotted(log, [image_at(4)]))
         assert log.snapshots.ids == []
-        assert "Metadata snapshot: cannot write it" in caplog.text
+        assert "Metadata snapshot: cannot write the snapshot" in caplog.text
 
 
 def test_snapshot_of_a_thousand_topics_is_encoded_in_chunks() -> None:

@@ -54,8 +54,8 @@ def test_node_rejected_by_a_voter_fails_to_start() -> None:
     watched._on_misconfigured_voter(3, ErrorCode.INCONSISTENT_CLUSTER_ID)
     assert len(reported) == 2
     assert "2@b:9093 does not have node 1 in its controller.quorum.voters" in reported[0]
-    assert "on this node they are 1@a:9093,2@b:9093,3@c:9093" in reported[0]
-    assert "belongs to another cluster than this node" in reported[1]
+    assert "the value on this node is 1@a:9093,2@b:9093,3@c:9093" in reported[0]
+    assert "does not belong to cluster" in reported[1]
     another, reported = watch()
     another._on_misconfigured_voter(2, ErrorCode.INVALID_VOTER_KEY)
     assert reported[0].startswith("the node at b:9093 is not voter 2: controller.quorum.voters must list each node")

@@ -1,10 +1,10 @@
 """Distinguishes an incomplete end of the metadata log from corruption in the middle of the log. Does no I/O.
 
-A crash leaves an incomplete end, which recovery may truncate. Every metadata record is synced before it counts as
-committed, so only the last appends can be incomplete. If a valid batch follows a corrupt batch, the corrupt batch was
-once written completely, unless a power failure left whole sectors of a preallocated file as zeros. The log must not be
-truncated at such a corrupt batch, because this would delete topics from the metadata, and their partitions would become
-stray.
+A crash can leave an incomplete batch at the end of the log, and recovery may truncate the log there. Every metadata
+record is synced before it counts as committed, so only the last appends can be incomplete. If a valid batch follows a
+corrupt batch, the corrupt batch was once written completely, unless a power failure left whole sectors of a
+preallocated file as zeros. The log must not be truncated at a batch that was once complete, because this would delete
+topics from the metadata, and their partitions would become stray.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatch
 
 _SECTOR_BYTES = 512
 _ZEROS_MIN = 8
-"""A batch begins with its base offset, so up to 7 zero bytes there do not prove that the sector is unwritten."""
+"""A sector with fewer zero bytes may be written: a batch begins with its base offset, of which 7 bytes can be zero."""
 _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 
@@ -30,7 +30,7 @@ def end_of_valid_batches(log: bytes, base_offset: int) -> tuple[int, int]:
 def find_corruption(log: bytes) -> tuple[int, int] | None:
     """Return the byte positions of a segment's first corrupt batch and of the next valid batch.
 
-    None when no valid batch follows, or when the corruption is a sector that was never written.
+    Return None if no valid batch follows, or if the corruption is a sector that was never written.
     """
     broken, _ = end_of_valid_batches(log, 0)
     magic = log.find(_MAGIC, broken + 1 + _MAGIC_OFFSET)
@@ -43,7 +43,7 @@ def find_corruption(log: bytes) -> tuple[int, int] | None:
 
 
 def _has_unwritten_sector(log: bytes, start: int, end: int) -> bool:
-    """Return whether the part of any sector between `start` and `end` is all zeros, as in a preallocated file."""
+    """Return whether a sector has only zeros in the range `start` to `end`, as in a preallocated file."""
     position = start
     while (stop := (position // _SECTOR_BYTES + 1) * _SECTOR_BYTES) < end + _ZEROS_MIN:
         if stop - position >= _ZEROS_MIN and not any(log[position:stop]):

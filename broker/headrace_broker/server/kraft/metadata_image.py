@@ -16,7 +16,7 @@ ImageListener = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class CommittedImage:
-    """Holds the current image and publishes each change of it. All methods run on the event loop."""
+    """Holds the current image and notifies the listeners of each change. All methods run on the event loop."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -39,7 +39,7 @@ class CommittedImage:
         self._publish(diff_images(self.image, image), image)
 
     def pop_removed_topics(self) -> dict[bytes, TopicImage]:
-        """Return the topics that were deleted since the process started, and forget them.
+        """Return the topics that were deleted since the process started, and clear the list.
 
         A starting broker deletes the logs of these topics after it has opened its logs.
         """

@@ -1,8 +1,8 @@
 """The metadata log on disk, in KRaft's own format: `__cluster_metadata-0`, its snapshots and `quorum-state`.
 
-Implements the protocol `raft.log_port.RaftLog` with files, and converts between metadata records and record batches. It
-does not decide what is committed. A sync has three steps: `files_to_sync` lists the files, a thread syncs them, and
-`sync_completed` advances the flushed offset, but not past a truncation that happened during the sync.
+Implements the protocol `raft.log_port.RaftLog` with files, and converts between metadata records and record batches.
+`raft` decides which records are committed. A sync has three steps: `files_to_sync` lists the files, a thread syncs
+them, and `sync_completed` advances the flushed offset, but not past a truncation that happened during the sync.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _CONFIG = LogConfig(
     preallocate=True,
 )
 _RESTORE_HINT = (
-    "restore it from a copy; or, while the other voters have a leader, delete everything in {} except quorum-state, "
-    "and this node fetches it from the leader"
+    "restore it from a copy; or, while the other voters have a leader, delete everything in {} except quorum-state: "
+    "this node then fetches the metadata from the leader"
 )
 
 MetadataBatch = tuple[Sequence[MetadataRecord], int, int]
@@ -75,7 +75,7 @@ class MetadataLog:
         self._log_directory = directory
         self._directory = directory.partition_path(CLUSTER_METADATA_TOPIC, 0)
         self._now_ms = now_ms
-        # batches that this node appended; it applies them without reading the log
+        # batches that this node appended as leader; it applies them without reading the log
         self._appended: deque[MetadataBatch] = deque()
         self.snapshots = SnapshotFiles(storage, self._directory)
         self.replayed_bytes = 0
@@ -136,7 +136,10 @@ class MetadataLog:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _load_snapshot(self, base_offset: int) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """Return the newest valid snapshot and its records. Raises StartError if one is missing."""
+        """Return the newest valid snapshot, or None, and its records.
+
+        Raises StartError if the log does not begin at offset 0 and there is no valid snapshot of the earlier records.
+        """
         for snapshot in reversed(self.snapshots.ids.copy()):
             if snapshot[0] < base_offset:
                 break
@@ -153,28 +156,31 @@ class MetadataLog:
         return None, []
 
     def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
-        """Return whether the log contains the snapshot's last offset, in the snapshot's epoch or a later one.
+        """Return whether the log contains the snapshot's last offset, in the snapshot's epoch or a later epoch.
 
-        The log does not contain that offset if the process fetched the snapshot because the log had diverged, and
-        crashed before it reset the log to the snapshot.
+        The log may lack this offset if the process had fetched the snapshot from the leader, because the log had
+        diverged, and crashed before it reset the log to the snapshot.
         """
         end_offset, epoch = snapshot
         known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))
         return self.log_end_offset >= end_offset and not 0 <= known < epoch
 
     def _start_offset(self, base_offset: int) -> int:
-        """Return the log start offset: 0, or the oldest snapshot's end offset once the first segments are deleted."""
+        """Return the log start offset: 0, or the oldest snapshot's end offset if the first segments were deleted."""
         for snapshot in [known for known in self.snapshots.ids if known[0] < base_offset]:
             self.snapshots.discard(snapshot)
         return self.snapshots.ids[0][0] if base_offset > 0 else 0
 
     def pop_snapshot_records(self) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """Return the snapshot that replay begins with, and its records; forget the records to free their memory."""
+        """Return the snapshot that replay begins with, and its records. The next call returns no records.
+
+        This frees the memory of the records.
+        """
         records, self._snapshot_records = self._snapshot_records, []
         return self._snapshot, records
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the snapshot that the log begins after; None while the log begins at offset 0."""
+        """Return the snapshot at whose end offset the log begins; None if the log begins at offset 0."""
         if self.log_start_offset == 0:
             return None
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
@@ -192,7 +198,7 @@ class MetadataLog:
         self.snapshots.write_chunk(snapshot, position, data)
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """Check the fetched snapshot, which is complete, and replace the log with it. Raises OSError."""
+        """Check a snapshot that was fetched completely, and replace the log with it. Raises OSError."""
         try:
             records = self.snapshots.part_records(snapshot)
         except SnapshotError as error:
@@ -264,7 +270,7 @@ class MetadataLog:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record; 0 when there is none."""
+        """The epoch of the last record; 0 if there is no record."""
         if self.log.log_end_offset > self.log.log_start_offset:
             return max(self.log.latest_epoch, 0)
         snapshot = self.latest_snapshot()
@@ -368,7 +374,10 @@ class MetadataLog:
                 self.voters = frozenset(voter.voter_id for voter in message.voters)
 
     def timestamp_of(self, offset: int) -> int | None:
-        """Return the timestamp of the batch that holds `offset`, by the controller's clock; None if not in the log."""
+        """Return the timestamp of the batch that contains `offset`; None if `offset` is not in the log.
+
+        The timestamp is the time of the controller's clock when the controller appended the batch.
+        """
         try:
             buffer = self.read(offset, 1)
         except ApiError:
@@ -423,4 +432,4 @@ class MetadataLog:
         try:
             self.log.close(clean=True, now_ms=self._now_ms())
         except ApiError as error:
-            logger.error("Metadata log: cannot close it cleanly: %s", error.message)
+            logger.error("Metadata log: cannot close the log cleanly: %s", error.message)

@@ -1,7 +1,8 @@
 """Connections to the other voters of the quorum: one per voter, opened on demand.
 
-If a connection breaks, this node opens it again immediately. If the voter then refuses the connection, its process is
-dead, and this node does not wait for a timeout. A voter that does not respond may be alive but slow or partitioned.
+If a connection breaks, this node opens it again immediately. If the voter refuses the new connection, the voter's
+process is dead, and this node does not wait for a timeout. A voter that does not respond may be alive, but slow or
+unreachable.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Peers:
         return sum(connection.is_open for connection in self._connections.values())
 
     def send(self, node_id: int, request: Request[Any], on_response: OnResponse) -> None:
-        """Send a request. `on_response` is called once, with the response or, if there is none, with None."""
+        """Send a request. `on_response` is called once: with the response, or with None if the request fails."""
         connection = self._connections.get(node_id)
         if connection is not None and connection.is_open:
             self._send_on(connection, request, on_response)
@@ -63,9 +64,9 @@ class Peers:
         self._connect(node_id).add_done_callback(lambda task: self._connected(task, request, on_response))
 
     def on_request_from(self, node_id: int) -> None:
-        """Mark a node as alive because it sent a request, even if this node never connects to it.
+        """Mark a node as alive because it sent a request.
 
-        A leader, for example, seldom opens connections to its followers.
+        A node may never connect to another live node: a leader, for example, seldom connects to its followers.
         """
         self.connection_errors.pop(node_id, None)
         self.refused_nodes.discard(node_id)
@@ -117,7 +118,7 @@ class Peers:
             self._connecting.pop(node_id, None)
 
     async def _connection_to(self, node_id: int) -> BrokerConnection:
-        """Open a connection. Raises ClientError, also when the address is a broker's client listener."""
+        """Open a connection. Raises ClientError, for example if the address is a broker's client listener."""
         host, port = self._addresses[node_id]
         connection = await BrokerConnection.open(
             host,
@@ -136,9 +137,10 @@ class Peers:
         return connection
 
     def _record_failure(self, node_id: int, error: ClientError) -> bool:
-        """Store why a connection failed. Returns False if the connection should be retried.
+        """Store the reason why a connection failed. Returns False if the caller should retry.
 
-        A connection that is accepted and then closed immediately is retried: the process may be exiting.
+        The caller should retry if the connection was accepted and then closed immediately, because the other process
+        may be exiting.
         """
         is_refused = is_connection_refused(error.__cause__)
         is_client_listener = isinstance(error, UnsupportedVersionError)

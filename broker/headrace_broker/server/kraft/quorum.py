@@ -1,8 +1,8 @@
 """Runs the Raft state machine of the metadata quorum, with a clock, a disk and connections to the other voters.
 
-The state machine processes one input at a time. It processes no input until its vote is on disk. `on_commit` receives
-the committed batches in order. The controller calls `append`; the future that `append` returns completes when the batch
-is committed.
+The state machine processes one input at a time. If an input changes the quorum state (epoch and vote), the next input
+waits until the new state is on disk. `on_commit` receives the committed batches in order. The controller calls
+`append`; the future that `append` returns completes when the batch is committed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Quorum:
 
     @property
     def is_persisting(self) -> bool:
-        """Whether the state machine changed the quorum state and the change is not on disk yet."""
+        """Whether the state machine has changed the quorum state, and the new state is not on disk yet."""
         return self._is_persisting_state or any(isinstance(effect, Persist) for effect in self._effects)
 
     @property
@@ -117,7 +117,7 @@ class Quorum:
         self._submit(self.raft.start)
 
     def handle(self, request: Request[Any], host: str = "") -> asyncio.Future[Response]:
-        """Handle another node's request; `host`, if set, is named in a warning when the request is rejected."""
+        """Handle another node's request. If `host` is set, log a warning with `host` when the request is rejected."""
         future: asyncio.Future[Response] = self._loop.create_future()
         if host:
             future.add_done_callback(lambda response: self._log_rejected_request(request, host, response))
@@ -127,7 +127,7 @@ class Quorum:
         return future
 
     def _log_rejected_request(self, request: Any, host: str, response: asyncio.Future[Response]) -> None:
-        """Log a request that no correctly configured member of this quorum sends."""
+        """Log a rejected request if its sender is not a correctly configured member of this quorum."""
         errors = set() if response.cancelled() else _error_codes(response.result())
         if not errors - {ErrorCode.FENCED_LEADER_EPOCH}:
             return
@@ -154,12 +154,15 @@ class Quorum:
 
     @property
     def is_majority_lost(self) -> bool:
-        """Whether so many voters' processes are dead that no record can be committed until a voter restarts."""
+        """Whether the processes of so many voters are dead that no majority is left to commit records."""
         voters = self.raft.config.voters
         return 2 * len(voters - self.peers.refused_nodes) <= len(voters)
 
     def append(self, records: Sequence[MetadataRecord]) -> asyncio.Future[None]:
-        """Append one batch as leader; the future completes when it is committed. Raises ApiError NOT_CONTROLLER."""
+        """Append one batch as leader. The future completes when the batch is committed.
+
+        Raises ApiError NOT_CONTROLLER.
+        """
         if not self.is_active_leader or self._is_persisting_state:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         try:
@@ -196,7 +199,10 @@ class Quorum:
             self._process()
 
     def _process(self) -> None:
-        """Apply pending effects and process pending inputs, until there are none or quorum-state must be persisted."""
+        """Apply the pending effects and process the pending inputs.
+
+        Stop at a change of quorum-state; `_persist` continues when the change is on disk.
+        """
         if self._is_closed:
             return
         self._is_busy = True
@@ -253,7 +259,7 @@ class Quorum:
                 break
             except OSError as error:
                 if error_throttle.should_log(self._loop.time()):
-                    logger.error("quorum-state: write failed, retrying: %s", error)
+                    logger.error("Metadata quorum: cannot write quorum-state, retrying: %s", error)
                 await asyncio.sleep(_RETRY_S)
         self._is_persisting_state = False
         self._process()
@@ -318,7 +324,7 @@ class Quorum:
     async def _sync(self) -> None:
         """Sync (fdatasync) until all appended records are synced.
 
-        All appends during one sync are synced by the next one.
+        The next sync includes all appends that were made during a sync.
         """
         try:
             self._flush_again = True
@@ -358,14 +364,14 @@ class Quorum:
         self.on_failure(reason)
 
     def _load_snapshot(self) -> None:
-        """Replace the committed state with the log's snapshot, if there is a newer one."""
+        """Replace the committed state with the log's snapshot, unless the snapshot is older."""
         snapshot, records = self.log.pop_snapshot_records()
         if snapshot is None or snapshot[0] < self._committed_offset:
             return
         self._committed_offset = snapshot[0]
         self.log.log.advance_high_watermark(snapshot[0])
         self.on_snapshot(image_from_records(records, snapshot[0] - 1, snapshot[1]))
-        logger.info("Metadata snapshot: loaded it up to offset %d", snapshot[0])
+        logger.info("Metadata snapshot: loaded the snapshot with end offset %d", snapshot[0])
 
     def _commit(self, offset: int) -> None:
         for records, last_offset, epoch in self.log.batches(self._committed_offset, offset):
@@ -398,7 +404,7 @@ class Quorum:
         for _, _, committed in (entry for entry in self._pending_appends if entry not in kept):
             if not committed.done():
                 committed.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
-                # retrieve the exception, so that asyncio does not log it if the caller was cancelled
+                # retrieve the exception; otherwise asyncio would log it if the caller was cancelled
                 committed.exception()
         self._pending_appends = kept
         self._check_leadership()

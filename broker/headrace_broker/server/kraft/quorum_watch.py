@@ -1,8 +1,9 @@
 """Reports why the metadata quorum is unavailable: in the log, to waiting clients, and as the reason for a failed start.
 
-If a majority of the voters is down, the quorum recovers when these voters are restarted. This module logs the loss of
-the majority once, and the recovery once. If another voter does not list this node as a voter, or belongs to another
-cluster, one of the properties files is wrong. A node that is still starting then fails to start.
+If a majority of the voters is down, the quorum recovers when voters are restarted. This module logs that the quorum has
+no leader, at growing intervals, and logs the recovery once. If another voter does not list this node as a voter, or
+belongs to another cluster, one of the properties files is wrong. This module logs the error once, and a node that is
+still starting fails to start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CHECK_INTERVAL_MS = 2_000
 
 
 class QuorumWatch:
-    """Checks the quorum periodically and remembers what was reported. All methods run on the event loop."""
+    """Checks the quorum periodically and reports each misconfiguration once. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class QuorumWatch:
         """Return why there is no active controller, as a message for an operator."""
         raft = self._quorum.raft
         if raft.leader_id >= 0:
-            return f"node {raft.leader_id} is the leader, and this node has not yet fetched everything committed there"
+            return f"node {raft.leader_id} is the leader, and this node has not fetched all committed metadata yet"
         errors = {
             voter: error for voter, error in self._quorum.peers.connection_errors.items() if voter in self._voters
         }
@@ -63,7 +64,7 @@ class QuorumWatch:
         return f"{voter}@{host}:{port}"
 
     def check(self) -> None:
-        """Log a warning if the quorum has no leader. The caller calls this method every `CHECK_INTERVAL_MS`."""
+        """Log an error if the quorum has no leader. The caller calls this method every `CHECK_INTERVAL_MS`."""
         self._check_voters()
         if self._quorum.raft.leader_id >= 0:
             if self._leaderless_throttle.reset():
@@ -115,18 +116,18 @@ class QuorumWatch:
         name = self._name(node_id)
         if code is ErrorCode.INCONSISTENT_CLUSTER_ID:
             return (
-                f"voter {name} belongs to another cluster than this node, whose directories belong to cluster "
-                f"{self._cluster_id}: correct controller.quorum.voters, or configure empty directories in log.dirs"
+                f"voter {name} does not belong to cluster {self._cluster_id}, the cluster of this node's directories: "
+                "correct controller.quorum.voters, or configure empty directories in log.dirs"
             )
         voters = ",".join(map(self._name, sorted(self._voters)))
         if code is ErrorCode.INVALID_VOTER_KEY:
             return (
                 f"the node at {name.partition('@')[2]} is not voter {node_id}: controller.quorum.voters "
-                f"must list each node with its own address, on this node it is {voters}"
+                f"must list each node with its own address; the value on this node is {voters}"
             )
         return (
             f"voter {name} does not have node {self._node_id} in its controller.quorum.voters: configure the same "
-            f"voters on every node, on this node they are {voters}"
+            f"voters on every node; the value on this node is {voters}"
         )
 
     @property

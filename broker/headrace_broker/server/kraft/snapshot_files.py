@@ -80,12 +80,12 @@ class SnapshotFiles:
         self._storage.sync(self.path(snapshot) + PART_SUFFIX)
 
     def finish(self, snapshot: OffsetAndEpoch) -> None:
-        """Rename the `.part` file, which is complete and synced, to the snapshot. Raises OSError."""
+        """Rename the `.part` file, which must be complete and synced, to the snapshot's name. Raises OSError."""
         self._storage.rename(self.path(snapshot) + PART_SUFFIX, self.path(snapshot))
         self.ids = sorted({*self.ids, snapshot})
 
     def sync_names(self) -> None:
-        """Sync the directory, so that finished snapshots keep their names. This method blocks. Raises OSError."""
+        """Sync the directory to make the renames of snapshots durable. This method blocks. Raises OSError."""
         self._storage.sync_directory(self._directory)
 
     def discard(self, snapshot: OffsetAndEpoch) -> None:
@@ -105,7 +105,7 @@ class SnapshotFiles:
 
 
 def encode_snapshot(records: Iterable[MetadataRecord], epoch: int, timestamp_ms: int) -> Iterator[bytes]:
-    """Yield the snapshot's bytes in chunks of one batch; each takes well under a millisecond to encode."""
+    """Yield the snapshot's bytes in chunks of one batch. Encoding a chunk takes well under a millisecond."""
     header = encode_control_value(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms))
     yield _control(ControlType.SNAPSHOT_HEADER, header, 0, epoch, timestamp_ms)
     offset = 1

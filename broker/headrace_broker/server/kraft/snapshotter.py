@@ -1,11 +1,11 @@
 """Writes snapshots of the committed metadata.
 
-Deletes old snapshots and the log before the remaining snapshots (KIP-630). Every node writes its own snapshots. The
-image is immutable, so the event loop encodes it one batch of records at a time and does other work in between; syncs
-run in a thread. A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
+Deletes old snapshots, and the log segments before the oldest remaining snapshot (KIP-630). Every node writes its own
+snapshots. The image is immutable, so the event loop encodes it one batch of records at a time and does other work in
+between; syncs run in a thread. A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
 `metadata.log.max.record.bytes.between.snapshots`. It writes the snapshot earlier if the new records are several times
-as large as the last snapshot. The time of a start then depends on the size of the metadata and not on the number of
-changes.
+as large as the last snapshot, so that the duration of a start depends on the size of the metadata and not on the number
+of changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_PER_SNAPSHOT = 4
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """The limits for writing snapshots, and for deleting old snapshots with the log after them."""
+    """The limits that determine when to write a snapshot, and when to delete old snapshots and log segments."""
 
     max_bytes_between: int = 20 * 1024 * 1024
     max_interval_ms: int = 3_600_000
@@ -55,7 +55,7 @@ class Snapshotter:
         self._writing: asyncio.Task[None] | None = None
 
     def on_commit(self) -> None:
-        """Write a snapshot if the limits require one. The quorum calls this method after every commit."""
+        """Write a snapshot if the limits require it. The quorum calls this method after every commit."""
         if self._writing is None and self._is_due():
             self._writing = self._loop.create_task(self._write())
             self._writing.add_done_callback(self._on_write_done)
@@ -95,13 +95,13 @@ class Snapshotter:
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             self._delete_old_snapshots()
         except (OSError, ApiError) as error:
-            logger.error("Metadata snapshot: cannot write it, retrying at the time of the next snapshot: %s", error)
+            logger.error("Metadata snapshot: cannot write the snapshot, retrying when the next one is due: %s", error)
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             return
-        logger.info("Metadata snapshot: wrote it up to offset %d, %d bytes", snapshot[0], position)
+        logger.info("Metadata snapshot: wrote a snapshot of %d bytes with end offset %d", position, snapshot[0])
 
     def _delete_old_snapshots(self) -> None:
-        """Delete older snapshots by age and total size, each with the log up to the next snapshot."""
+        """Delete the snapshots that exceed the retention time or size, with the log before the next snapshot."""
         snapshots, policy = self._log.snapshots, self._policy
         kept = list(snapshots.ids)
         size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))
@@ -117,9 +117,9 @@ class Snapshotter:
     def _on_write_done(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         if not task.cancelled() and task.exception() is not None:
-            logger.error("Metadata snapshot: unexpected error while writing it", exc_info=task.exception())
+            logger.error("Metadata snapshot: unexpected error while writing a snapshot", exc_info=task.exception())
 
     async def close(self) -> None:
-        """Finish the snapshot that is being written."""
+        """Wait until the snapshot in progress is written."""
         if self._writing is not None:
             await asyncio.wait({self._writing})

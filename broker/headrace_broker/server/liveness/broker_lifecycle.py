@@ -90,13 +90,17 @@ class BrokerLifecycle:
         self._heartbeat_task = asyncio.ensure_future(self._send_heartbeats())
 
     async def wait_until_unfenced(self) -> None:
-        """Wait until the controller unfences the broker. Raises StartError if the broker is deregistered first."""
+        """Wait until the controller unfences the broker. Raises StartError if the broker is unregistered first."""
         await self._unfenced.wait()
         if self._deregistered_reason:
             raise StartError(self._deregistered_reason)
 
     async def _register(self) -> None:
-        """Register; if an earlier process of this node has a session, retry until that session has expired."""
+        """Register the broker. Raises StartError.
+
+        If another process with this broker id has a session, for example an earlier process of this node, retry until
+        that session has expired.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._registration_timeout_ms / 1000
         duplicate_until: float | None = None
@@ -116,7 +120,8 @@ class BrokerLifecycle:
                 raise StartError(self._registration_error(code))
             if duplicate_until is None:
                 logger.warning(
-                    "Broker registration failed: %s. Waiting until the session of the other broker expires",
+                    "Broker %d: registration failed, retrying until the session of the other broker expires: %s",
+                    self.node_id,
                     self._registration_error(code),
                 )
                 duplicate_until = min(deadline, loop.time() + self._session_timeout_ms / 1000 + _DUPLICATE_MARGIN_S)
@@ -132,8 +137,8 @@ class BrokerLifecycle:
             )
         if code is ErrorCode.INCONSISTENT_CLUSTER_ID:
             return (
-                f"the controllers in controller.quorum.voters belong to another cluster than {self._cluster_id}, the "
-                "cluster of this node's directories: correct controller.quorum.voters or log.dirs"
+                f"the controllers in controller.quorum.voters do not belong to cluster {self._cluster_id}, the cluster "
+                "of this node's directories: correct controller.quorum.voters or log.dirs"
             )
         return f"the controller rejected the registration of broker {self.node_id}: {code.name}, {code.message}"
 
@@ -164,10 +169,10 @@ class BrokerLifecycle:
             )
 
     def _check_deregistered(self) -> None:
-        """Handle the error STALE_BROKER_EPOCH: the controller has a different registration of this broker, or none.
+        """Handle the error STALE_BROKER_EPOCH: the controller does not have this process's registration any more.
 
-        Wait until the change of the registration is committed. As in Kafka, this process then does not register again,
-        because an operator unregistered the broker or replaced its process on purpose.
+        Do nothing until this node's image shows that the registration was removed or replaced. As in Kafka, this
+        process then does not register again, because an operator unregistered the broker or started another process.
         """
         image = self._image()
         known = image.brokers.get(self.node_id)

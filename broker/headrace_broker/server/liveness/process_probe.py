@@ -19,7 +19,7 @@ _ADDRESS_UNUSABLE = {str(errno.EADDRNOTAVAIL), str(errno.ENETUNREACH), str(errno
 
 
 def is_connection_refused(error: BaseException | None) -> bool:
-    """Return whether a failure to connect means that no process listens, at any address of the host name."""
+    """Return whether a connection failed because no process listens on this port at any address of the host."""
     if isinstance(error, ConnectionRefusedError):
         return True
     if not isinstance(error, OSError):
@@ -44,7 +44,7 @@ async def refuses_connections(host: str, port: int) -> bool:
 
 
 async def _connect(host: str, port: int) -> BaseException | None:
-    """Try a connection: return None if it stays open or the result is inconclusive, otherwise the error."""
+    """Try to connect. Return None if the connection stays open or the result is inconclusive, else the error."""
     loop = asyncio.get_running_loop()
     probe = _ProbeProtocol()
     try:

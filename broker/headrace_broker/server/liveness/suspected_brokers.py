@@ -1,6 +1,6 @@
-"""Brokers suspected to be dead and brokers just fenced, and how Metadata responses treat them.
+"""Tracks brokers that are suspected to be dead or were fenced recently, so that clients find new leaders quickly.
 
-Clients request metadata as soon as their connection to a leader breaks; if the response still names that leader,
+Clients request metadata as soon as their connection to a leader breaks. If the response still names that leader,
 librdkafka requests metadata again only a second later. So if this broker's connection to the leader has broken too, the
 Metadata response waits up to 0.4 s until the controller has fenced the leader and elected new leaders. A fenced broker
 stays in the list of brokers for 10 s, although it leads no partitions. If a broker is missing from the list, librdkafka
@@ -40,12 +40,12 @@ class SuspectedBrokers:
             self._suspects[broker_id] = (broker.epoch, self._loop.time() + _RESOLVE_TIMEOUT_S)
 
     def clear(self, broker_id: int) -> None:
-        """Clear the suspicion because the broker responds."""
+        """Remove a broker from the suspects, because it responds."""
         if self._suspects.pop(broker_id, None) is not None:
             self._notify()
 
     def on_image_change(self, image: MetadataImage) -> None:
-        """Clear the suspicion of brokers that the controller fenced, or that registered again."""
+        """Remove the suspects that the controller has fenced, and those that have registered again."""
         live = frozenset(broker.broker_id for broker in image.live_brokers())
         for broker_id in self._live - live:
             self._recently_fenced[broker_id] = self._loop.time() + _LISTED_AFTER_FENCING_S
@@ -70,7 +70,7 @@ class SuspectedBrokers:
         return any(broker_id in broker_ids and until > now for broker_id, (_, until) in self._suspects.items())
 
     async def wait_until_resolved(self, broker_ids: Collection[int]) -> None:
-        """Wait until none of these brokers is suspected any more, or until the suspicion expires."""
+        """Wait until none of these brokers is a suspect. A broker is a suspect for at most `_RESOLVE_TIMEOUT_S`."""
         while self.has_suspects(broker_ids):
             until = max(until for broker_id, (_, until) in self._suspects.items() if broker_id in broker_ids)
             try:
@@ -80,7 +80,7 @@ class SuspectedBrokers:
                 return
 
     def recently_fenced(self) -> list[int]:
-        """Return the brokers that were live a short while ago and are not live now."""
+        """Return the brokers that are not live now, but were live in the last `_LISTED_AFTER_FENCING_S` seconds."""
         now = self._loop.time()
         self._recently_fenced = {item: until for item, until in self._recently_fenced.items() if until > now}
         return [broker_id for broker_id in self._recently_fenced if broker_id not in self._live]
