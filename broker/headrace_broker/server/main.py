@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _GC_THRESHOLDS = (50_000, 20, 50)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process and, again, to its group
+_SIGNAL_REPEAT_S = 2.0  # `timeout` and process supervisors send a signal to the process, then again to its group
 _DEFAULTS_WITHOUT_FILE = {"node.id": "1", "log.dirs": "headrace-data/broker", "offsets.topic.replication.factor": "1"}
 
 
@@ -201,7 +201,7 @@ async def _run(config: BrokerConfig, cluster_id: str | None, watch_fd: int | Non
 
 
 def _remove_signal_handlers(loop: asyncio.AbstractEventLoop) -> None:
-    """Let the next signal kill the process, in case the stop hangs."""
+    """Remove the signal handlers, so that the next signal kills the process if the stop hangs."""
     for number in _STOP_SIGNALS:
         loop.remove_signal_handler(number)
 
@@ -219,13 +219,15 @@ async def _start_unless_stopped(start: Coroutine[Any, Any, Node], stop: asyncio.
 
 
 def _exit_on_failure(failed: asyncio.Future[str]) -> None:
-    """Exit immediately when the node's disk failed.
+    """Exit immediately after a failure of the node's disk.
 
-    A clean stop is impossible, and other nodes can elect leaders sooner.
+    A clean stop is impossible, and an immediate exit lets other nodes elect new leaders sooner.
     """
     if not failed.cancelled():
         print(
-            f"headrace broker: {failed.result()}: stopping, so that other nodes take over", file=sys.stderr, flush=True
+            f"headrace broker: {failed.result()}: stopping, so that other nodes can become leaders",
+            file=sys.stderr,
+            flush=True,
         )
         os._exit(1)
 

@@ -1,7 +1,8 @@
 """Collects the metrics page of a node, with the metric names that dashboards and alerts for Kafka use.
 
-The page has the metric names of jmx_exporter's rules for Kafka. Where Confluent's names differ (`...persec`, without
-`_total`), the page has both. No name has two meanings. Gauges are read when the page is requested.
+The page has the metric names of jmx_exporter's rules for Kafka. If Confluent's name for a metric differs (`...persec`,
+without `_total`), the page has the metric under both names. No two metrics share a name. Gauges are read when the page
+is requested.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class TopicMetrics:
 
 
 class Meter:
-    """The request and topic metrics of one node. The event loop owns them."""
+    """The request and topic metrics of one node. All methods run on the event loop."""
 
     def __init__(self, router: RequestRouter) -> None:
         self.requests: dict[int, RequestMetrics] = {}
@@ -166,7 +166,10 @@ class Meter:
             metrics.local_time.record(request.local_s)
 
     def _supported(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
-        """Return the API key and version; map unsupported ones to `_UNSUPPORTED`, as a client may send any number."""
+        """Return the API key and version. Replace unsupported numbers, of which clients can send many different ones.
+
+        The replacement is `_UNSUPPORTED`.
+        """
         route = self._router.routes_for(listener).get(api_key)
         if route is None:
             return _UNSUPPORTED, _UNSUPPORTED
@@ -196,7 +199,7 @@ class Meter:
         return metrics
 
     def fold_deleted_topics(self) -> None:
-        """Replace the metrics of topics that this broker no longer hosts by their sum, as Kafka does."""
+        """Replace the metrics of all topics that this broker no longer hosts by their sum in `deleted_topics`."""
         for name in self.topics.keys() - set(self._hosted_topics):
             self.deleted_topics.add(self.topics.pop(name))
 
@@ -254,7 +257,7 @@ def error_names(message: Message) -> Iterator[str]:
 
 @cache
 def _error_fields(kind: type[Message]) -> tuple[str, ...]:
-    """Return the fields of a message type that are error codes or contain some."""
+    """Return the fields of a message type that are error codes or contain error codes."""
     inner = {field.name: field.element or field for field in kind.__fields__}
     return tuple(
         name
@@ -264,7 +267,7 @@ def _error_fields(kind: type[Message]) -> tuple[str, ...]:
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name of the API."""
+    """Return Kafka's name of the API, or `unknown`."""
     api = API.get(api_key)
     return api.name if api is not None else "unknown"
 
@@ -280,12 +283,12 @@ class _RequestTimer:
         self.local_s = 0.0
 
     def response_ready(self, now_s: float) -> None:
-        """Handle the handler's response, which was returned immediately or after a wait in the purgatory."""
+        """Record that the handler has responded, either immediately or after a wait in the purgatory."""
         spent_s = now_s - self.started_s
         self.metrics.remote_time.record(max(0.0, spent_s - self.local_s) if self.local_s else 0.0)
 
     def response_sent(self, now_s: float, sending_s: float) -> None:
-        """Handle the end of writing the response to the socket."""
+        """Record that the response was written to the socket; the write took `sending_s`."""
         self.metrics.response_send_time.record(sending_s)
         self.metrics.total_time.record(now_s - self.started_s)
 

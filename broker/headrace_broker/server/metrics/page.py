@@ -11,7 +11,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 class LatencySamples(Protocol):
-    """A number of measurements, and the most recent of them in ms."""
+    """Measured latencies: their number since the start, and the most recent latencies in ms."""
 
     count: int
 
@@ -20,7 +20,7 @@ class LatencySamples(Protocol):
 
 
 class MetricsPage:
-    """Metric families with their samples, in the order they are added."""
+    """Metric families with their samples, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -45,7 +45,7 @@ class MetricsPage:
         self.sample(name, value)
 
     def untyped(self, name: str, text: str, value: float) -> None:
-        """Add an untyped sample, for a counter without the `_total` suffix that Prometheus requires of counters."""
+        """Add an untyped sample. Used for counters without the suffix `_total`, which Prometheus requires."""
         self.family(name, "untyped", text)
         self.sample(name, value)
 
@@ -55,7 +55,7 @@ class MetricsPage:
         self.quantiles(name, latencies)
 
     def quantiles(self, name: str, latencies: LatencySamples, **labels: object) -> None:
-        """Add the samples of one summary to the current family."""
+        """Add the quantiles and the count of one summary to the current family."""
         ordered = sorted(latencies.last_ms)
         for quantile in _QUANTILES if ordered else ():
             value = ordered[min(int(quantile * len(ordered)), len(ordered) - 1)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class QuorumMeter:
-    """The quorum metrics of one node since it started. The event loop owns them, except for `record_flush`."""
+    """The quorum metrics of one node since it started. All methods run on the event loop, except `record_flush`."""
 
     def __init__(self, node: Node) -> None:
         now_s = perf_counter()

@@ -23,7 +23,7 @@ class Rate:
         self.total += number
 
     def per_second(self, now_s: float) -> float:
-        """The rate over the current and the previous window, or over the time since creation if that is shorter."""
+        """Return the rate over the current and the previous window, or since creation if that is a shorter time."""
         self._roll_window(now_s)
         covered_s = min(now_s - self._created_s, now_s - self._window_start_s + _WINDOW_S)
         return (self._previous + self._current) / max(covered_s, 1.0)
@@ -54,15 +54,15 @@ class Average:
         self._count.add(1, now_s)
 
     def mean(self, now_s: float) -> float:
-        """Return the mean, 0 when no value was recorded."""
+        """Return the mean, or 0 if no value was added recently."""
         rate = self._count.per_second(now_s)
         return self._sum.per_second(now_s) / rate if rate else 0.0
 
 
 class IdleRatio:
-    """The fraction of the last minute in which a thread was idle, from a wall clock and the thread's CPU clock.
+    """The fraction of the last minute in which a thread was idle, computed from elapsed time and the thread's CPU time.
 
-    Samples are taken when the ratio is queried.
+    Each query of the ratio takes a sample.
     """
 
     __slots__ = ("_samples",)

@@ -2,12 +2,13 @@
 
 The kernel puts an idle CPU to sleep. Under a hypervisor, waking the CPU takes longer than processing a small request.
 Small requests arrive in quick succession, for example, from a producer that flushes each record, from followers, and
-from clients of a group coordinator. In this situation the loop polls its sockets for a moment before it sleeps, and
-yields the CPU to other processes on each poll. Polling needs no more CPU time per request than sleeping, because the
-caches of a CPU are empty after it slept.
+from clients of a group coordinator. In this situation, the loop polls its sockets for a moment before it sleeps, and
+yields the CPU to other processes on each poll. A request needs no more CPU time with polling than with sleeping,
+because the caches of a CPU are empty after the CPU has slept.
 
-Polling starts only after `_READS_IN_A_ROW` such reads, and one pause or one large read ends the polling. So the loop
-polls in vain for less than `_POLL_NS` per `_READS_IN_A_ROW` reads. On a machine with one CPU, busy polling is off.
+Polling starts only after `_READS_IN_A_ROW` small reads in quick succession, and one pause or one large read ends it. So
+for every `_READS_IN_A_ROW` reads, the loop polls in vain for less than `_POLL_NS`. On a machine with one CPU, busy
+polling is off.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 _SMALL_BYTES = 4096
-"""Size of a read in bytes above which the loop does not poll: such a sender does not wait for each response."""
+"""The loop does not poll after a read of more bytes: a client that sends so much does not wait for each response."""
 _CLOSE_NS = 500_000
 _POLL_NS = 400_000
 _READS_IN_A_ROW = 16
@@ -44,7 +45,10 @@ class BusyPoll:
         self._is_polling = False
 
     def record_read(self, size_bytes: int) -> None:
-        """Report a read of `size_bytes` whose requests have been processed."""
+        """Record a read of `size_bytes`, and start polling if small reads arrive in quick succession.
+
+        The caller has already processed the requests of this read.
+        """
         now_ns = self._clock_ns()
         is_close = size_bytes <= _SMALL_BYTES and now_ns - self._last_read_ns < _CLOSE_NS
         self._close_reads = self._close_reads + 1 if is_close else 0

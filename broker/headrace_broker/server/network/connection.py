@@ -1,17 +1,17 @@
 """One client connection: receives request frames and sends responses in request order, with bounded memory.
 
-The transport writes directly into one receive buffer per connection. The buffer starts small, grows to the size of the
-frame being received (also while each read fills it, so that a busy client needs fewer reads), and shrinks when idle.
-The router receives each frame as a memoryview of that buffer and must not keep it after it returns, because the buffer
-is reused immediately.
+The transport writes directly into one receive buffer per connection. The buffer starts small and grows to the size of
+the frame being received. It also grows when a read fills it, so that a busy client needs fewer reads, and it shrinks
+when the connection is idle. The router receives each frame as a memoryview of the buffer. It must not keep the
+memoryview after `handle` returns, because the connection reuses the buffer immediately.
 
 Order: responses are sent in the order of their requests. A Produce or Fetch request may be delayed (it reserves a
 `ResponseSlot`) without blocking the requests after it. Any other request that has to wait mutes the connection, because
-Kafka processes the requests of a connection one at a time. A *muted* connection processes no further requests. It is
-muted while such a request runs, while the client does not read its responses, and while too many responses are queued
-after a delayed one. Then the receive buffer fills, reading stops, and TCP applies backpressure to the client. The
-memory of a connection is limited to `ConnectionLimits` plus one response; `RequestMemoryPool` limits the memory of
-large requests.
+Kafka processes the requests of a connection one at a time. A *muted* connection processes no further requests. A
+connection is muted while such a request runs, while the client does not read its responses, and while too many
+responses are queued after a delayed response. While it is muted, the receive buffer fills, reading stops, and TCP
+applies backpressure to the client. The memory of a connection is limited to `ConnectionLimits` plus one response;
+`RequestMemoryPool` limits the memory of large requests.
 
 Fairness: a client that pipelines many requests is served in time slices; other connections run between two slices.
 """
@@ -93,7 +93,7 @@ class ResponseSlot:
         self.mutes_connection = mutes_connection
 
     def fill(self, buffers: Buffers) -> None:
-        """Set the response; ignored when the connection is closed."""
+        """Set the response, or do nothing if the connection is closed."""
         connection, self._connection = self._connection, None
         if connection is not None and not self.filled:
             self.buffers = buffers
@@ -186,9 +186,9 @@ class Connection(asyncio.BufferedProtocol):
             self._router.busy_poll.record_read(nbytes)
 
     def eof_received(self) -> bool:
-        """Process the complete requests first, as Kafka does.
+        """Keep the connection open until its complete requests are processed, as Kafka does.
 
-        A producer with acks=0 disconnects right after writing.
+        A producer with acks=0 may disconnect immediately after it has sent its last request.
         """
         self._eof_received = True
         return self._has_request_for_next_slice()
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
     def reserve_response(self, frame_bytes: int = 0) -> ResponseSlot:
         """Reserve the position of a response that is sent later.
 
-        The next requests are still processed, up to the limits.
+        The connection still processes its next requests, up to the limits.
         """
         slot = self.slot_type(self, request_bytes=_DECODED_BYTES_PER_FRAME_BYTE * frame_bytes)
         self._queued_bytes += slot.request_bytes
@@ -241,17 +241,14 @@ class Connection(asyncio.BufferedProtocol):
         return slot
 
     def reserve_response_and_mute(self) -> ResponseSlot:
-        """Reserve the position of a response that is sent later.
-
-        No other request is processed before this response.
-        """
+        """Reserve the position of a response that is sent later, and mute the connection until then."""
         self._muted_by_request = True
         slot = self.slot_type(self, mutes_connection=True)
         self._queue.append(slot)
         return slot
 
     def close(self, reason: str = "") -> None:
-        """Close the connection once the responses handed to the transport are sent; a reason is logged."""
+        """Close the connection after the transport has sent its responses. If there is a reason, log it."""
         if self._closing:
             return
         self._closing = True
@@ -336,9 +333,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _has_request_for_next_slice(self) -> bool:
-        """Return whether a complete request waits for the next time slice.
+        """Return whether a complete request waits for the next time slice. Called after the client has disconnected.
 
-        A request that waits for earlier responses does not count: the client has disconnected and reads no response.
+        A request that waits for the responses to earlier requests does not count, because nobody reads responses now.
         """
         pending = self._end - self._start
         return (
@@ -403,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         self._start, self._end = 0, end - start
 
     def _stop_reading_when_full(self, start: int, pending: int) -> None:
-        """Free buffer space, or stop reading if all is used; called while muted with complete frames in the buffer."""
+        """Make room in a full buffer, or stop reading if unprocessed requests fill all of it."""
         if start:
             self._view[:pending] = self._view[start : start + pending]
             self._start, self._end = 0, pending
@@ -424,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
             self._router.request_memory.release(self)
 
     def retry_allocation(self) -> None:
-        """Continue receiving a request for which there was no memory."""
+        """Try again to receive a request for which there was no memory."""
         asyncio.get_running_loop().call_soon(self._resume_processing)
 
     def _resume(self) -> None:
@@ -467,13 +464,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the client has neither read nor sent a byte since the last `sweep` although responses are unsent."""
+        """Whether responses are unsent, and the client has neither read nor sent a byte since the last `sweep`."""
         if not self._write_paused or self.active or self._transport is None:
             return False
         return self._transport.get_write_buffer_size() == self._unwritten_bytes_at_sweep
 
     def detect_stalled_request(self) -> bool:
-        """Return whether the request received hardly any data since the last call while others wait for memory."""
+        """Return whether the request received hardly any data since the last call, while other connections wait.
+
+        The other connections wait for memory of the pool.
+        """
         memory = self._router.request_memory
         pending_bytes = self._end - self._start
         progress_bytes = pending_bytes - self._pending_bytes_at_check
@@ -487,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def queued_response_count(self) -> int:
-        """The number of responses that wait for those of earlier requests."""
+        """The number of responses that wait until the responses to earlier requests are sent."""
         return sum(slot.filled for slot in self._queue)
 
     @property

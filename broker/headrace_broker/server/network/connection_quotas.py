@@ -1,8 +1,8 @@
 """Limits the number of open connections of each listener and of each client host.
 
 The file descriptor limit applies to all connections. `max.connections` and `max.connections.per.ip` apply only to
-clients. Some connections are reserved, so that clients cannot use all connections and separate brokers and controllers
-from each other.
+clients. Some connections are reserved for brokers and controllers. Without this reserve, clients could open so many
+connections that brokers and controllers could not connect to each other.
 
 If followers and clients share a listener, the broker cannot tell whether a new connection comes from a follower. When
 clients have used up their quota, the broker therefore accepts some more connections *on probation*. Such a connection
@@ -34,8 +34,8 @@ connections are for followers."""
 class ConnectionQuotas:
     """The open connections of a node, and the limits on their number.
 
-    `has_other_brokers` is true if the cluster has other brokers, which may follow this broker. Before a connection is
-    closed in favor of another connection, `on_evict` is called with it.
+    `has_other_brokers` returns whether the cluster has other brokers, which may follow this broker. `on_evict` is
+    called with a connection before it is closed to make room for another connection.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ConnectionQuotas:
         self._log_throttle = LogThrottle()
 
     def try_add(self, connection: Connection) -> bool:
-        """Count a new connection. Returns False if there are too many."""
+        """Add a new connection. Returns False if a limit does not allow it."""
         config = self._config
         reserved = self._connections_max // _RESERVED_FRACTION
         is_inter_node = connection.listener in self._inter_node_listeners
@@ -93,7 +93,7 @@ class ConnectionQuotas:
     def mark_replica(self, connection: Connection) -> None:
         """Mark a connection over which a follower fetches.
 
-        Such a connection is never closed in favor of another one.
+        Such a connection is never closed to make room for another connection.
         """
         self._on_probation.pop(connection, None)
 
@@ -112,7 +112,7 @@ class ConnectionQuotas:
             )
 
     def remove(self, connection: Connection) -> bool:
-        """Stop counting a connection. Returns False if it was not counted."""
+        """Remove a closed connection. Returns False if it was rejected or already removed."""
         if connection not in self.connections:
             return False
         self.connections.pop(connection, None)

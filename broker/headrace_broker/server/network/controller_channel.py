@@ -1,9 +1,9 @@
 """Sends requests from a broker to the active controller, which may be this node, another node, or unknown.
 
 A request is retried on the new controller when the old one disconnects, does not respond in time, or responds
-NOT_CONTROLLER. A broker has two channels. The first channel forwards client requests, which may take long and should
-not be sent twice. The second channel sends the broker's own requests (heartbeats, AlterPartition) with a short timeout,
-because these requests are safe to repeat.
+NOT_CONTROLLER. A broker has two channels. The first channel forwards client requests with a long timeout, because they
+may be slow and should not be sent twice. The second channel sends the broker's own requests (heartbeats,
+AlterPartition) with a short timeout, because these requests are safe to repeat.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NoControllerError(ApiError):
 
 
 class ControllerChannel:
-    """Sends requests to the active controller. The event loop owns it."""
+    """Sends requests to the active controller. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ControllerChannel:
         self._changed = asyncio.Event()
 
     def leader_changed(self) -> None:
-        """Handle a change of the quorum's leader: close the connection to the previous one."""
+        """Handle a change of the quorum's leader: close the connection to the previous leader."""
         self._changed.set()
         if self._connection is not None and self._connection[0] != self._leader_id():
             self._connection[1].close()
@@ -91,7 +91,7 @@ class ControllerChannel:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # retry all the same, because this leader may have become the active controller
+            pass  # retry with the same leader, because it may have become the active controller
 
     async def _attempt(self, request: Request[ResponseT], version: int) -> ResponseT | None:
         leader_id = self._leader_id()

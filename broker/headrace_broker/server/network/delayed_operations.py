@@ -5,8 +5,8 @@ owner must complete. Each operation is returned exactly once, at the latest when
 that was returned or cancelled uses no memory or CPU time.
 
 A delayed fetch completes once enough bytes were appended. A delayed produce completes once each of its partitions has
-reached the required offset. An append does no work for the produces that it does not complete, because one producer may
-have a thousand requests in flight.
+reached the required offset. An append must not iterate over the produces that it does not complete, because one
+producer may have a thousand requests in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFFSET_AND_SEQUENCE = itemgetter(0, 1)
 
 
 class DelayedOperation:
-    """One delayed operation. `payload` belongs to the owner, everything else to `DelayedOperations`."""
+    """One delayed operation. The owner sets and uses `payload`; only `DelayedOperations` uses the other attributes."""
 
     __slots__ = ("_sequence", "deadline_ms", "done", "keys", "missing_bytes", "payload", "required_offsets")
 
@@ -44,9 +44,9 @@ class DelayedOperation:
         self._sequence = 0
 
     def detach_payload(self) -> Any:
-        """Return the payload and remove the reference to it.
+        """Return the payload, and remove this operation's reference to it.
 
-        The payload refers to this operation, so the references form a cycle.
+        The payload also refers to this operation. Without the removal, the two references would be a cycle.
         """
         payload, self.payload = self.payload, None
         return payload
@@ -86,7 +86,7 @@ class DelayedOperations:
         heapq.heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
 
     def is_watched(self, key: Hashable) -> bool:
-        """Return whether any operation watches this key (the hot path checks this before it calls `try_complete`)."""
+        """Return whether any operation watches this key. Callers check this first, to save calls of `try_complete`."""
         return key in self._by_key or key in self._produces
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> list[DelayedOperation]:

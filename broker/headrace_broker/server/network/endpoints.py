@@ -13,7 +13,7 @@ DEFAULT_PROTOCOL_MAP = ",".join(f"{name}:{name}" for name in _SECURITY_PROTOCOLS
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One named endpoint. An empty host stands for all interfaces, port 0 for any free port."""
+    """One named endpoint. An empty host stands for all interfaces, and port 0 stands for any free port."""
 
     name: str
     host: str
@@ -25,7 +25,10 @@ class Listener:
 
 
 def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]:
-    """Parse {listener name: security protocol}; as in Kafka, each protocol's name maps to itself by default."""
+    """Parse listener.security.protocol.map into {listener name: security protocol}.
+
+    As in Kafka, a listener whose name is a security protocol uses this protocol by default.
+    """
     mapping = {name: name for name in _SECURITY_PROTOCOLS} | {"CONTROLLER": "PLAINTEXT"}
     for part in (text or "").split(","):
         name, colon, protocol = part.strip().partition(":")
@@ -41,7 +44,7 @@ def parse_protocol_map(text: str | None, errors: list[str]) -> Mapping[str, str]
 def parse_listeners(
     key: str, text: str, protocols: Mapping[str, str], controllers: Sequence[str], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """Parse a comma-separated list of listeners; problems are appended to `errors`, with the config's name."""
+    """Parse a comma-separated list of listeners. Append errors, which name the config `key`, to `errors`."""
     found: list[Listener] = []
     for part in (item.strip() for item in text.split(",")):
         if not part:
@@ -90,7 +93,10 @@ def parse_voters(text: str, errors: list[str]) -> dict[int, tuple[str, int]]:
 def advertised_from(
     listeners: Sequence[Listener], advertised: Sequence[Listener], errors: list[str]
 ) -> tuple[Listener, ...]:
-    """The advertised listeners, one per entry of `listeners`; a port of 0 is replaced once the socket is bound."""
+    """Return the advertised listener for each entry of `listeners`.
+
+    A port of 0 is replaced later, when the socket is bound.
+    """
     given = {item.name: item for item in advertised}
     errors += [
         f"advertised.listeners: {name} is not a listener in listeners"

@@ -1,6 +1,6 @@
 """Builds the response to a request that failed as a whole, with the error in the API's own error fields.
 
-Used for requests to the controller while there is no active controller or this node is not the active one.
+Used for requests to the controller if no controller is active, or if this node is not the active controller.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _Builder = Callable[[Any, int, ErrorCode, str], Response]
 
 
 def _top_level(response: type[Any]) -> _Builder:
-    """Build the response of an API that has a top-level error."""
+    """Return a function that builds the response of an API with a top-level error."""
     return lambda request, version, code, message: response(error_code=code, error_message=message)
 
 

@@ -1,4 +1,4 @@
-"""Reads a Fetch request: header and body with one call."""
+"""Decodes the header and the body of a Fetch request with one call."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FileDescriptorBudget:
 
     @classmethod
     def for_limit(cls, limit: int) -> FileDescriptorBudget:
-        """Divide a limit; connections receive at least half of it, even if it is small."""
+        """Divide `limit` between connections and log segments; connections receive at least half of any limit."""
         open_segments_max = min(_OPEN_SEGMENTS_MAX, max(4, limit // 4))
         return cls(max(1, limit - open_segments_max - min(_OTHER_FILES, limit // 4)), open_segments_max)
 
@@ -36,7 +36,7 @@ def file_descriptor_budget() -> FileDescriptorBudget:
 
 
 def raise_file_descriptor_limit() -> None:
-    """Raise the soft limit to the hard limit: the usual soft limit of 1024 exists for programs that call select()."""
+    """Raise the soft limit to the hard limit. The usual soft limit of 1024 exists for programs that call select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, _LIMIT_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -28,9 +28,9 @@ _KEY_FIELDS = ("group_id", "name", "topic", "topic_id", "resource_type", "resour
 
 @dataclass(frozen=True, slots=True)
 class RequestSplit:
-    """The nested arrays with a request's items, and the corresponding arrays of the response.
+    """The names of the nested arrays that contain a request's items, and of the corresponding arrays of the response.
 
-    With `keep_duplicates_together`, items with equal names stay in one part, because the handler rejects duplicates.
+    With `keep_duplicates_together`, items with equal names stay in one part, so that the handler can reject duplicates.
     """
 
     items: tuple[str, ...]
@@ -40,7 +40,7 @@ class RequestSplit:
 
 
 def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
-    """Split into requests of at most `items_max` items each; `request` itself is not changed."""
+    """Split a request into requests of at most `items_max` items each; `request` itself is not changed."""
     if split.keep_duplicates_together:
         request = _group_duplicates(request, split.items[0])
     for part, _ in _split_node(request, split.items, split.items_max):
@@ -48,9 +48,9 @@ def split_request(request: Any, split: RequestSplit) -> Iterator[Any]:
 
 
 def _group_duplicates(request: Any, field: str) -> Any:
-    """Return the request with items of equal names grouped into one list, which counts as one item.
+    """Return a copy of the request in which items with equal names form a list, which counts as one item.
 
-    A third duplicate is dropped, because two duplicates are enough for the handler to reject the name.
+    A list has at most two items, because two are enough for the handler to reject the name.
     """
     by_name: dict[Hashable, list[Any]] = {}
     for item in getattr(request, field) or ():
@@ -69,7 +69,7 @@ def _has_failed(response: Any) -> bool:
 
 
 def _split_node(node: Any, items: tuple[str, ...], items_max: int) -> Iterator[tuple[Any, int]]:
-    """Yield (copy of the node with some of its items, their number)."""
+    """Yield pairs: a copy of the node with some of its items, and the number of these items."""
     children = getattr(node, items[0])
     if not children:
         yield node, 1
@@ -106,7 +106,7 @@ class ResponseMerger:
         self.response: Any = None
 
     def add(self, response: Any) -> None:
-        """Merge the response to one part; a response with an error for the whole request replaces everything."""
+        """Merge the response to one part. A response with a top-level error replaces the merged response."""
         if self.response is None or _has_failed(response):
             self.response, items = response, getattr(response, self._arrays[0])
             setattr(response, self._arrays[0], [])
@@ -134,7 +134,10 @@ class ResponseMerger:
 async def handle_in_parts(
     request: Any, split: RequestSplit, handle: Callable[[Any], Any], lock: asyncio.Lock | None = None
 ) -> Any:
-    """Handle a request in parts and return the merged response; other requests may use `lock` between two parts."""
+    """Handle a request in parts and return the merged response.
+
+    Between two parts, `lock` is free, so that other large requests can handle a part.
+    """
     merger = ResponseMerger(split.responses)
     for part in split_request(request, split):
         async with lock or nullcontext():
@@ -182,7 +185,7 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...] = (),
     ) -> Result:
-        """Decode a request that cannot be split, handle it and encode its response, which may have to wait."""
+        """Decode a request that cannot be split, handle it, wait for the response if necessary, and encode it."""
         request = await self.run_in_executor(read)
         response = handle(request)
         if inspect.isawaitable(response):
@@ -207,5 +210,5 @@ class LargeRequests:
                 gc.enable()
 
     def close(self) -> None:
-        """Cancel queued work and accept no more."""
+        """Cancel queued work and reject new work."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -27,7 +27,7 @@ class Purgatory:
         self._due: list[DelayedOperation] = []
 
     def now_ms(self) -> int:
-        """Return the monotonic clock of the deadlines."""
+        """Return the monotonic time that deadlines refer to."""
         return int(self._loop.time() * 1000)
 
     def watch(
@@ -81,7 +81,7 @@ class Purgatory:
             self._timer.cancel()
 
     def complete_due(self) -> None:
-        """Run the completions that are scheduled, before returning.
+        """Run the scheduled completions immediately.
 
         The completions run in reverse order. A connection sends its responses in the order of the requests. If the
         earliest request completes last, one call sends all responses of the connection.

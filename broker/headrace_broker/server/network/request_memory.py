@@ -1,16 +1,16 @@
 """The memory pool for requests that are being received, over all connections (`queued.max.request.bytes`).
 
-Each connection has a receive buffer of up to `UNCOUNTED_BYTES` of its own; the buffer of a larger request comes from
-this pool. When the pool is exhausted, the broker stops reading from the connection until memory is free, and TCP
-applies backpressure to the client. Three rules keep the broker responsive then:
+The pool counts only receive buffers of more than `UNCOUNTED_BYTES`. When the pool is exhausted, the broker stops
+reading from a connection that needs a larger buffer, until memory is free, and TCP applies backpressure to the client.
+Three rules keep the broker responsive when the pool is exhausted:
 
 * Requests of the usual size are still received: requests above `LARGE_BYTES` may use only three quarters of the pool.
-* At least one request always proceeds: one connection at a time may exceed the limit by its request.
-* The router closes a connection that holds memory from the pool, receives next to nothing for a second or two, and
-  thereby blocks others.
+* At least one request always proceeds: one connection at a time may exceed the limit by the size of its request.
+* The router closes a connection that holds memory from the pool and receives hardly any data for a second or two while
+  other connections wait for memory.
 
 The pool therefore exceeds its limit by at most one request. The default limit, -1 as in Kafka, stands for a quarter of
-the machine's (or container's) memory, at most `DEFAULT_BYTES_MAX`. The event loop owns this state.
+the machine's (or container's) memory, at most `DEFAULT_BYTES_MAX`. All methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RequestMemoryPool:
         return bool(self._waiting) or self._over_limit_user is not None
 
     def is_waiting(self, user: MemoryPoolUser) -> bool:
-        """Return whether the connection was refused memory and has not received it yet."""
+        """Return whether the connection waits for memory, because `try_allocate` returned False."""
         return user in self._waiting
 
     def holders(self) -> list[MemoryPoolUser]:
@@ -58,7 +58,7 @@ class RequestMemoryPool:
         return list(self._allocated)
 
     def try_allocate(self, user: MemoryPoolUser, capacity_bytes: int, request_bytes: int) -> bool:
-        """Set the connection's buffer to `capacity_bytes` in total, for a request of `request_bytes`.
+        """Allocate a buffer of `capacity_bytes` for a request of `request_bytes`, instead of the connection's old one.
 
         Returns False if too little memory is free; the connection then waits until the pool calls `retry_allocation`.
         """

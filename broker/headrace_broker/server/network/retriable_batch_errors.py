@@ -2,10 +2,11 @@
 
 A producer has up to five batches in flight. The first may be rejected because this broker does not lead the partition
 yet or has too few in-sync replicas. If that changes before the second batch arrives, the second batch appears to leave
-a sequence gap, although nothing is missing: the producer retries the first. A client that receives
-OUT_OF_ORDER_SEQUENCE_NUMBER starts a new epoch and resends batches that other partitions may already have (librdkafka),
-which duplicates records. The broker therefore rejects the batches after a rejected batch of the connection with the
-same error, until the rejected batch is retried. Any other sequence gap fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
+a sequence gap, although nothing is missing: the producer retries the first batch. If librdkafka receives
+OUT_OF_ORDER_SEQUENCE_NUMBER, it starts a new producer epoch and resends batches, even batches that were already
+appended to other partitions. This duplicates records. The broker therefore rejects the batches that follow a rejected
+batch on the same connection with the same error, until the producer retries the rejected batch. Any other sequence gap
+fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -52,5 +53,5 @@ class RetriableBatchErrors:
         return error
 
     def clear(self, partition: Hashable) -> None:
-        """Forget the partition's error: a batch of this connection was appended."""
+        """Remove the partition's error, because a batch of this connection was appended."""
         self._errors.pop(partition, None)

@@ -215,16 +215,17 @@ class RequestRouter:
             connection.reply(encode_response(correlation_id, response, version))
 
     def handler_of(self, route: Route) -> Callable[[RequestContext, Any, int], Any]:
-        """The route's handler, or a function that forwards the request when only the active controller handles it."""
+        """Return the route's handler. For an API of the active controller, return a function that forwards requests."""
         if route.is_forwarded:
             return lambda context, request, version: self._forward(route, context, request, version)
         assert route.handle is not None
         return route.handle
 
     async def _forward(self, route: Route, context: RequestContext, request: Any, version: int) -> Any:
-        """Forward the request to the active controller; without one, respond with an error that clients retry.
+        """Forward the request to the active controller.
 
-        A request on a controller listener is not forwarded: this node handles it if it is the active controller.
+        If no controller is active, respond with the route's `no_controller_error`. A request on a controller listener
+        is not forwarded: this node handles the request if this node is the active controller.
         """
         node = self._node
         try:
@@ -264,7 +265,7 @@ class RequestRouter:
         self.run_for_connection(connection, route.api.name, respond)
 
     def run_for_connection(self, connection: Connection, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work`, which responds to a request of this connection; an error closes the connection."""
+        """Run `work`, which responds to a request of this connection. If `work` fails, close the connection."""
         task = asyncio.ensure_future(self._run(connection, name, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -307,7 +308,10 @@ class RequestRouter:
             connection.close()
 
     def close_stalled_connections(self) -> None:
-        """Close connections that hold request memory without receiving data while others wait; call it every second."""
+        """Close connections that hold request memory but receive no data, while other connections wait for memory.
+
+        The node calls this method every second.
+        """
         for holder in self.request_memory.holders():
             if isinstance(holder, Connection) and holder.detect_stalled_request():
                 holder.abort(
@@ -316,7 +320,7 @@ class RequestRouter:
                 )
 
     def sweep(self, step_ms: int) -> None:
-        """Shrink idle buffers, and close connections idle for longer than connections.max.idle.ms.
+        """Shrink idle buffers, and close connections that are idle for longer than connections.max.idle.ms.
 
         Also close connections whose clients do not read their responses, if the responses use too much memory in total.
         """

@@ -24,7 +24,7 @@ kernel's buffer auto-tuning and cost three quarters of the throughput, so this v
 
 
 class SocketServer:
-    """The bound sockets of a node and, once it accepts connections, their servers."""
+    """The bound sockets of a node and, after `serve`, the asyncio servers that accept connections on them."""
 
     def __init__(self, backlog: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
         self._backlog = backlog
@@ -41,7 +41,7 @@ class SocketServer:
             try:
                 sockets = self._bind_all(listener, addresses)
             except OSError as error:
-                # A port that is free over IPv4 may be in use over IPv6: with port 0, try another one.
+                # If the configured port is 0, try another port, because a free IPv4 port may be in use over IPv6.
                 if listener.port == 0 and error.errno == errno.EADDRINUSE and attempt + 1 < _BIND_ATTEMPTS:
                     continue
                 raise StartError(_bind_error(listener, error)) from None
@@ -79,7 +79,7 @@ class SocketServer:
         return item
 
     async def serve(self, new_connection: Callable[[str], Connection], listeners: Sequence[Listener]) -> None:
-        """Start to accept connections on these bound listeners. Raises StartError."""
+        """Accept connections on these listeners, which must be bound. Raises StartError."""
         loop = asyncio.get_running_loop()
         names = {listener.name for listener in listeners}
         for listener, item in self._sockets:
@@ -87,7 +87,7 @@ class SocketServer:
             if name not in names:
                 continue
             try:
-                # uvloop raises no error if another process has started to listen on this address since the bind
+                # Listen here: uvloop raises no error if another process has started to listen on this address meanwhile.
                 item.listen(self._backlog)
             except OSError as error:
                 raise StartError(_bind_error(listener, error)) from None
