@@ -1,8 +1,8 @@
 """One node: its data directories, its replica of the metadata quorum, its listeners and its roles.
 
-A node is a broker, a controller, or both (`process.roles`). The order of the start is important for safety: lock and
-check the directories, bind the sockets, join the quorum, catch up with the committed metadata. Only after that
-does a broker open its logs, register with the ports that were bound, and serve.
+A node is a broker, a controller, or both (`process.roles`). The order of the start is important for safety. The node
+locks and checks the directories, binds the sockets, joins the quorum, and applies the committed metadata. After that, a
+broker opens its logs, registers with the ports that were bound, and serves clients.
 """
 
 from __future__ import annotations
@@ -119,9 +119,7 @@ class Node:
         self.controller: ControllerService | None = None
         self.channel: ControllerChannel
         self.own_channel: ControllerChannel
-        """The channel for this broker's own requests to the controller.
-
-        `channel` forwards the requests of clients.
+        """The channel for this broker's own requests to the controller; `channel` is for the requests of clients.
         """
         budget = file_descriptor_budget()
         self.router = RequestRouter(
@@ -202,7 +200,7 @@ class Node:
             is_untouched = self.quorum.log.is_closed_cleanly
         for directory in self._directories:
             if is_untouched:
-                # the directories have no clean shutdown marker then, so the next start recovers the logs
+                # if this fails, the directories have no clean shutdown marker, and the next start recovers the logs
                 with suppress(OSError):
                     directory.undo_mark_in_use()
             directory.release()
@@ -236,12 +234,12 @@ class Node:
         self.is_serving = True
 
     def on_log_failure(self, reason: str) -> None:
-        """Stop the node because a log cannot be written or synced; the only node of a cluster keeps running."""
+        """Stop the node because a log cannot be written or synced. The only node of a cluster does not stop."""
         if not self._is_alone and not self.failed.done():
             self.failed.set_result(reason)
 
     def on_metadata_log_failure(self, reason: str) -> None:
-        """Stop the node because the metadata log failed; the only node of a cluster stops only during its start."""
+        """Stop the node because the metadata log failed. The only node of a cluster stops only while it starts."""
         if not (self._is_alone and self.is_serving) and not self.failed.done():
             self.failed.set_result(reason)
 
@@ -346,7 +344,7 @@ class Node:
         self.own_channel.leader_changed()
 
     async def _bootstrap(self) -> None:
-        """Write the first records of a new cluster: metadata.version, and min.insync.replicas of this node's file."""
+        """Write the first records of a new cluster: metadata.version, and min.insync.replicas from this node's file."""
         assert self.controller is not None
         min_insync_replicas = LogConfig.from_properties({}, self.config.log_properties).min_insync_replicas
         await self.controller.submit(
@@ -356,29 +354,32 @@ class Node:
     async def wait_for_committed_metadata(self, topics: Collection[str] = ()) -> None:
         """Wait until this node has applied the committed metadata and has created the topics' logs.
 
-        A client that has received the response then finds a new topic on this node. The method also returns after a
-        timeout, because the controller's change is committed even if this node has not applied it.
+        The caller responds to a client afterwards, so that the client finds its new topic on this node. The method also
+        returns after a timeout, because the controller has committed its change even if this node has not applied it.
         """
         if self.controller is None or not self.controller.is_active:
             try:
                 async with asyncio.timeout(_COMMITTED_METADATA_TIMEOUT_MS / 1000):
                     await self.quorum.wait_for_offset(await self._committed_offset())
             except (NoControllerError, TimeoutError):
-                logger.info("Node %d: responding before this node has applied the controller's change", self.node_id)
+                logger.info(
+                    "Node %d: responding to a client although this node has not applied the controller's change yet",
+                    self.node_id,
+                )
         if self.broker is not None:
             await self.broker.wait_until_logs_created(topics)
 
     async def _committed_offset(self) -> int:
-        """Return the high watermark of the quorum's leader."""
+        """Return the high watermark of the metadata log on the quorum's leader."""
         partitions = [DescribeQuorumRequestPartitionData()]
         topics = [DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=partitions)]
         response = await self.channel.request(DescribeQuorumRequest(topics=topics), _COMMITTED_METADATA_TIMEOUT_MS)
         return response.topics[0].partitions[0].high_watermark if response.topics else -1
 
     def check_clock(self, offset: int, before_ms: int) -> None:
-        """Compare this node's clock with the controller's. Raises StartError if they differ too much.
+        """Compare this node's clock with the controller's clock. Raises StartError if they differ too much.
 
-        The controller wrote the record at `offset` between `before_ms` and now.
+        The controller appended the record at `offset` between `before_ms` and now, in terms of this node's clock.
         """
         written_ms = self.quorum.log.timestamp_of(offset)
         if written_ms is None:
@@ -392,10 +393,10 @@ class Node:
         )
         if abs(ahead_ms) > self.config.log_defaults.message_timestamp_after_max_ms:
             raise StartError(
-                f"{skew}, more than log.message.timestamp.after.max.ms: one node would reject timestamps of records "
-                "that another node accepts; synchronize both clocks with NTP, then start again"
+                f"{skew}, more than log.message.timestamp.after.max.ms: one node would reject records because of their "
+                "timestamps, and another node would accept them; synchronize both clocks with NTP, then start again"
             )
-        logger.warning("%s: timestamps and retention are wrong by that time; synchronize both clocks with NTP", skew)
+        logger.warning("%s: timestamps and retention are off by this time; synchronize both clocks with NTP", skew)
 
     # -- requests to the controller ----------------------------------------------------------------------------------
 
@@ -409,7 +410,7 @@ class Node:
         return response
 
     def monotonic_ms(self) -> int:
-        """Return the monotonic clock of the quorum, in milliseconds."""
+        """Return the monotonic time that the quorum uses, in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- timers ------------------------------------------------------------------------------------------------------
@@ -455,7 +456,7 @@ class Node:
     # -- stop --------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop cleanly: hand leadership over, close connections, sync everything, write the clean shutdown marker."""
+        """Stop cleanly: move leadership to other nodes, close connections, sync files, write clean shutdown markers."""
         if self.metrics is not None:
             self.metrics.close()
         if self.broker is not None:
@@ -477,7 +478,7 @@ class Node:
         logger.info("Node %d stopped", self.node_id)
 
     def _close(self, *, clean: bool) -> None:
-        """Close and release the directories, after the last write."""
+        """Close the logs and release the directories, after the last write."""
         if self.broker is not None:
             self.broker.close(clean=clean)
         for directory in self._directories:

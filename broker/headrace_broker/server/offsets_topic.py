@@ -41,7 +41,7 @@ class OffsetsTopic:
         return self._append(led, memoryview(batch), AppendOrigin.COORDINATOR).last_offset
 
     def high_watermark(self, partition: int) -> int:
-        """Return the offset below which everything is committed; -1 when this node does not lead the partition."""
+        """Return the partition's high watermark, or -1 if this node is not the leader."""
         led = self._led(partition)
         return -1 if led is None else led.log.high_watermark
 

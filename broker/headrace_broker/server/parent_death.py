@@ -9,7 +9,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int, signal_number: int) -> bool:
-    """Ask the kernel to send a signal when the parent dies (Linux only). Returns False if it is dead already."""
+    """Ask the kernel to send a signal when the parent dies (Linux only). Returns False if the parent is dead."""
     if sys.platform == "linux":
         import ctypes
 

@@ -21,7 +21,7 @@ class ProducerIdBlock:
         self._unused: list[int] = []
 
     def next_id(self) -> int | None:
-        """Return the next id, or None when a new block is needed."""
+        """Return the next id, or None if a new block is needed."""
         return self._unused.pop() if self._unused else None
 
     async def next_id_from_new_block(self) -> int:

@@ -18,7 +18,7 @@ GROUP_RESOURCE = 32
 
 @dataclass(frozen=True, slots=True)
 class DefaultConfig:
-    """A config with its default value; `broker_name` is the broker config from which Apache Kafka takes that value."""
+    """A config with its default value. In Apache Kafka, the broker config `broker_name` sets this default value."""
 
     name: str
     type: ConfigType
@@ -65,7 +65,7 @@ _LOG4J_LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
 
 
 def logger_levels() -> list[tuple[str, str]]:
-    """(logger, level) for the root logger and each logger of this process, with Log4j's names for the levels."""
+    """Return (logger, level) for the root logger and each logger of this process, with Log4j's level names."""
     names = sorted(name for name, item in logging.root.manager.loggerDict.items() if isinstance(item, logging.Logger))
     return [("root", _level_of(logging.root)), *((name, _level_of(logging.getLogger(name))) for name in names)]
 

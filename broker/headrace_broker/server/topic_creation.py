@@ -1,4 +1,4 @@
-"""Creates topics without a CreateTopics request: auto-created topics of Metadata requests, and internal topics."""
+"""Creates topics that no client creates explicitly: topics in Metadata requests (auto-creation), internal topics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic_defaults(context: RequestContext) -> TopicDefaults:
 
 
 async def create_missing_topics(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
-    """Create the named topics with defaults; return the error code of each topic that could not be created."""
+    """Create the topics with default configs. Return the error code of each topic that could not be created."""
     topics = [_definition(context, name) for name in dict.fromkeys(names)]
     try:
         response = await _submit(context, CreateTopicsRequest(topics=topics))

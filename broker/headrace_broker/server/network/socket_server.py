@@ -87,7 +87,7 @@ class SocketServer:
             if name not in names:
                 continue
             try:
-                # Listen here: uvloop raises no error if another process has started to listen on this address meanwhile.
+                # Listen here, because uvloop raises no error if another process listens on this address since the bind.
                 item.listen(self._backlog)
             except OSError as error:
                 raise StartError(_bind_error(listener, error)) from None
@@ -135,7 +135,7 @@ def _bind_error(listener: Listener, error: OSError) -> str:
             " listeners"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"listener {listener}: {listener.host} is not an address of this machine; correct listeners"
+        return f"listener {listener}: {listener.host} is not an address of this machine: correct the host in listeners"
     if error.errno == errno.EACCES:
         return f"listener {listener}: this user may not bind port {listener.port}; set a port above 1023 in listeners"
     return f"listener {listener} cannot be bound: {error.strerror or error}"

@@ -36,7 +36,7 @@ class FetchSessionTable:
         return session
 
     def update(self, session: FetchSession, request: FetchRequest, table: PartitionTable) -> None:
-        """Add and remove partitions of the session as the request says."""
+        """Add to the session the partitions that the request adds, and remove those that the request forgets."""
         added, removed = session.update(request)
         held = self._partitions.setdefault(session, {})
         for key in removed:
@@ -58,9 +58,10 @@ class FetchSessionTable:
         return partition
 
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
-        """Return whether a follower has all records of its partitions and has reported that to this leader.
+        """Return whether the leader has nothing that it must send to a follower immediately.
 
-        The leader sends a new high watermark immediately only if consumers read from that follower.
+        This is the case if the follower has all records of its partitions, has reported that to this leader, and no
+        consumer reads from the follower. If consumers read from it, it must receive a new high watermark immediately.
         """
         if session.replica_id < 0:
             return False
@@ -93,7 +94,10 @@ class FetchSessionTable:
     def on_append(
         self, partition: Partition, size_bytes: int, is_throttled: Callable[[int], bool] | None = None
     ) -> None:
-        """Mark the partition dirty for followers that are not throttled; consumers wait for the high watermark."""
+        """Mark the partition dirty in the sessions of followers that are not throttled.
+
+        The sessions of consumers are updated when the high watermark advances.
+        """
         key = (partition.topic_id, partition.index)
         for session in partition.sessions:
             if session.replica_id >= 0 and (is_throttled is None or not is_throttled(session.replica_id)):

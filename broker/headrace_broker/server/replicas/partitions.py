@@ -1,9 +1,9 @@
 """The partitions that this broker leads or follows, by topic name or topic id.
 
 Produce and Fetch look partitions up here. A `Partition` combines the image (leader, epoch) with the log.
-`PartitionTable.update` applies the image and returns the partitions without a log; `open` creates one. `remove_topic`
-and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a new id, and a lookup
-by that id does not return the old partitions. All methods run on the event loop.
+`PartitionTable.update` applies the image and returns the partitions without a log; `open` opens or creates the log.
+`remove_topic` and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a new
+id, and a lookup by the new id does not return the partitions of the deleted topic. All methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Partition:
         self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of uncommitted batches
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Raise ApiError when the request's leader epoch is not the partition's (KIP-320); -1 = not in the request."""
+        """Raise ApiError if a request's leader epoch is not the partition's (KIP-320). -1 is always accepted."""
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         code = (
@@ -73,8 +73,8 @@ class Partition:
 class PartitionTable:
     """Every partition of this broker.
 
-    `partitions_per_request_max` limits the partitions of one Produce or Fetch request. It is well above the number of
-    partitions on this broker, because a client's metadata may be outdated.
+    `partitions_per_request_max` limits the number of partitions in one Produce or Fetch request. It is well above the
+    number of partitions on this broker, because a client's metadata may be outdated.
     """
 
     def __init__(

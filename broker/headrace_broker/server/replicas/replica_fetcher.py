@@ -1,15 +1,15 @@
-"""Fetches all partitions that this broker follows from one leader, with one request at a time.
+"""Fetches records from one leader, for all partitions of this leader that this broker follows.
 
-While the follower is far behind, it sends the next request before it appends the records of the last response. The
-leader then reads and sends the next records while the follower appends.
+There is one request at a time. While the follower is far behind, it sends the next request before it appends the
+records of the last response. The leader then reads and sends the next records while the follower appends.
 
 A newly added partition does not wait for the current long poll: a second request ends the long poll. A partition that
-fails is retried after a growing backoff. After FENCED_LEADER_EPOCH a partition is not fetched again until the image has
-a new leader epoch.
+fails is retried after a growing backoff. After the error FENCED_LEADER_EPOCH, a partition is not fetched again until
+the image has a new leader epoch for it.
 
-If the leader does not respond, the connection is reopened long before replica.socket.timeout.ms. After a network
-partition, TCP resumes an old connection only after about the duration of the network partition. During this time, the
-leader waits for this follower if the follower is in the ISR.
+If the leader does not respond, the fetcher reopens the connection long before replica.socket.timeout.ms. After a
+network partition has ended, TCP may need as long as the network partition lasted to resume the old connection. The high
+watermark would not advance during this time if this follower is in the ISR.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ReplicaFetcher:
             self._loop.call_at(self._requested_at + _LONG_POLL_S, self._end_long_poll, self._requested_at)
 
     def remove(self, partition: Partition) -> None:
-        """Stop fetching this partition; a response on its way is ignored."""
+        """Stop fetching this partition. If a response with its records arrives later, ignore them."""
         self._partitions.pop(partition, None)
         self._backing_off.pop(partition, None)
         self._backoff_ms.pop(partition, None)
@@ -183,12 +183,12 @@ class ReplicaFetcher:
                 self._on_failure(error)
                 await self._wait(self._backoff_ms_for(self._failures) / 1000)
             except Exception:  # if the fetcher stopped, no partition of that leader would be replicated any more
-                logger.exception("Fetcher for broker %d: unexpected error", self._leader_id)
+                logger.exception("Fetcher for broker %d: unexpected error, reconnecting", self._leader_id)
                 self._drop_connection()
                 await self._wait(_AFTER_EXCEPTION_S)
 
     def _resume(self) -> None:
-        """Fetch the partitions again whose backoff has ended."""
+        """Resume fetching the partitions whose backoff has ended."""
         now = self._loop.time()
         for partition in [partition for partition, until in self._backing_off.items() if until <= now]:
             del self._backing_off[partition]
@@ -196,7 +196,7 @@ class ReplicaFetcher:
             self._to_request[partition] = None
 
     def _back_off_throttled(self) -> None:
-        """Back off the throttled partitions that are not in sync, while the quota is exceeded (KIP-73)."""
+        """While the quota is exceeded, back off the throttled partitions whose replica is out of sync (KIP-73)."""
         replication = self._broker.replication
         delay_ms = replication.follower_throttle.delay_ms(replication.now_ms())
         if delay_ms == 0:
@@ -232,7 +232,9 @@ class ReplicaFetcher:
         broker = self._broker.image.brokers.get(self._leader_id)
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         if endpoint is None:
-            raise ConnectionError(f"broker {self._leader_id} has no listener {self._config.inter_broker_listener}")
+            raise ConnectionError(
+                f"broker {self._leader_id} is not registered with a listener {self._config.inter_broker_listener}"
+            )
         self._connection = await BrokerConnection.open(
             endpoint.host,
             endpoint.port,
@@ -249,7 +251,10 @@ class ReplicaFetcher:
     def _send_fetch(
         self, connection: BrokerConnection, ends: dict[Partition, tuple[int, int]] | None = None
     ) -> asyncio.Future[FetchResponse]:
-        """Send the next request. `ends` contains (offset, epoch) after received records that are not appended yet."""
+        """Send the next request.
+
+        `ends` has, for each partition with received records that are not appended yet, the (offset, epoch) after them.
+        """
         request = self._request()
         to_request, self._to_request = self._to_request, {}
         to_forget, self._to_forget = self._to_forget, {}
@@ -311,7 +316,7 @@ class ReplicaFetcher:
                 await self._handle_partition(*item)
 
     def _followed_partitions(self, response: FetchResponse) -> Iterator[_PartitionResponse]:
-        """Yield the partitions of the response that are still fetched in the epoch of the request."""
+        """Yield the partitions of the response that this fetcher still fetches in the leader epoch of the request."""
         for topic in response.responses:
             held = self._broker.partitions.by_id.get(topic.topic_id, {})
             for partition_data in topic.partitions:
@@ -326,8 +331,8 @@ class ReplicaFetcher:
     def _send_fetch_ahead(self, responses: list[_PartitionResponse]) -> None:
         """Send the next request before processing this response, if every log that receives records is far behind.
 
-        If any log is caught up, the request is sent after the append instead. It then reports the new log end offset to
-        the leader immediately, and not only after another long response with other partitions' records.
+        If one of these logs has caught up, the request is sent after the append instead, with the new log end offset.
+        Otherwise the leader would learn this offset only after another long response with other partitions' records.
         """
         throttle, ends = self._broker.replication.follower_throttle, {}
         for partition, _, offset, partition_data in responses:
@@ -442,7 +447,7 @@ class ReplicaFetcher:
         self._to_forget[partition] = None
 
     async def _find_start(self, connection: BrokerConnection, partition: Partition, epoch: int) -> None:
-        """Handle a fetch offset out of range: query the leader's log start and end, and restart in that range."""
+        """Handle the error OFFSET_OUT_OF_RANGE: restart within the leader's log start offset and log end offset."""
         start = await self._list_leader_offset(connection, partition, epoch, _EARLIEST)
         end = await self._list_leader_offset(connection, partition, epoch, _LATEST)
         if start is None or end is None or self._partitions.get(partition) != epoch:
@@ -452,7 +457,7 @@ class ReplicaFetcher:
         partition.uncommitted.clear()
         offset, drops_all = follower.reset_offset(log, start, end)
         logger.warning(
-            "Partition %s-%d: log end offset %d is out of the leader's range %d to %d, restarting at %d",
+            "Partition %s-%d: log end offset %d is out of range, the leader has offsets %d to %d, restarting at %d",
             partition.topic, partition.index, log.log_end_offset, start, end, offset,
         )  # fmt: skip
         if drops_all:
@@ -483,6 +488,6 @@ def _records(partition_data: PartitionData) -> Buffer:
 
 
 def _ignore_result(response: asyncio.Future[FetchResponse]) -> None:
-    """Mark the response as retrieved, so that asyncio does not log its exception."""
+    """Retrieve the exception of a response that is not needed, so that asyncio does not log it."""
     if not response.cancelled():
         response.exception()

@@ -66,7 +66,7 @@ class Replication:
         self.follower_throttle = ReplicationThrottle(samples, sample_ms)
 
     def now_ms(self) -> int:
-        """Return the monotonic clock for replica lag, in milliseconds."""
+        """Return the monotonic time that is used to measure replica lag, in milliseconds."""
         return int(self._loop.time() * 1000)
 
     # -- following the image -----------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ class Replication:
         if replicas is not None and replicas.is_under_min_isr:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{partition.topic}-{partition.index} has {len(replicas.isr)} replicas in sync, "
-                f"min.insync.replicas={replicas.effective_min_isr}",
+                f"Partition {partition.topic}-{partition.index} has {len(replicas.isr)} in-sync replicas, but "
+                f"min.insync.replicas requires {replicas.effective_min_isr}.",
             )
 
     def on_append(self, partition: Partition, base_offset: int, size_bytes: int) -> None:
-        """Complete delayed fetches of followers after an append as leader."""
+        """Update the replication state after an append as leader, and complete delayed fetches of followers."""
         assert partition.replicas is not None
         partition.replicas.on_appended(base_offset, self.now_ms())
         log = partition.log
@@ -206,9 +206,9 @@ class Replication:
     # -- consumers that fetch from followers (KIP-392) ---------------------------------------------------------------
 
     def read_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int | None:
-        """Select the follower that a consumer in that rack should read from; None = this leader.
+        """Return the follower that a consumer in `rack` should read from, or None for this leader.
 
-        From then on, the selected follower receives new high watermarks immediately.
+        From then on, this leader sends new high watermarks to the selected follower immediately.
         """
         replicas = partition.replicas
         if self._selector is None or replicas is None:
@@ -226,7 +226,7 @@ class Replication:
         return chosen
 
     def on_leader_high_watermark(self, partition: Partition, high_watermark: int) -> None:
-        """Advance a follower's high watermark to the leader's; complete delayed fetches of consumers on this broker."""
+        """Advance the high watermark of this follower to the leader's, and complete delayed fetches of consumers."""
         if high_watermark > partition.log.high_watermark:
             self._broker.complete_delayed_reads(partition, _advance_high_watermark(partition, high_watermark))
 
@@ -244,7 +244,10 @@ class Replication:
                 )
 
     def is_follower_throttled(self, partition: Partition, replica: int, more_bytes: int = 0) -> bool:
-        """Whether the throttle withholds records from the follower now; `more_bytes` are already in the response."""
+        """Whether the throttle withholds records from the follower now.
+
+        `more_bytes` is the number of bytes of throttled partitions that are already in the response.
+        """
         throttle, replicas = self.leader_throttle, partition.replicas
         return (
             throttle.is_throttled(partition.topic, partition.index)
@@ -253,7 +256,7 @@ class Replication:
         )
 
     def is_throttled_as_follower(self, partition: Partition) -> bool:
-        """Whether the follower throttle applies to this broker's replica: it is a throttled replica and not in sync."""
+        """Whether this broker's replica is subject to the follower throttle: it is throttled, and not in the ISR."""
         topic = self._broker.image.topics.get(partition.topic)
         return (
             topic is not None
@@ -292,9 +295,9 @@ class Replication:
     def _check_broker_epoch(self, replica: int, broker_epoch: int) -> None:
         """Raise ApiError unless the fetch comes from the follower's current incarnation (KIP-903).
 
-        Reject an earlier incarnation's fetch, because that incarnation may have had more records on its disk. Reject a
-        fetch without a registered broker epoch, because a client that claims to be a replica would advance the high
-        watermark past records that no follower has.
+        A fetch of an earlier incarnation is rejected, because that incarnation may have had more records on its disk. A
+        fetch without a registered broker epoch is rejected, because a client that claims to be a replica would advance
+        the high watermark past records that no follower has.
         """
         if not self.is_registered(replica, broker_epoch):
             raise ApiError(
@@ -302,12 +305,12 @@ class Replication:
             )
 
     def is_registered(self, broker_id: int, broker_epoch: int) -> bool:
-        """Return whether the image has the broker with that epoch."""
+        """Return whether the image contains the broker with this broker epoch."""
         broker = self._broker.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
     def _maybe_advance_high_watermark(self, partition: Partition) -> None:
-        """Advance a leader's high watermark if more is committed, and complete the requests that wait for it."""
+        """Advance a leader's high watermark if more records are committed. Complete the requests that wait for it."""
         log, replicas = partition.log, partition.replicas
         if replicas is None:
             committed: int | None = log.log_end_offset
@@ -339,7 +342,8 @@ class Replication:
         """Re-evaluate the ISR and the high watermark of partitions after brokers were fenced, unfenced or registered.
 
         A caught-up follower that was unfenced may join the ISR, and a fenced follower no longer delays the high
-        watermark. Partitions without new records need this call, because no fetch of their followers completes.
+        watermark. Partitions without new records need this call, because their followers send no fetch that would
+        update the leader's state.
         """
         self._low_watermark_moved.set()
         for partition in self._broker.partitions:
@@ -375,7 +379,7 @@ class Replication:
                     self._requeue(proposals)
                     continue
                 except Exception:  # retry, because otherwise the proposals would stay pending forever
-                    logger.exception("AlterPartition failed, retrying")
+                    logger.exception("AlterPartition request failed with an unexpected error, retrying")
                     self._requeue(proposals)
                     await asyncio.sleep(_RETRY_S)
                     continue
@@ -471,7 +475,7 @@ class Replication:
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> int:
-    """Advance the high watermark; return approximately how many bytes that commits, at least one."""
+    """Advance the high watermark, and return approximately how many bytes of records this commits, at least 1."""
     before = partition.log.high_watermark
     partition.log.advance_high_watermark(offset)
     committed = 0
