@@ -32,7 +32,7 @@ def test_unavailable_reason_describes_voters_and_leader() -> None:
     reason = watch(n2="refuses connections", n3="does not respond")[0].unavailable_reason()
     assert reason.startswith("a majority of controller.quorum.voters is not reachable")
     assert "2@b:9093 refuses connections, 3@c:9093 does not respond" in reason
-    assert watch(leader_id=2)[0].unavailable_reason().startswith("node 2 is the leader, and this node has not yet ")
+    assert watch(leader_id=2)[0].unavailable_reason().startswith("node 2 is the leader, and this node has not fetched ")
 
 
 def test_lost_majority_is_logged_periodically_and_new_leader_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -279,7 +279,7 @@ class LogCleaner:
 
 
 def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
-    """Return the last record of each active producer, if it is in the range to clean. The cleaner must keep it."""
+    """Return the last records of active producers that are in the range to clean. The cleaner must keep them."""
     records = (
         LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
         for producer_id, entry in log.producers.producers.items()

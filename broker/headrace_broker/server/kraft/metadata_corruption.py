@@ -13,7 +13,7 @@ from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatch
 
 _SECTOR_BYTES = 512
 _ZEROS_MIN = 8
-"""A sector with fewer zero bytes may be written: a batch begins with its base offset, of which 7 bytes can be zero."""
+"""Fewer zero bytes do not prove that a sector is unwritten: 7 zero bytes can be the beginning of a base offset."""
 _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 

@@ -127,7 +127,7 @@ class Quorum:
         return future
 
     def _log_rejected_request(self, request: Any, host: str, response: asyncio.Future[Response]) -> None:
-        """Log a rejected request if its sender is not a correctly configured member of this quorum."""
+        """Log a rejected request, unless its error is one that a correctly configured voter also receives."""
         errors = set() if response.cancelled() else _error_codes(response.result())
         if not errors - {ErrorCode.FENCED_LEADER_EPOCH}:
             return

@@ -166,9 +166,9 @@ class Meter:
             metrics.local_time.record(request.local_s)
 
     def _supported(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
-        """Return the API key and version. Replace unsupported numbers, of which clients can send many different ones.
+        """Return the API key and version; replace unsupported numbers by `_UNSUPPORTED`.
 
-        The replacement is `_UNSUPPORTED`.
+        A client can send any number, and without the replacement each number would add metrics.
         """
         route = self._router.routes_for(listener).get(api_key)
         if route is None:
