@@ -10,10 +10,11 @@
                           end-of-file
     --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
 
-The broker formats an empty data directory when it starts. When the broker accepts requests, it prints one line to
-standard output: `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`. Log lines go to standard error. SIGTERM
-and SIGINT stop the broker cleanly with status 0. A signal that arrives more than two seconds after the first one kills
-the process. If the broker cannot start, it prints one line to standard error and exits with status 1.
+In a cluster with one node, the broker formats an empty data directory when it starts. When the broker accepts requests,
+it prints one line to standard output: `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`. Log lines go to
+standard error. SIGTERM and SIGINT stop the broker cleanly with status 0. A signal that arrives more than two seconds
+after the first signal kills the process. If the broker cannot start, it prints one line to standard error and exits
+with status 1.
 """
 
 from __future__ import annotations

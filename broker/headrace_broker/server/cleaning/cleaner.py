@@ -121,7 +121,7 @@ class LogCleaner:
     # -- selecting logs ----------------------------------------------------------------------------------------------
 
     async def clean_all(self) -> int:
-        """Clean all logs that should be cleaned now, the dirtiest log first. Return the number of these logs."""
+        """Clean all logs that are due for cleaning, the dirtiest log first. Return the number of these logs."""
         due = await self._due()
         for log in due:
             if self._is_cleanable(log) and (dirty := self._dirty_range(log)) is not None and dirty.is_due(log.config):

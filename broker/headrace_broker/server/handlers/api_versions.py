@@ -49,7 +49,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest, version: int) -
 
 
 def unsupported_version_response(routes: Mapping[int, Route]) -> ApiVersionsResponse:
-    """Return the response to an unsupported version of ApiVersions itself; send it as version 0."""
+    """Return the response to an ApiVersions request in an unsupported version. The caller encodes it in version 0."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_api_keys(routes))
 
 

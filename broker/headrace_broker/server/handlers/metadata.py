@@ -2,8 +2,9 @@
 
 The broker creates missing topics if auto.create.topics.enable and the request allow it. In version 0 an empty list
 requests all topics; from version 1 on, null requests all topics and an empty list requests none. From version 4 on, a
-client can forbid topic creation. Version 8 adds authorized operations; only versions 8 to 10 return those of the
-cluster. Version 10 adds topic ids, version 12 adds requests by topic id, and version 13 adds a top-level error.
+client can forbid topic creation. Version 8 adds the authorized operations of topics; only versions 8 to 10 have the
+authorized operations of the cluster. Version 10 adds topic ids, version 12 adds requests by topic id, and version 13
+adds a top-level error.
 """
 
 from __future__ import annotations

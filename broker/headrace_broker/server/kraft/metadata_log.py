@@ -250,7 +250,7 @@ class MetadataLog:
             ) from None
 
     def write_state(self, state: QuorumState) -> None:
-        """Write and sync the state. This method blocks, so call it in a thread. Raises OSError."""
+        """Write and sync quorum-state. This method blocks, so call it in a thread. Raises OSError."""
         self._storage.write_atomic(f"{self._directory}/{FILE_NAME}", state.to_json())
         self._storage.sync_directory(self._directory)
 

@@ -21,7 +21,10 @@ _GROUP_STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingReb
 
 
 def add_broker(page: MetricsPage, broker: Broker, fetch_rates: dict[int, Rate]) -> None:
-    """Add the metrics of the whole broker. The caller passes the same `fetch_rates` for each page."""
+    """Add the metrics of the whole broker.
+
+    `fetch_rates` contains the fetch rate per leader. The caller passes the same dictionary for each page.
+    """
     offline = sum(directory.offline_reason is not None for directory in broker.logs.directories)
     page.gauge("kafka_log_logmanager_offlinelogdirectorycount", "Offline log directories", offline)
     sessions = len(broker.fetch_sessions)
@@ -66,7 +69,7 @@ def _fetchers(page: MetricsPage, broker: Broker, rates: dict[int, Rate]) -> None
 
 
 class _PartitionCounts:
-    """Counts over the partitions of a broker."""
+    """The numbers of partitions on a broker, by role and state."""
 
     def __init__(self) -> None:
         self.hosted = 0

@@ -36,7 +36,7 @@ _UNSUPPORTED = -1
 
 
 class Latencies:
-    """Latencies in ms: the number of measurements, and the last thousand of them."""
+    """Measured latencies: their number since the start, and the last thousand latencies in ms."""
 
     __slots__ = ("count", "last_ms")
 

@@ -46,7 +46,7 @@ def add_raft(page: MetricsPage, node: Node, meter: QuorumMeter) -> None:
 
 
 def add_controller(page: MetricsPage, node: Node, meter: QuorumMeter) -> None:
-    """Add the controller's metrics of the cluster, if this node has the controller role."""
+    """Add the controller's metrics about the cluster, if this node has the controller role."""
     if node.controller is None:
         return
     prefix = "kafka_controller_kafkacontroller"

@@ -2,10 +2,10 @@
 
 If an API returns one result per item, its handler module declares in `REQUEST_SPLITS` how to split a request and how to
 merge the responses. A request that arrives in a large frame is decoded in a thread, which yields the GIL to the event
-loop every few milliseconds. The request is then split into *parts*, which are requests of a few items each, and the
-event loop runs between handling two parts. The responses to the parts are merged into one response, which the thread
-encodes. Parts of several large requests alternate, so that a slow request does not delay the others. Only a few large
-requests are in memory at a time. Small requests do not use this module.
+loop every few milliseconds. The request is then split into *parts*, which are requests of at most a few hundred items
+each. Between two parts, the event loop does other work. The responses to the parts are merged into one response, which
+the thread encodes. Parts of several large requests alternate, so that a slow request does not delay the others. Only a
+few large requests are in memory at a time. Small requests do not use this module.
 """
 
 from __future__ import annotations

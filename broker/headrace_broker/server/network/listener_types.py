@@ -1,4 +1,4 @@
-"""The listener types, as in Kafka's ApiMessageType; a handler declares on which of them its API is served."""
+"""The listener types, as in Kafka's ApiMessageType. A handler module declares the listener types that serve its API."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A hand-written codec for the Produce request and its usual response, the broker's most frequent messages.
 
-It reads and writes exactly what the compiled codec does (a property test compares them, errors included), but creates
-tuples instead of messages and packs a response with one call. A request takes 2.1 us instead of 2.7 us, and a response
-0.5 us instead of 2.8 us. Fetch requests use the compiled decoder.
+It has the same results as the compiled codec (a property test compares the two, errors included). It is faster, because
+it creates tuples instead of messages and packs a response with one call: it decodes a request in 2.1 us instead of
+2.7 us, and encodes a response in 0.5 us instead of 2.8 us. Fetch requests use the compiled decoder.
 """
 
 from __future__ import annotations

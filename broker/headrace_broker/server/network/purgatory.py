@@ -1,7 +1,7 @@
 """The purgatory: runs delayed operations on the event loop, with one timer for all deadlines.
 
-An operation's payload is a function without arguments that sends the response. It runs after the append that completed
-the operation, not inside it.
+An operation's payload is a function without arguments that sends the response. If an append completes an operation, the
+purgatory calls this function after the append has returned.
 """
 
 from __future__ import annotations

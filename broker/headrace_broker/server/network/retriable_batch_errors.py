@@ -28,7 +28,7 @@ _RETRIABLE = frozenset(
 
 
 class RetriableBatchErrors:
-    """For one connection: the partitions whose last batch was rejected with a retriable error."""
+    """The errors of one connection: for each partition, the retriable error with which a batch was rejected last."""
 
     __slots__ = ("_errors",)
 

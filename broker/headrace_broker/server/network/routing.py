@@ -2,7 +2,7 @@
 
 A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
 an awaitable of it. A module may also declare `ADVERTISED`, the version range in ApiVersions if it is wider than
-`VERSIONS`, and `REQUEST_SPLITS`, the arrays at which a large request is split. Produce and Fetch are the most frequent
+`VERSIONS`, and `REQUEST_SPLITS`, the arrays by which a large request is split. Produce and Fetch are the most frequent
 requests, so their modules declare `handle_frame(broker, connection, frame, version, correlation_id)` instead of
 `handle` and decode the frame themselves.
 

@@ -12,7 +12,7 @@ from headrace_broker.server.replicas.partitions import Partition, PartitionTable
 
 
 class FetchSessionTable:
-    """Links sessions and partitions: each partition lists the sessions that fetch it.
+    """Links fetch sessions and partitions: each partition has a list of the sessions that fetch it.
 
     All methods run on the event loop.
     """
@@ -28,7 +28,7 @@ class FetchSessionTable:
     def find(self, request: FetchRequest, replica_id: int) -> FetchSession | None:
         """Return the session of a request, or None if the request is a full fetch without a session. Raises ApiError.
 
-        If an earlier request of the session is still delayed, this method completes it first.
+        If an earlier request of the session is still delayed, this method completes the earlier request first.
         """
         session = self._sessions.get_or_create(request, replica_id, self._purgatory.now_ms())
         if session is not None and self._purgatory.is_watched(session):

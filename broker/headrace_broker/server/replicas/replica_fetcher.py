@@ -68,7 +68,7 @@ class _PartitionResponse(NamedTuple):
 
 
 class ReplicaFetcher:
-    """The connection of this broker, as a follower, to one leader."""
+    """Fetches from one leader for this broker. Owns the connection to the leader and the fetch session."""
 
     def __init__(self, broker: Broker, leader_id: int) -> None:
         self._broker = broker
