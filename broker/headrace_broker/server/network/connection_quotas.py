@@ -65,17 +65,21 @@ class ConnectionQuotas:
         is_inter_node = connection.listener in self._inter_node_listeners
         if is_inter_node and len(self.connections) < self._connections_max:
             return self._add(connection)
-        if not is_inter_node and self._per_host.get(connection.client_host, 0) >= config.max_connections_per_ip:
-            self._log_rejected(f"max.connections.per.ip={config.max_connections_per_ip}", connection)
+        of_host = self._per_host.get(connection.client_host, 0)
+        if not is_inter_node and of_host >= config.max_connections_per_ip:
+            self._log_rejected(connection, of_host, f"max.connections.per.ip={config.max_connections_per_ip}")
             return False
         clients_max = min(config.max_connections, self._connections_max - reserved)
         if not is_inter_node and len(self.connections) < clients_max:
             return self._add(connection)
         is_configured = not is_inter_node and clients_max == config.max_connections
-        self._log_rejected(f"max.connections={clients_max}" if is_configured else "ulimit -n", connection)
-        if is_inter_node or connection.listener != config.inter_broker_listener or not self._has_other_brokers():
-            return False
-        return self._add_on_probation(connection, limit=1 + clients_max // (2 * _RESERVED_FRACTION))
+        may_be_follower = not is_inter_node and connection.listener == config.inter_broker_listener
+        on_probation_max = 1 + clients_max // (2 * _RESERVED_FRACTION)
+        if may_be_follower and self._has_other_brokers() and self._add_on_probation(connection, on_probation_max):
+            return True
+        limit = f"max.connections={clients_max}" if is_configured else "ulimit -n"
+        self._log_rejected(connection, len(self.connections), limit)
+        return False
 
     def _add_on_probation(self, connection: Connection, limit: int) -> bool:
         """Accept a connection that may come from a follower although the clients' quota is used up."""
@@ -102,12 +106,12 @@ class ConnectionQuotas:
         self._per_host[connection.client_host] = self._per_host.get(connection.client_host, 0) + 1
         return True
 
-    def _log_rejected(self, limit: str, connection: Connection) -> None:
+    def _log_rejected(self, connection: Connection, open_count: int, limit: str) -> None:
         if self._log_throttle.should_log(monotonic()):
             logger.warning(
                 "Connection from %s: rejected, %d connections are open and %s allows no more",
                 connection.peer,
-                len(self.connections),
+                open_count,
                 limit,
             )
 
