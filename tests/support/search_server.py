@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from support.certificates import Certificates
 from support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 OPENSEARCH = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.6:zip"
+OPENSEARCH_WITH_SECURITY = "org.opensearch.distribution.integ-test-zip:opensearch:2.19.4:zip"
+_SECURITY_PLUGIN = "org.opensearch.plugin:opensearch-security:2.19.4.0:zip"
 ELASTICSEARCH = "org.elasticsearch.distribution.integ-test-zip:elasticsearch:8.19.21:zip"
 _START_S = 120.0
 
@@ -30,12 +35,17 @@ class SearchServer:
     """A running server."""
 
     url: str
+    authorization: str | None = None
+    tls: ssl.SSLContext | None = None
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request; return the decoded response. Raises urllib.error.HTTPError."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
+        headers = {"Content-Type": "application/json"}
+        if self.authorization is not None:
+            headers["Authorization"] = self.authorization
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60, context=self.tls) as response:
             return json.loads(response.read() or b"null")
 
     def documents(self, index: str) -> dict[str, Any]:
@@ -93,6 +103,50 @@ def _fetch(artifact: str) -> Path:
 @contextmanager
 def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServer]:
     """Run a server of that artifact; stop and remove it at the end."""
+    with _running(artifact, lambda _: settings, SearchServer("http://127.0.0.1")) as server:
+        yield server
+
+
+@contextmanager
+def running_with_security(certificates: Certificates) -> Iterator[SearchServer]:
+    """Run OpenSearch with its security plug-in: https, client certificates, and the user admin (password admin)."""
+
+    def secure(home: Path) -> dict[str, str]:
+        plugin = _fetch(_SECURITY_PLUGIN).as_uri()
+        command = [str(home / "bin" / "opensearch-plugin"), "install", "--batch", plugin]
+        subprocess.run(command, env=_environment("OPENSEARCH"), check=True, stdout=subprocess.DEVNULL)
+        key, certificate = certificates.server.read_text().split("-----BEGIN CERTIFICATE", 1)
+        files = {
+            "pemkey": key,
+            "pemcert": f"-----BEGIN CERTIFICATE{certificate}",
+            "pemtrustedcas": certificates.authority.read_text(),
+        }
+        settings = {
+            "plugins__security__ssl__http__enabled": "true",
+            "plugins__security__ssl__http__clientauth_mode": "REQUIRE",
+            "plugins__security__allow_default_init_securityindex": "true",
+            "plugins__security__restapi__roles_enabled": '["all_access"]',
+        }
+        for name, text in files.items():
+            (home / "config" / f"{name}.pem").write_text(text)
+            for layer in ("http", "transport"):
+                settings[f"plugins__security__ssl__{layer}__{name}_filepath"] = f"{name}.pem"
+        return settings
+
+    client = SearchServer(
+        "https://127.0.0.1",
+        f"Basic {base64.b64encode(b'admin:admin').decode()}",
+        certificates.client_context(identify=True),
+    )
+    with _running(OPENSEARCH_WITH_SECURITY, secure, client) as server:
+        yield server
+
+
+@contextmanager
+def _running(
+    artifact: str, configure: Callable[[Path], Mapping[str, str]], client: SearchServer
+) -> Iterator[SearchServer]:
+    """Run a server; `configure` changes its directory and returns more settings. `client` has no port yet."""
     directory = Path(mkdtemp(prefix="headrace-search-"))
     try:
         with zipfile.ZipFile(_fetch(artifact)) as archive:
@@ -107,17 +161,13 @@ def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServe
             "transport.port": str(transport_port),
             "cluster.routing.allocation.disk.threshold_enabled": "false",
             **({} if is_opensearch else {"xpack.security.enabled": "false"}),
-            **{key.replace("__", "."): value for key, value in settings.items()},
         }
         program = "opensearch" if is_opensearch else "elasticsearch"
-        (home / "config" / f"{program}.yml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
         for file in (home / "bin").iterdir():
             file.chmod(0o755)
-        java = Path(shutil.which("java") or "").resolve().parents[1]
-        prefix = program.upper() if is_opensearch else "ES"
-        environment = {
-            **os.environ, f"{prefix}_JAVA_HOME": str(java), f"{prefix}_JAVA_OPTS": "-Xms512m -Xmx512m",
-        }  # fmt: skip
+        config |= {key.replace("__", "."): value for key, value in configure(home).items()}
+        (home / "config" / f"{program}.yml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
+        environment = _environment(program.upper() if is_opensearch else "ES")
         command = [str(home / "bin" / program)]
         if os.geteuid() == 0:  # both servers refuse to run as root
             subprocess.run(["chown", "-R", "nobody:nogroup", str(directory)], check=True)
@@ -128,7 +178,7 @@ def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServe
                 command, cwd=directory, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
         try:
-            server = SearchServer(f"http://127.0.0.1:{port}")
+            server = replace(client, url=f"{client.url}:{port}")
             _wait(server, process, log)
             yield server
         finally:
@@ -136,6 +186,11 @@ def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServe
             process.wait(timeout=60)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _environment(prefix: str) -> dict[str, str]:
+    java = Path(shutil.which("java") or "").resolve().parents[1]
+    return {**os.environ, f"{prefix}_JAVA_HOME": str(java), f"{prefix}_JAVA_OPTS": "-Xms512m -Xmx512m"}
 
 
 def _wait(server: SearchServer, process: subprocess.Popen[bytes], log: Path) -> None:

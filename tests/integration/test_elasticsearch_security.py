@@ -1,0 +1,129 @@
+"""Tests of the Elasticsearch sink with a real OpenSearch that requires TLS, client certificates and a user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.api.config import config_def
+from headrace.api.errors import ConnectError
+from headrace.data.records import SinkRecord
+from headrace.testing import run_sink
+from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
+from headrace_connectors.elasticsearch.sink import ElasticsearchSinkConnector
+from support import search_server
+from support.certificates import Certificates, create_certificates
+from support.elasticsearch_task import put_until_error
+from support.search_server import SearchServer
+from support.worker import Worker, wait_for
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.jvm,
+    pytest.mark.skipif(search_server.unavailable_reason() is not None, reason=str(search_server.unavailable_reason())),
+]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return create_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(certificates: Certificates) -> Iterator[SearchServer]:
+    with search_server.running_with_security(certificates) as running:
+        yield running
+
+
+def props(server: SearchServer, certificates: Certificates, **changes: str | None) -> dict[str, str]:
+    settings = {
+        "connection.url": server.url,
+        "connection.username": "admin",
+        "connection.password": "admin",
+        "elastic.security.protocol": "SSL",
+        "elastic.https.ssl.truststore.location": str(certificates.authority),
+        "elastic.https.ssl.keystore.location": str(certificates.client),
+        "key.ignore": "true",
+        "schema.ignore": "true",
+        "read.timeout.ms": "60000",
+    }
+    settings |= {key.replace("__", "."): value for key, value in changes.items()}  # type: ignore[dict-item]
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def errors(settings: dict[str, str]) -> dict[str, list[str]]:
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    return {key: value.errors for key, value in values.items() if value.errors}
+
+
+def record(offset: int) -> SinkRecord:
+    return SinkRecord(topic="items", partition=0, offset=offset, value={"id": offset}, timestamp=0)
+
+
+def test_documents_are_stored_over_tls_with_a_client_certificate_and_a_user(
+    server: SearchServer, certificates: Certificates
+) -> None:
+    settings = props(server, certificates)
+    assert errors(settings) == {}
+    run = run_sink(ElasticsearchSinkConnector, settings, [record(offset) for offset in range(5)])
+    assert run.committed == {("items", 0): 5}
+    assert server.documents("items") == {f"items+0+{offset}": {"id": offset} for offset in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"connection__password": "wrong"}, "connection.username", "failed with status 401"),
+        ({"elastic__https__ssl__truststore__location": None}, "connection.url", "certificate verify failed"),
+        ({"elastic__https__ssl__keystore__location": None}, "connection.url", "bad certificate"),
+    ],
+)
+def test_validation_and_the_task_name_the_server_that_denies_access(
+    server: SearchServer, certificates: Certificates, changes: dict[str, Any], key: str, message: str
+) -> None:
+    settings = props(server, certificates, **changes)
+    found = errors(settings)
+    assert list(found) == [key]
+    assert server.url in found[key][0]
+    assert message in found[key][0]
+    with pytest.raises(ConnectError, match=message):
+        put_until_error({**settings, "max.retries": "0"}, [record(0)])
+
+
+def test_rotated_password_fails_the_task_and_no_document_is_lost_after_the_configuration_is_changed(
+    server: SearchServer, certificates: Certificates, tmp_path: Path
+) -> None:
+    user = "/_plugins/_security/api/internalusers/loader"
+    server.request("PUT", user, {"password": "first-Secret-77", "backend_roles": ["admin"]})
+    settings = props(server, certificates, connection__username="loader", connection__password="first-Secret-77")
+    config = settings | {"connector.class": "ElasticsearchSinkConnector", "topics": "rotated", "tasks.max": "1"}
+    source = tmp_path / "lines.txt"
+    source.write_text("")
+    with Worker(tmp_path) as worker:
+        lines = {"connector.class": "FileStreamSource", "topic": "rotated", "file": str(source)}
+        hoist = {"transforms": "hoist", "transforms.hoist.field": "line", "transforms.hoist.type": "HoistField$Value"}
+        worker.create("source", lines | hoist)
+        worker.create("sink", config)
+
+        def append(first: int, end: int) -> None:
+            with source.open("a") as file:
+                file.writelines(f"line {number}\n" for number in range(first, end))
+
+        def stored() -> set[str]:
+            return {document["line"] for document in server.documents("rotated").values()}
+
+        append(0, 100)
+        wait_for(lambda: "rotated" in server.indexes() and len(stored()) == 100, "the first lines", 60, worker.log)
+        server.request("PUT", user, {"password": "second-Secret-78", "backend_roles": ["admin"]})
+        append(100, 200)
+        worker.wait_for_task_state("sink", 0, "FAILED")
+        trace = worker.status("sink")["tasks"][0]["trace"]
+        assert f"Elasticsearch at {server.url}" in trace
+        assert "status 401" in trace
+        worker.request("PUT", "/connectors/sink/config", config | {"connection.password": "second-Secret-78"})
+        wait_for(lambda: len(stored()) == 200, "all lines", 60, worker.log)
+        assert stored() == {f"line {number}" for number in range(200)}
