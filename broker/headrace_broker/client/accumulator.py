@@ -1,4 +1,4 @@
-"""Accumulates small sends to a partition into one batch, and splits large sends into batches of a given size."""
+"""Accumulates the records of small `send` calls to a partition in one batch, and splits large calls by batch size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Accumulator:
     size_bytes: int = 0
 
     def add(self, columns: RecordColumns, size_bytes: int, delivery_part: DeliveryPart) -> None:
-        """Add the records of one send."""
+        """Add the records of one `send` call."""
         self.parts.append(columns)
         self.delivery_parts.append(delivery_part)
         self.size_bytes += size_bytes
@@ -86,8 +86,8 @@ def split_into_runs(
 ) -> Iterator[tuple[RecordColumns, int]]:
     """Split the records by size, and yield (columns, estimated bytes) of each group of consecutive records.
 
-    Each group has at most `size_bytes_max` estimated bytes. A larger record forms a group by itself. `size_bytes` is
-    the estimated size of all records together.
+    Each group has at most `size_bytes_max` estimated bytes. A record larger than this forms a group by itself.
+    `size_bytes` is the estimated size of all records together.
     """
     count = len(columns)
     if size_bytes <= size_bytes_max or count == 1:

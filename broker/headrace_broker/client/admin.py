@@ -1,9 +1,9 @@
 """The admin client: topics, partitions, configurations, records, the cluster and its groups.
 
-Methods for several resources return {name: result}; a result is a value or the resource's BrokerError.
-`values_or_raise` raises the first of these errors. If a whole request fails with a retriable error, it is retried for
-up to default.api.timeout.ms. The client sends changes to the controller, requests about partitions to their leaders,
-and requests about groups to their coordinators.
+A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError.
+`values_or_raise` raises the first BrokerError. A request that fails as a whole with a retriable error is retried for up
+to default.api.timeout.ms. The client sends changes to the controller, requests about partitions to their leaders, and
+requests about groups to their coordinators.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes of a cluster: its brokers, or its controllers."""
+    """The brokers of a cluster, or its controllers if the client is connected to the controllers."""
 
     cluster_id: str | None
     controller_id: int
@@ -263,7 +263,10 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the first offset at or after each timestamp, or at `offsets.EARLIEST`, `LATEST`, `MAX_TIMESTAMP`."""
+        """Return, for each partition, the offset of the first record at or after the timestamp.
+
+        A timestamp can also be `offsets.EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+        """
         return await offsets.list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout_ms=self._timeout_ms
         )
@@ -292,7 +295,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     # -- the cluster -------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """Return the brokers and the controller's id. From Kafka 4.0 on, the result can include fenced brokers."""
+        """Return the brokers and the controller's id; with `include_fenced` (Kafka 4.0+), also fenced brokers."""
         request = DescribeClusterRequest(
             endpoint_type=self.cluster.endpoint_type, include_fenced_brokers=include_fenced
         )

@@ -154,7 +154,10 @@ class GroupAdmin:
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Delete committed offsets of topics without subscribed members; return {partition: None or the error}."""
+        """Delete a group's committed offsets; return {partition: None or the error}.
+
+        The coordinator rejects the partitions of topics to which a member is subscribed.
+        """
         topics: dict[str, OffsetDeleteRequestTopic] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, OffsetDeleteRequestTopic(name=topic)).partitions.append(
@@ -194,7 +197,7 @@ class GroupAdmin:
         return await self.cluster.retry(attempt, self._timeout_ms, action)
 
     async def _request_node(self, node_id: int | None, message: Request[ResponseT], action: str) -> ResponseT:
-        """Send a request to one broker, or (None) to any broker."""
+        """Send a request to the broker `node_id`, or to any broker if `node_id` is None."""
 
         async def attempt() -> ResponseT:
             if node_id is None:

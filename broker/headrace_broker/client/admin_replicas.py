@@ -60,16 +60,16 @@ class QuorumDescription:
 
 
 class ReplicaAdmin:
-    """The admin client's methods for replicas; a base class of `admin.Admin`, which sets the attributes."""
+    """The admin client's methods for replicas. The subclass `admin.Admin` provides the attributes declared here."""
 
     cluster: Cluster
     _retry: Callable[[Callable[[], Awaitable[Any]], str], Awaitable[Any]]
     _request_node: Callable[[int | None, Any, str], Awaitable[Any]]
 
     async def _request_controller(self, message: Any, subject: str, action: str) -> Any:
-        """Send a request to the controller and return the response. Retry top-level error codes that are retriable.
+        """Send a request to the controller and return the response; retry after a retriable top-level error.
 
-        Raises BrokerError for any other top-level error code.
+        Raises BrokerError for any other top-level error.
         """
 
         async def attempt() -> Any:
@@ -131,7 +131,10 @@ class ReplicaAdmin:
     async def elect_leaders(
         self, election_type: int, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, BrokerError | None]:
-        """Elect leaders of these partitions (None = all that need one); return {partition: None or the error}."""
+        """Elect leaders of these partitions; return {partition: None or the error}.
+
+        If `partitions` is None, elect leaders of all partitions that need an election.
+        """
         topics = None
         if partitions is not None:
             topics = [
@@ -154,7 +157,7 @@ class ReplicaAdmin:
         )
 
     async def describe_log_dirs(self, broker_ids: Iterable[int]) -> dict[int, list[DescribeLogDirsResult]]:
-        """Return the log directories of these brokers and their replicas. Raises BrokerError."""
+        """Return the log directories of these brokers, with the replicas in each directory. Raises BrokerError."""
         found: dict[int, list[DescribeLogDirsResult]] = {}
         for broker_id in broker_ids:
             response = await self._request_node(

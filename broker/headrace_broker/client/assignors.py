@@ -1,9 +1,9 @@
 """Partition assignors of consumer groups: range, round robin, sticky and cooperative sticky.
 
 They compute {member: partitions} from subscriptions and partition counts. Range and round robin produce the same
-assignments as the Java client's, because a Java client may be the leader of the same group. Sticky keeps owned
-partitions with their members as far as balance allows. Cooperative sticky withholds a partition from its new owner for
-one rebalance, until the old owner has revoked the partition (KIP-429).
+assignments as the Java client's, because a Java client may be the leader of the same group. Sticky lets members keep
+the partitions they own, as far as a balanced assignment allows. Cooperative sticky withholds a partition from its new
+owner for one rebalance, until the old owner has revoked the partition (KIP-429).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SubscribedMember:
 
 
 def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Assign consecutive partitions of each topic to each member; the first members get one more if needed."""
+    """Divide each topic's partitions into consecutive ranges, one per member; the first ranges may be longer by one."""
     assignment: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(partition_counts):
         subscribers = sorted((m for m in members if topic in m.subscription.topics), key=lambda member: member.sort_key)
@@ -55,7 +55,7 @@ def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[
 
 
 def assign_round_robin(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Assign all partitions, in order, to the members round-robin."""
+    """Assign the partitions of all topics, in order, to the members round-robin."""
     assignment: Assignment = {member.member_id: [] for member in members}
     ordered = sorted(members, key=lambda member: member.sort_key)
     next_member = 0
@@ -70,7 +70,7 @@ def assign_round_robin(members: Sequence[SubscribedMember], partition_counts: Ma
 
 
 def assign_sticky(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Balance the partitions and move as few of them as possible."""
+    """Balance the partitions among the members, and move as few partitions as possible."""
     ordered = sorted(members, key=lambda member: member.sort_key)
     assignment = _retained_partitions(ordered, partition_counts)
     assigned = {topic_partition for retained in assignment.values() for topic_partition in retained}
@@ -134,7 +134,10 @@ def _owned_in_newest_generation(member: SubscribedMember, members: Sequence[Subs
 
 
 def _balance(members: Sequence[SubscribedMember], assignment: Assignment) -> None:
-    """Balance `assignment` in place: move partitions from the largest shares to subscribed members with few."""
+    """Balance `assignment` in place: move partitions from the members with the most to those with the fewest.
+
+    A partition is only moved to a member that is subscribed to its topic.
+    """
     topics = {member.member_id: set(member.subscription.topics) for member in members}
     moved = True
     while moved:

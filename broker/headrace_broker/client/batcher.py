@@ -2,8 +2,8 @@
 
 The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
 calls immediately. The maximum batch size is batch.size if that key is set, otherwise at least 256 KiB. `_send_lock`
-keeps the records in order while batches are built. `_memory_available` protects the number of buffered bytes, which
-buffer.memory limits. Batches are queued in order until the event loop takes them with `drain_built`.
+keeps the records in order while batches are built. `_memory_available` guards `buffered_bytes`, which buffer.memory
+limits. Batches are queued in order until the event loop takes them with `drain_built`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Batcher:
     # -- any thread --------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Partition, split, accumulate or build the records, and pass the built batches to the event loop.
+        """Partition and split the records; accumulate small parts and build batches from large parts.
 
-        All batches are added to `delivery` before the event loop receives the first batch, so that only one thread at a
-        time uses `delivery`.
+        The event loop receives the built batches. All batches are added to `delivery` before the event loop receives
+        the first batch, so that only one thread at a time uses `delivery`.
         """
         if columns.timestamps is None:
             columns.timestamps = int(time.time() * 1000)
@@ -89,7 +89,7 @@ class Batcher:
         self._on_built()
 
     def wait_for_memory(self, timeout_ms: float) -> None:
-        """Block until less than buffer.memory is buffered. Raises BufferExhaustedError, ClosedError."""
+        """Block until fewer than buffer.memory bytes are buffered. Raises BufferExhaustedError, ClosedError."""
         with self._memory_available:
             if self.buffered_bytes < self._config.buffer_memory:
                 return
@@ -204,7 +204,7 @@ class Batcher:
     # -- the loop's thread -------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Wait until less than buffer.memory is buffered."""
+        """Wait until fewer than buffer.memory bytes are buffered."""
         while self.buffered_bytes >= self._config.buffer_memory and not self._closed:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._ready_waiters.append(waiter)

@@ -58,7 +58,7 @@ _Key = tuple[int, str]
 
 
 class Cluster:
-    """A client's view of a cluster and its connections; open it with `open`, close it with `close`."""
+    """A client's connections to a cluster and its metadata; open it with `open`, close it with `close`."""
 
     endpoint_type = 1
     """The endpoint type in DescribeCluster: brokers."""
@@ -379,7 +379,7 @@ class Cluster:
         connection.close()
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the ids of the known brokers, the preferred broker first.
+        """Return the ids of the known brokers, in the order in which to try them.
 
         Connected brokers with the fewest requests in flight are first, hung brokers are last.
         """
@@ -390,10 +390,10 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find hung brokers, which have sent nothing in response to their oldest request since the last check.
+        """Find hung brokers: since the last check, no byte of the response to their oldest request has arrived.
 
-        If a broker is hung, refresh the metadata. If another broker is not hung, also fail the idempotent requests in
-        flight to the hung brokers, so that callers retry these requests on other brokers.
+        If a broker is hung, refresh the metadata. If at least one broker is not hung, also fail the idempotent requests
+        in flight to the hung brokers, so that callers retry these requests on other brokers.
         """
         oldest = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._oldest_requests = self._oldest_requests, oldest
@@ -433,7 +433,7 @@ class Cluster:
                     failure,
                 )
             except Exception as failure:  # an error of a listener must not stop the refreshes
-                logger.exception("Metadata refresh failed")
+                logger.exception("Metadata: the refresh failed with an unexpected error, retrying")
                 error = ClientError(f"metadata refresh failed: {failure!r}")
                 failures += 1
             self._complete_waiters(error, waiters)
@@ -482,7 +482,7 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return a connection to a group's coordinator that no long-polling fetch uses. Raises ClientError."""
+        """Return a connection to a group's coordinator, separate from the fetch connections. Raises ClientError."""
         node_id = await self.coordinator(group_id)
         try:
             return await self.connection(node_id, purpose)

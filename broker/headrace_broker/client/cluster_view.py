@@ -103,7 +103,10 @@ class ClusterView:
 
 
 def _topic_view(topic: MetadataResponseTopic, known: TopicView | None) -> TopicView:
-    """Return the topic's view; ignore a partition whose leader epoch is older than the known one (KIP-320)."""
+    """Return the topic's view.
+
+    If the leader epoch of a partition is older than in `known`, keep the partition of `known` (KIP-320).
+    """
     partitions = []
     for part in sorted(topic.partitions, key=lambda item: item.partition_index):
         view = PartitionView(

@@ -83,16 +83,20 @@ class CommittedOffsets:
         await self._cluster.retry(attempt, self._config.default_api_timeout_ms, f"committing for group {group_id}")
 
     def _with_epoch(self, topic_partition: TopicPartition, offset: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Add the current leader epoch to the offset (KIP-320), so that the next consumer avoids stale leaders."""
+        """Add the partition's current leader epoch to an offset without a leader epoch (KIP-320).
+
+        A consumer that starts at this offset then does not fetch from a stale leader.
+        """
         leader = self._cluster.view.leader(*topic_partition)
         return (
             offset if leader is None or offset.leader_epoch >= 0 else replace(offset, leader_epoch=leader.leader_epoch)
         )
 
     async def auto_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the positions of a consumer automatically; log a failure.
+        """Commit a consumer's positions; if the commit fails, log the error and do not raise it.
 
-        The commit is not retried after a later commit has started: the retry would move the committed offsets back.
+        The commit is not retried after a later commit has started, because the retry would move the committed offsets
+        back.
         """
         number = self._commits + 1
         try:

@@ -1,9 +1,9 @@
 """The client's configuration, with the keys, defaults and units of Java's producer, consumer and admin client.
 
-`ClientConfig.from_properties` reports all errors together, and warns about each key that it ignores. The metadata of a
-field defines its key, the kinds of client that use the key, and the bounds of its value. Callers apply Connect's
-overrides themselves. `explicit` contains the keys that were set, because some rules of the Java clients apply only to
-keys that were set.
+`ClientConfig.from_properties` reports all errors together, and warns about each key that it ignores. The metadata of
+each dataclass field defines its key, the kinds of client that use the key, and the bounds of its value. A Connect
+worker applies the client overrides of a connector before it calls `from_properties`. `explicit` contains the keys that
+were set, because some rules of the Java clients apply only to keys that were set.
 """
 
 from __future__ import annotations

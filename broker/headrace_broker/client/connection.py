@@ -165,10 +165,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def oldest_request(self) -> tuple[int, int] | None:
-        """The correlation id of the oldest request in flight, and how many bytes of a long response have arrived.
+        """The oldest request in flight: (correlation id, received bytes of its response if the response is long).
 
-        The result is None if no request is in flight, or if the oldest is a JoinGroup or SyncGroup request, whose
-        response waits for other members.
+        None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because their
+        responses wait for other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None

@@ -2,8 +2,8 @@
 
 It runs on one event loop. The fetcher prefetches records, the consumer group determines the assignment, and poll
 returns one `FetchedBatch` for each fetched run of consecutive records. `poll` parses records in the loop's thread,
-`poll_blocking` in the calling thread. Rebalances take effect inside poll, in the polling thread. Rebalance callbacks
-can be plain functions or coroutine functions.
+`poll_blocking` parses them in the calling thread. Rebalances take effect inside poll, in the polling thread. Rebalance
+callbacks can be plain functions or coroutine functions.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Consumer:
         return found
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the high watermark from the last fetch, None before the first one."""
+        """Return the high watermark from the last fetch, or None before the first fetch."""
         return self._core.high_watermark(self._check_assigned(topic_partition))
 
     def _check_assigned(self, topic_partition: TopicPartition) -> TopicPartition:
@@ -188,8 +188,8 @@ class Consumer:
         """Return fetched records; wait up to `timeout_ms` if there are none.
 
         Returns at most `max_records` records; None = max.poll.records if that key is set, else all prefetched records.
-        Performs pending rebalances. Raises ClientError after a partition's error or a group error. After a partition's
-        error, the next poll continues with the other partitions.
+        Performs pending rebalances. Raises ClientError if the fetch of a partition or the group membership has failed.
+        If the fetch of a partition has failed, the next poll continues with the other partitions.
         """
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
@@ -204,7 +204,7 @@ class Consumer:
                 return batches
 
     def poll_blocking(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
-        """Poll from another thread, which then parses the records and runs the rebalance callbacks; see `poll`."""
+        """Poll from another thread; that thread parses the records and runs the rebalance callbacks. See `poll`."""
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -236,7 +236,7 @@ class Consumer:
             await self._carry_out(self._group.rebalances.popleft())
 
     def keep_alive(self) -> None:
-        """Restart the max.poll.interval.ms timer, because the caller is still processing the polled records."""
+        """Restart the max.poll.interval.ms timer. Call this if the processing of the polled records takes long."""
         self._last_poll_ms = self.cluster.now_ms()
 
     @property
@@ -269,7 +269,10 @@ class Consumer:
         return self.records_max if max_records is None else max_records
 
     async def _next(self, deadline_ms: float, limit: int | None) -> tuple[Rebalance | None, list[FetchedChunk]]:
-        """Wait for a rebalance, records to parse, an error to raise, or the deadline."""
+        """Return a pending rebalance or the fetched chunks; wait for one of them until the deadline.
+
+        Raises a pending error. After `wake_up`, return without waiting.
+        """
         await self._on_poll()
         while True:
             self._raise_error()
@@ -363,7 +366,7 @@ class Consumer:
             self._spawn(self._offsets.auto_commit(self.positions()))
 
     def _check_poll_interval(self) -> None:
-        """Leave the group if poll is not called for max.poll.interval.ms. Other members then get the partitions."""
+        """Leave the group if poll is not called for max.poll.interval.ms. Other members then receive the partitions."""
         idle_ms = self.cluster.now_ms() - self._last_poll_ms
         if idle_ms >= self._config.max_poll_interval_ms and self._group is not None:
             logger.warning(
@@ -440,7 +443,10 @@ class Consumer:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, offset_api.ListedOffset]:
-        """Return the first offset at or after each timestamp, or at `offsets.EARLIEST` or `LATEST`."""
+        """Return, for each partition, the offset of the first record at or after the timestamp.
+
+        A timestamp can also be `offsets.EARLIEST` or `LATEST`.
+        """
         return await self._fetcher.list_offsets(timestamps)
 
     # -- closing -----------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class ConsumerGroup:
         self.membership.start()
 
     async def leave(self, reason: str, timeout_ms: float) -> None:
-        """Leave the group; pending rebalances are dropped."""
+        """Leave the group and discard pending rebalances."""
         await self.membership.leave(reason, timeout_ms)
         self.rebalances.clear()
         if self._on_metadata in self._cluster.listeners:
@@ -176,7 +176,7 @@ class ConsumerGroup:
         return {member_id: encode_assignment(partitions) for member_id, partitions in assignment.items()}
 
     async def on_join_complete(self, generation: Generation, assignment: bytes) -> None:
-        """Apply the assignment: first revoke the partitions that are not in it, then add the new ones."""
+        """Apply the assignment: first revoke partitions that are no longer assigned, then add the new partitions."""
         assigned = set(decode_assignment(assignment))
         if not generation.is_leader:
             self._leader_partition_counts = {}

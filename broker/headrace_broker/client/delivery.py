@@ -1,4 +1,4 @@
-"""Tracks the `send` calls whose records a batch contains, and reports one result for each call."""
+"""Tracks to which `send` calls the records of a batch belong, and reports one result for each call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headrace_broker.client.errors import ClientError
 class RecordMetadata:
     """The partition and offsets of the records of one `send`.
 
-    `base_offset` is the first record's offset, -1 if the broker returned none. If the records were sent to several
-    partitions, partition and base offset are -1. If the records are in several batches, `parts` has one entry per
-    batch. `log_append_time_ms` is the timestamp that the broker set (LogAppendTime), or -1 if the records keep their
-    own timestamps.
+    `base_offset` is the first record's offset, or -1 if the broker returned no offset. If the records were sent to
+    several partitions, partition and base offset are -1. If the records are in several batches, `parts` has one entry
+    per batch. `log_append_time_ms` is the timestamp that the broker set (LogAppendTime), or -1 if the records keep
+    their own timestamps.
     """
 
     topic: str

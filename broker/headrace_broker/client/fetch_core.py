@@ -49,7 +49,7 @@ _NEWER_LEADER_TIMEOUT_MS = 30_000.0
 
 
 class FetchAction(Enum):
-    """The caller's next action after one partition's entry of a Fetch response."""
+    """The action that follows from one partition's entry in a Fetch response."""
 
     NONE = "nothing: there are no records, or the response is outdated"
     RECORDS = "notify the consumer: a chunk was buffered"
@@ -161,8 +161,8 @@ class FetchCore:
     def seek(self, topic_partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Set the position to `offset` and drop prefetched chunks.
 
-        `offset` comes from a leader of `leader_epoch` (-1 = unknown). Raises KeyError for a partition that is not
-        assigned.
+        `leader_epoch` is the epoch of the leader that returned `offset` (-1 = unknown). Raises KeyError for a partition
+        that is not assigned.
         """
         state = self._states[topic_partition]
         self._drop_chunks(state)
@@ -181,7 +181,7 @@ class FetchCore:
         return self._states[topic_partition].position
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the high watermark of the last response, None before the first one."""
+        """Return the high watermark from the last response, or None before the first response."""
         value = self._states[topic_partition].high_watermark
         return None if value < 0 else value
 
@@ -325,14 +325,14 @@ class FetchCore:
         return FetchAction.RECORDS
 
     def set_preferred_replica(self, requested: RequestedPartition, node_id: int, until_ms: float) -> None:
-        """Fetch from this preferred read replica, which the leader has returned, until `until_ms`."""
+        """Fetch the partition from `node_id`, the preferred read replica that the leader returned, until `until_ms`."""
         state = self._state_if_current(requested)
         if state is not None:
             state.attempts = 0
             state.preferred = _PreferredReplica(node_id, requested.leader_epoch, until_ms)
 
     def drop_preferred_replica(self, node_id: int, now_ms: float) -> None:
-        """Fetch from the leaders instead of this preferred read replica, which is not reachable."""
+        """Stop using `node_id` as preferred read replica because it is unreachable; fetch from the leaders instead."""
         for state in self._states.values():
             if state.preferred is not None and state.preferred.node_id == node_id:
                 self._return_to_leader(state, now_ms)
@@ -360,7 +360,7 @@ class FetchCore:
         return FetchAction.NONE if code.is_retriable else FetchAction.RAISE_ERROR
 
     def handle_disconnect(self, requested: RequestedPartition, now_ms: float) -> None:
-        """Handle a connection loss before the response to a fetch has arrived."""
+        """Handle a connection that was lost before the response to a fetch arrived."""
         state = self._state_if_current(requested)
         if state is not None:
             self._retry_later(state, requested, now_ms)
@@ -389,7 +389,7 @@ class FetchCore:
         return state
 
     def _grow_fetch_size(self, state: _PartitionState, records: memoryview) -> None:
-        """Request more bytes next time: the first batch is larger than the requested size."""
+        """Increase the partition's fetch size, because its first batch is larger than the requested size."""
         needed = read_header(records).size_bytes if len(records) >= 61 else 0
         state.max_bytes = min(max(state.max_bytes * 2, needed), 2**31 - 1)
 

@@ -1,9 +1,9 @@
 """The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up offsets of unknown positions.
 
 The fetcher runs `fetch_core` in the event loop's thread. It keeps one fetch in flight for each broker from which it
-reads, over a separate connection. A partition without a position starts at its committed offset. If there is none, it
-starts at the offset that auto.offset.reset determines. A partition's error is queued in `errors`, and the next poll
-raises it. The fetches of the other partitions continue.
+reads, over a separate connection. A partition without a position starts at its committed offset. If it has no committed
+offset, auto.offset.reset determines the start. A partition's error is queued in `errors`, and the next poll raises it.
+The fetches of the other partitions continue.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Fetcher:
             await asyncio.wait([self._position_lookup])
 
     async def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Return the offsets for these timestamps, with the consumer's isolation level."""
+        """Return the offsets for these timestamps; the consumer's isolation level applies."""
         read_committed = self._config.isolation_level == "read_committed"
         return await offset_api.list_offsets(self._cluster, timestamps, read_committed=read_committed)
 

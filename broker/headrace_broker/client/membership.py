@@ -37,7 +37,7 @@ class GroupCallbacks(Protocol):
         """Return (protocol, metadata) pairs, the preferred one first."""
 
     async def on_join_prepare(self, generation: Generation) -> None:
-        """Commit, and revoke the partitions or tasks that the protocol requires, before the member joins or rejoins."""
+        """Commit offsets and revoke partitions or tasks, as the protocol requires, before the member (re)joins."""
 
     async def compute_assignments(
         self, generation: Generation, members: Sequence[JoinGroupResponseMember]

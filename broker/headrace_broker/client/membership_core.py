@@ -133,7 +133,7 @@ class MembershipCore:
         return NextStep.LEAD if is_leader and not response.skip_assignment else NextStep.FOLLOW
 
     def sync_request(self, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-        """Return the SyncGroup request; the leader's contains the assignments of all members."""
+        """Return the SyncGroup request; the request of a leader contains the assignments of all members."""
         return SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation.generation_id,
@@ -189,7 +189,10 @@ class MembershipCore:
         return NextStep.CONTINUE if step is NextStep.JOIN_LATER else step
 
     def is_session_expired(self, now_ms: float) -> bool:
-        """Return whether the coordinator has not responded within the session timeout, and has removed this member."""
+        """Return whether the session timeout has passed without a response of the coordinator.
+
+        The coordinator has then removed this member.
+        """
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
     def session_remaining_ms(self, now_ms: float) -> float:
@@ -217,7 +220,7 @@ class MembershipCore:
         """Clear the generation, but keep the member id.
 
         A coordinator that was down when the session expired still knows the member id. If the member rejoins with the
-        same id, the rebalance does not have to wait for the session of a former member to expire.
+        same id, the rebalance does not have to wait until the session of an abandoned member id expires.
         """
         member_id = self.generation.member_id
         self.reset()

@@ -59,9 +59,10 @@ async def list_offsets(
     read_committed: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """Return the offset of the first record at or after each timestamp (ms), or of LATEST, EARLIEST, MAX_TIMESTAMP.
+    """Return, for each partition, the offset of the first record at or after the timestamp (ms).
 
-    Raises TimedOutError, or a BrokerError that names the partition.
+    A timestamp can also be LATEST, EARLIEST or MAX_TIMESTAMP. Raises TimedOutError, or a BrokerError that names the
+    partition.
     """
     found: dict[TopicPartition, ListedOffset] = {}
     for topic in {topic for topic, _ in timestamps}:
@@ -132,7 +133,10 @@ async def commit_offsets(
     generation: Generation | None = None,
     group_instance_id: str | None = None,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Commit offsets once, as a member or (generation None) as a non-member; return each partition's error code."""
+    """Commit offsets with one request, without retries; return each partition's error code.
+
+    If `generation` is None, commit as a client that is not a member of the group.
+    """
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
@@ -164,9 +168,9 @@ async def commit_offsets(
 async def fetch_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return a group's committed offsets, None for partitions without an offset; `partitions` None = all partitions.
+    """Return a group's committed offsets, None for partitions without a committed offset.
 
-    Raises BrokerError, TimedOutError.
+    If `partitions` is None, return all committed offsets. Raises BrokerError, TimedOutError.
     """
     requested = group_by_topic(partitions) if partitions is not None else None
 

@@ -63,7 +63,10 @@ class StickyPartitioner:
         self._produced: dict[str, int] = {}
 
     def partition(self, topic: str, available: Sequence[int]) -> int:
-        """Return the current partition; `available` contains the partitions with a leader, or all if none has one."""
+        """Return the current partition.
+
+        `available` contains the partitions with a leader, or all partitions if none of them has a leader.
+        """
         current = self._current.get(topic)
         if current is None or current not in available:
             return self._switch(topic, available)

@@ -152,7 +152,7 @@ class Producer:
         await self._batcher.ready()
 
     async def prepare_topic(self, topic: str) -> None:
-        """Get the topic's metadata, so that a send to it does not block. Raises BrokerError, TimedOutError."""
+        """Fetch the topic's metadata in advance, so that sends need not wait. Raises BrokerError, TimedOutError."""
         await self.cluster.topic(topic, self._config.max_block_ms)
 
     async def flush(self, timeout_ms: float | None = None) -> None:
@@ -187,14 +187,16 @@ class Producer:
         asyncio.run_coroutine_threadsafe(self.flush(timeout_ms), self._loop).result()
 
     async def close(self, timeout_ms: float | None = 30_000) -> None:
-        """Flush for up to `timeout_ms` (None = no limit) or until cancelled, fail the remaining sends, and close the
-        connections."""
+        """Flush, fail the sends that were not acknowledged, and close the connections.
+
+        The flush ends after `timeout_ms` (None = no limit), or when this call is cancelled.
+        """
         if self._closed:
             return
         try:
             await self.flush(timeout_ms)
         except TimedOutError as error:
-            logger.warning("Producer: the records were not flushed before the close: %s", error)
+            logger.warning("Producer: closing before all records were acknowledged: %s", error)
         finally:
             await self._shut_down()
 
@@ -373,7 +375,7 @@ class Producer:
         error = BrokerError(response.error_code, subject, response.error_message)
         batch.last_error = str(error)
         if error.retriable:
-            logger.info("Produce to %s; retrying", error)
+            logger.info("Producer: the broker rejected a batch, retrying: %s", error)
             self.cluster.request_refresh()
         verdict = self._core.handle_error(batch, ErrorCode.from_code(response.error_code), now_ms)
         if verdict is Verdict.RETRY_AFTER_DATA_LOSS:

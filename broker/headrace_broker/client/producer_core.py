@@ -12,8 +12,8 @@ Guarantees:
   attempt can have written the batch to the log, the epoch is bumped, and sequences restart at 0. If an attempt may have
   written the batch, the batch fails. Brokers store only a few batches of a producer (Apache Kafka one, after a
   restart), so the broker may no longer know the batch, and a retry with a new epoch would write the batch twice. In the
-  second case, the Java producer bumps the epoch all the same. A producer with `is_at_least_once` does this too: it
-  never fails because of a gap, but may write batches twice. As in Java, epochs are bumped for each partition
+  second case, the Java producer bumps the epoch and sends the batch again. A producer with `is_at_least_once` does the
+  same: it never fails because of a gap, but may write batches twice. As in Java, epochs are bumped for each partition
   separately. Brokers also track epochs for each partition.
 - A failed batch does not affect other partitions.
 
@@ -358,7 +358,7 @@ class ProducerCore:
         return min(self._events(now_ms), default=None)
 
     def abort(self) -> list[ReadyBatch]:
-        """Return all batches, waiting or in flight, and mark them as expired, so that none is sent again."""
+        """Return all batches, waiting or in flight, and mark them as expired, so that they are not sent again."""
         batches = [batch for state in self._busy.values() for batch in (*state.in_flight, *state.waiting)]
         for batch in batches:
             batch.expired = True
