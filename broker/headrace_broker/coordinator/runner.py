@@ -33,7 +33,7 @@ means that the wall clock was set."""
 
 
 class InternalTopic(Protocol):
-    """Lets the coordinator read and append to its internal topic, and check whether other topics exist.
+    """Lets the coordinator read from and append to its internal topic, and check whether other topics exist.
 
     No method blocks.
     """

@@ -2,7 +2,7 @@
 
 The node has one shard for each partition of `__consumer_offsets` that it leads, and each request goes to its group's
 shard. The coordinator responds to a write after the write's records are committed. It responds to OffsetFetch and
-DescribeGroups after all records are committed on which the response depends. If a client disconnects, its member stays
+DescribeGroups after all records on which the response depends are committed. If a client disconnects, its member stays
 in the group until the member's session expires.
 """
 
@@ -243,15 +243,15 @@ class GroupCoordinator:
         return await future
 
     async def fetch_offsets(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        """Handle OffsetFetch.
+        """Handle OffsetFetch: return the committed offsets of the requested groups.
 
-        No offset is pending in a transaction, because transactions are not supported yet.
+        `require_stable` has no effect, because transactions are not supported yet.
         """
         groups = requested_groups(request, version)
         return fetch_response([await self.fetch_group(group, version) for group in groups], version)
 
     async def fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-        """Return one group's committed offsets for `group.topics`; None requests all topics."""
+        """Return one group's committed offsets for `group.topics`, or for all topics if it is None."""
         try:
             runner = self._runner_for(group.group_id)
         except ApiError as error:

@@ -104,7 +104,7 @@ def heartbeat(
     topic_configs: TopicConfigs,
     next_offset: int,
 ) -> ControllerResult[BrokerHeartbeatResponse]:
-    """Handle BrokerHeartbeat: fence, unfence or begin a controlled shutdown. Raises ApiError STALE_BROKER_EPOCH."""
+    """Handle BrokerHeartbeat: fence, unfence or shut down the broker. Raises ApiError STALE_BROKER_EPOCH."""
     broker = validate_broker_epoch(image, request.broker_id, request.broker_epoch)
     if broker.fenced:
         return _fenced_heartbeat(image, broker, request, topic_configs)

@@ -3,10 +3,10 @@
 `metadata.version` is the level of Kafka 4.3 (30), so Kafka's tools support every record type that controllers write.
 The other features stay at level 0 until they are implemented.
 
-`min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966). Leaders
-use it to acknowledge records, and the controller uses it to compute the eligible leader replicas. If each node used
-the value in its own properties file, a controller with a larger value could elect a replica that lacks records which a
-leader with a smaller value had acknowledged.
+`min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966). Leaders use
+it to acknowledge records, and the controller uses it to compute the eligible leader replicas. All nodes must use the
+same value: if the controller used a larger value than a leader, it could elect a replica without some of the records
+that the leader has acknowledged.
 """
 
 from __future__ import annotations

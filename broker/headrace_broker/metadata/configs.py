@@ -1,9 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs of topics and brokers (KIP-339, KIP-226).
 
-`log.config` defines the valid keys and values. The dynamic configs of a broker are those that supply defaults for
-topic configs; they are set for one broker or, with an empty resource name, for all brokers. The configs in
-`ELECTION_KEYS` affect elections: a change updates the affected partitions in the same batch of records, and the
-brokers' value can only be set for the whole cluster.
+`log.config` defines the valid keys and values. The dynamic configs of a broker are those that supply defaults for topic
+configs; they are set for one broker or, with an empty resource name, for all brokers. The configs in `ELECTION_KEYS`
+affect elections: a change updates the affected partitions in the same batch of records, and at broker level they can
+only be set for the whole cluster.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def alter_configs(
     *,
     validate_only: bool = False,
 ) -> ControllerResult[list[ApiError | None]]:
-    """Alter the configs of each (resource type, name, changes).
+    """Alter the configs of `resources`, a sequence of (resource type, name, changes).
 
     Either all changes of a resource are applied, or none. The response contains one entry per resource: None, or the
     error.

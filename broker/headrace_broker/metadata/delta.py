@@ -150,7 +150,7 @@ class MetadataDelta:
         return self._configs
 
     def _store_changed_partitions(self) -> None:
-        """Store the changed partitions, which are collected in lists, in their topics."""
+        """Move the changed partitions from `_changed_partitions` into their topics."""
         if self._changed_partitions:
             topics, _ = self._writable_topics()
             for name, partitions in self._changed_partitions.items():
@@ -269,7 +269,10 @@ class MetadataDelta:
         brokers = self._writable_brokers()
         old = brokers.get(record.broker_id)
         if old is None or old.epoch != record.broker_epoch:
-            raise ReplayError(f"broker {record.broker_id} epoch {record.broker_epoch} is changed, but not registered")
+            raise ReplayError(
+                f"broker {record.broker_id} is changed, but it is not registered "
+                f"with broker epoch {record.broker_epoch}"
+            )
         brokers[record.broker_id] = replace(
             old,
             fenced=old.fenced if record.fenced == 0 else record.fenced > 0,

@@ -23,8 +23,8 @@ def elect_leaders(
 ) -> ControllerResult[ElectLeadersResponse]:
     """Run the requested elections.
 
-    If the request is for all partitions, the response contains only those that needed an election. Raises ApiError
-    INVALID_REQUEST for an unknown election type.
+    If the request is for all partitions, the response contains only the partitions that needed an election. Raises
+    ApiError INVALID_REQUEST for an unknown election type.
     """
     election = _KINDS.get(request.election_type)
     if election is None:

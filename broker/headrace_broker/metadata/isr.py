@@ -1,7 +1,7 @@
 """AlterPartition: the leader of a partition expands or shrinks its ISR (KIP-497, KIP-841, KIP-903).
 
-The controller accepts a change only from the leader of the current epoch and with the current partition epoch, so of
-two changes based on the same state only one succeeds. A replica cannot join the ISR if its broker is fenced, in
+The controller accepts a change only from the leader of the current epoch and with the current partition epoch, so if
+two changes start from the same state, only one succeeds. A replica cannot join the ISR if its broker is fenced, in
 controlled shutdown, or has registered again since the leader last saw it (its broker epoch changed).
 """
 

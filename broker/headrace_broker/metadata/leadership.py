@@ -108,9 +108,10 @@ def is_leader_of_any_partition(image: MetadataImage, broker_id: int) -> bool:
 def apply_changed_election_configs(
     image: MetadataImage, topics: Iterable[str], topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Update the topics' partitions after `image` changed their min.insync.replicas or unclean.leader.election.enable.
+    """Update the topics' partitions after min.insync.replicas or unclean.leader.election.enable has changed.
 
-    The change may clear eligible leader replicas, and elect a leader for a partition without a leader.
+    `image` contains the new configs. The change may clear eligible leader replicas, and elect a leader for a partition
+    without a leader.
     """
     records: list[MetadataRecord] = []
     for name in topics:
@@ -123,8 +124,8 @@ def apply_changed_election_configs(
 def imbalanced_partitions(image: MetadataImage, percentage: int = 0) -> list[tuple[TopicImage, int]]:
     """Return the partitions that a preferred leader election should move to their preferred replica.
 
-    Only brokers that are not the leader of more than `percentage` of their preferred partitions are considered
-    (leader.imbalance.per.broker.percentage).
+    A partition is included only if its preferred replica is live and in sync, and if more than `percentage` percent of
+    the partitions that prefer this replica's broker have another leader (leader.imbalance.per.broker.percentage).
     """
     preferred_counts: Counter[int] = Counter()
     led_by_others: dict[int, list[tuple[TopicImage, int]]] = {}
@@ -145,7 +146,7 @@ def imbalanced_partitions(image: MetadataImage, percentage: int = 0) -> list[tup
 def elect_leader(
     image: MetadataImage, topic: TopicImage, index: int, topic_configs: TopicConfigs, election: Election
 ) -> PartitionChangeRecord | None:
-    """Return the record of a requested election, or None if it changes nothing."""
+    """Return the record of a requested election, or None if the election changes nothing."""
     change = partition_change(image, topic, index, topic_configs)
     change.election = election
     return change.record()

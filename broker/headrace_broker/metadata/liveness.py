@@ -52,7 +52,7 @@ class BrokerLiveness:
         self._contacts.pop(broker_id, None)
 
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """Return whether the broker's session has not expired and its process is not known to be dead."""
+        """Return whether the broker's session is valid: it has not expired, and the broker is not known to be dead."""
         contact = self._contacts.get(broker_id)
         return (
             contact is not None and not contact.is_dead and now_ms - contact.last_contact_ms <= self._session_timeout_ms
@@ -68,7 +68,7 @@ class BrokerLiveness:
         return [broker_id for broker_id in brokers if not self.has_session(broker_id, now_ms)]
 
     def next_deadline_ms(self, brokers: list[int]) -> int | None:
-        """Return the time at which the first session of the given brokers expires, None without a session."""
+        """Return when the first session of the given brokers expires, or None if none of them has a session."""
         times = [self._contacts[broker_id].last_contact_ms for broker_id in brokers if broker_id in self._contacts]
         return min(times) + self._session_timeout_ms + 1 if times else None
 
@@ -81,12 +81,15 @@ class BrokerLiveness:
         self._contacts[broker_id].shutdown_offset = offset
 
     def shutdown_offset(self, broker_id: int) -> int:
-        """Return the offset given to `begin_shutdown`, -1 if it was not called."""
+        """Return the offset passed to `begin_shutdown`, or -1 if no controlled shutdown has begun."""
         contact = self._contacts.get(broker_id)
         return -1 if contact is None else contact.shutdown_offset
 
     def lowest_metadata_offset(self, brokers: list[int]) -> int:
-        """Return the offset up to which the given brokers have read the metadata log, 2**62 if none has a session."""
+        """Return the offset up to which all given brokers have read the metadata log.
+
+        Brokers without a session are ignored; if no broker is left, return 2**62.
+        """
         return min(
             (self._contacts[item].metadata_offset for item in brokers if item in self._contacts), default=1 << 62
         )

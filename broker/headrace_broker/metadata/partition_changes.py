@@ -2,9 +2,10 @@
 
 The caller sets the requested change (a new ISR, a new assignment or an election), and `PartitionChange.record` derives
 the rest. The new leader comes from the ISR. If the ISR is empty, the new leader comes from the eligible leader replicas
-(ELR). These replicas left the ISR when it was already below min.insync.replicas, so they have every acknowledged record
-(KIP-966). If the ELR is empty too, the last known leader is elected. Only an unclean election can elect any other live
-replica. Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+(ELR). When a replica leaves the ISR and the ISR is then below min.insync.replicas, the replica joins the ELR. No record
+is committed while the ISR is so small, so the replica has every acknowledged record (KIP-966). If the ELR is empty too,
+the last known leader is elected. Any other live replica is elected only in an unclean election. Rules: KIP-966, KIP-455
+(reassignment), KIP-841 (fenced brokers).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Election(Enum):
 
 @dataclass(slots=True)
 class PartitionChange:
-    """A requested change of `partition`; fields that are None keep the partition's value."""
+    """A requested change of `partition`; a field that is None leaves the partition's value unchanged."""
 
     topic_id: bytes
     index: int

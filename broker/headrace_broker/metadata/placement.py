@@ -2,9 +2,9 @@
 
 The guarantees are those of Kafka's StripedReplicaPlacer. The first replicas, which become leaders, rotate through the
 racks and are on live brokers. The replicas of a partition are spread over as many racks as possible. A fenced broker
-receives a replica only if its rack has no other broker left. Brokers without a rack count as one rack. The placement is
-deterministic; a caller that places many topics increases `start`, so that small topics do not all start on the same
-broker.
+receives a replica only if all live brokers of its rack already have one. Brokers without a rack count as one rack. The
+placement is deterministic; a caller that places many topics increases `start`, so that small topics do not all start on
+the same broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def place_partitions(
 
 
 def next_start(image: MetadataImage, last_leader: int) -> int:
-    """Return the index in the rotation after the first replica list that `last_leader` leads, or 0 if it leads none."""
+    """Return the index of the rotation from which to place further partitions of a topic.
+
+    This is the index after the first replica list that starts with `last_leader`, or 0 if no replica list does.
+    """
     racks = _racks(image)
     if any(live for live, _ in racks):
         for position in range(len(racks) * len(image.brokers)):
@@ -65,7 +68,7 @@ def _racks(image: MetadataImage) -> list[_Rack]:
 
 
 def _stripe(racks: Sequence[_Rack], position: int, replication_factor: int) -> tuple[int, ...]:
-    """Return the replicas at one index of the rotation: one broker of each rack, then a second one, and so on."""
+    """Return the replicas at one index of the rotation: one broker of each rack, then a second of each, and so on."""
     rotation, first = divmod(position, len(racks))
     while not racks[first][0]:
         first = (first + 1) % len(racks)

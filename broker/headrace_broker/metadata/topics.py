@@ -86,7 +86,10 @@ def _count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
 
 
 def _check_record_count(name: str, count: int) -> None:
-    """Raise ApiError POLICY_VIOLATION for an oversized request; called first, so that it is rejected quickly."""
+    """Raise ApiError POLICY_VIOLATION if a request would create too many partitions and configs.
+
+    Called before the replicas are placed, so that an oversized request is rejected quickly.
+    """
     if count > RECORDS_PER_OPERATION_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
@@ -128,7 +131,10 @@ def _create_topic(
 def _effective_configs(
     values: Mapping[str, str], broker_properties: Mapping[str, str], config_responses: _ConfigResponses
 ) -> list[CreatableTopicConfigs]:
-    """Return the effective configs of a topic. Topics with equal values share the list: building it is expensive."""
+    """Return the effective configs of a topic.
+
+    Topics with equal values share one list, because building the list is expensive.
+    """
     key = tuple(sorted(values.items()))
     response = config_responses.get(key)
     if response is None:
@@ -212,10 +218,12 @@ def _validate_replicas(
             name, f"partition {index} needs a list of different brokers, not {format_broker_ids(broker_ids)}"
         )
     if len(broker_ids) != factor:
-        raise _assignment_error(name, f"partition {index} has {len(broker_ids)} replicas and others have {factor}")
+        raise _assignment_error(
+            name, f"partition {index} has {len(broker_ids)} replicas, the other partitions have {factor}"
+        )
     unknown = [broker for broker in broker_ids if broker not in image.brokers]
     if unknown:
-        raise _assignment_error(name, f"partition {index} names broker {unknown[0]}, which is not registered")
+        raise _assignment_error(name, f"partition {index} is assigned to broker {unknown[0]}, which is not registered")
     live = {broker.broker_id for broker in image.live_brokers()}
     if not live.intersection(broker_ids):
         raise _assignment_error(name, f"all brokers of partition {index} are fenced or in controlled shutdown")
@@ -254,7 +262,10 @@ def _partition_records(
 def delete_topics(
     image: MetadataImage, requested: Sequence[tuple[str | None, bytes]]
 ) -> ControllerResult[DeleteTopicsResponse]:
-    """Delete topics identified by (name, zero id) or (None, id). A recreated topic of the same name has another id."""
+    """Delete topics, each identified by (name, zero id) or by (None, id).
+
+    A topic that was deleted and created again has a new id, so a delete by id does not affect it.
+    """
     records: list[MetadataRecord] = []
     results: list[DeletableTopicResult] = []
     removed: set[bytes] = set()

@@ -6,5 +6,5 @@ order. A `Persist` completes before any later effect is executed, so a vote is o
 
 One module per role: `follower` (voters and observers that know the leader), `nominees` (Unattached, Prospective,
 Candidate) and `leader`. The high watermark advances in `leader.Leader._maybe_advance_high_watermark` and
-`follower.Follower._advance_high_watermark`; both end in `core.Raft.advance_high_watermark`.
+`follower.Follower._advance_high_watermark`; both call `core.Raft.advance_high_watermark`.
 """

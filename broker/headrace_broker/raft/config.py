@@ -31,5 +31,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """The time after which a leader resigns if a majority of the voters has sent no fetches."""
+        """The time without fetches from a majority of the voters after which a leader resigns."""
         return self.fetch_timeout_ms * 3 // 2

@@ -83,7 +83,7 @@ class Raft:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Enter the first role. A single voter elects itself immediately; a restarted leader must be elected again."""
+        """Enter the first role. The only voter elects itself immediately; a restarted leader must be elected again."""
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Candidate, Unattached
 
@@ -112,7 +112,7 @@ class Raft:
         return self.role.deadline_ms()
 
     def handle_request(self, request: Request[Any], token: Token, now_ms: int) -> list[Effect]:
-        """Handle another node's request. A later call may return the `SendResponse` with this `token`."""
+        """Handle another node's request. This call or a later call returns the `SendResponse` with this `token`."""
         if isinstance(request, VoteRequest):
             self._on_vote(request, token, now_ms)
         elif isinstance(request, BeginQuorumEpochRequest):
@@ -142,13 +142,13 @@ class Raft:
         return self._drain_effects()
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> list[Effect]:
-        """Handle the end of a node's process: the node closed its connection and refused a new connection."""
+        """Handle the exit of another node's process, which closed its connection and refused a new connection."""
         self._connection_refused_ms[node_id] = now_ms
         self.role.on_connection_refused(node_id, now_ms)
         return self._drain_effects()
 
     def on_appended(self, now_ms: int) -> list[Effect]:
-        """Continue after the caller has appended records to the log of this node, the leader."""
+        """Continue after the caller has appended records to the log of this node, which is the leader."""
         self.role.on_appended(now_ms)
         return self._drain_effects()
 

@@ -35,7 +35,7 @@ class Follower(Role):
 
     @property
     def grants_pre_vote(self) -> bool:  # type: ignore[override]
-        """Whether this follower grants pre-votes; it rejects them while it has a working connection to its leader."""
+        """Whether this follower grants pre-votes. It rejects them after the leader has responded to a fetch."""
         return not self._has_fetched
 
     @property

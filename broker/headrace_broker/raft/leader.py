@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _DelayedFetch:
-    """A fetch that waits for new records or for a high watermark above that of the fetching replica."""
+    """A fetch that waits for new records, or for a high watermark above the one that the replica knows."""
 
     token: Token
     node_id: int
@@ -112,11 +112,11 @@ class Leader(Role):
             del self.observers[node]
 
     def _majority_contact_ms(self) -> int:
-        """Return the latest time since which a majority of the voters has fetched, including this node."""
+        """Return the latest time T such that a majority of the voters, including this node, has fetched since T."""
         return sorted(self._last_contact_ms.values(), reverse=True)[self.raft.config.majority - 2]
 
     def _send_begin_quorum_epoch(self, now_ms: int) -> None:
-        """Send BeginQuorumEpoch to the voters whose last fetch in this epoch is missing or older than the timeout."""
+        """Send BeginQuorumEpoch to the voters that have not fetched in this epoch or whose last fetch is too old."""
         raft = self.raft
         for voter, at_ms in self._next_begin_epoch_ms.items():
             if now_ms >= at_ms and voter not in self._pending_begin_epoch:

@@ -142,9 +142,9 @@ class Prospective(_Nominee):
         self.raft.transition_to(Candidate(self.raft, now_ms), now_ms)
 
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
-        """Do not start an election if the other candidate has a longer log or a higher id.
+        """Become Unattached if `candidate` has a more up-to-date log, or an equal log and a higher id.
 
-        Only one of the two candidates then starts an election.
+        Of two nodes that send pre-votes at the same time, only one then starts an election.
         """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)

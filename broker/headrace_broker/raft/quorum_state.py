@@ -20,7 +20,7 @@ class QuorumStateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The state that must be on disk before the node acts on it."""
+    """The epoch, leader and vote of a node, which must be on disk before the node acts on them."""
 
     leader_epoch: int = 0
     leader_id: int = NO_NODE

@@ -39,7 +39,7 @@ _KEPT_FIELDS = tuple(name for name in BatchHeader.__slots__ if name not in ("bat
 
 
 class _PrefixTable:
-    """A bounded cache of the encoded bytes before a value, which depend only on the value's length."""
+    """A bounded cache that maps a value's length to the encoded bytes that precede the value in a record."""
 
     LENGTHS_MAX = 1 << 16
 
@@ -163,7 +163,7 @@ def finish_batch(payload: Buffer, **fields: int) -> bytearray:
 
 
 def replace_records(header: BatchHeader, payload: Buffer, **changes: int) -> bytearray:
-    """Return a batch of the encoded records in `payload`, with the fields of `header` as modified by `changes`."""
+    """Return a batch with the encoded records in `payload` and the header fields of `header`, modified by `changes`."""
     return finish_batch(payload, **{name: getattr(header, name) for name in _KEPT_FIELDS} | changes)
 
 
@@ -202,7 +202,7 @@ def _write_crc(batch: bytearray) -> None:
 
 
 def _encode_headers(headers: Headers) -> bytes:
-    """Encode the number of headers and the headers, in the format that a record ends with."""
+    """Encode the header count and the headers, which are the last part of an encoded record."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         key = name.encode()

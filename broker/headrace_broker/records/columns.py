@@ -13,10 +13,10 @@ class RecordColumns:
 
     `keys` is None if no record has a key, `headers` is None if no record has headers. `timestamps` is an int if all
     records have the same timestamp, or None if the timestamps are not set yet. `offsets` is None for records that are
-    not in a log yet. `next_offset` is the offset from which a reader continues. It is after the records, the skipped
-    control batches, and the batches whose records compaction has removed. Values of records to produce can omit a
-    common prefix and suffix: when a batch is built, `before` and `after` are added to each value that is not null.
-    Records with equal headers may share one list of headers, so never change such a list in place.
+    not in a log yet. `next_offset` is the offset from which a reader continues. It is the offset after the last batch
+    that was read, even if that batch is a control batch or compaction has removed all its records. Values of records to
+    produce can omit a common prefix and suffix: when a batch is built, `before` and `after` are added to each value
+    that is not null. Records with equal headers may share one list of headers, so never change such a list in place.
     """
 
     values: list[bytes | None]

@@ -70,7 +70,9 @@ def read_batch(
     except Exception as error:  # the C parser raises various exceptions, all for invalid bytes
         raise CorruptBatchError(position, f"records cannot be parsed: {error}") from error
     if len(columns) != count:
-        raise CorruptBatchError(position, f"the batch has {len(columns)} records, but its header gives {count}")
+        raise CorruptBatchError(
+            position, f"the batch has {len(columns)} records, but the record count in its header is {count}"
+        )
     return columns
 
 

@@ -35,5 +35,7 @@ def find_keyless_records(
     except Exception as error:  # the C parser raises various exceptions, all for invalid bytes
         raise CorruptBatchError(position, f"record {count} cannot be parsed: {error}") from error
     if count != header.records_count:
-        raise CorruptBatchError(position, f"the batch has {count} records, but its header gives {header.records_count}")
+        raise CorruptBatchError(
+            position, f"the batch has {count} records, but the record count in its header is {header.records_count}"
+        )
     return keyless

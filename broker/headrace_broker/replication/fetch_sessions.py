@@ -161,7 +161,7 @@ class FetchSessionCache:
         return session
 
     def _close_sessions_of_replica(self, replica_id: int) -> None:
-        """Close the replica's earlier sessions when it opens a new session, for example after a disconnection.
+        """Close the earlier sessions of a replica that opens a new session, for example after a disconnection.
 
         The last request on the closed connection may be processed late. If the replica's earlier session still existed,
         this request would reset the replica's log end offset to an old fetch offset until the partition changes again.
@@ -212,8 +212,8 @@ class FetchSessionHandler:
         """Set the request's session fields and partitions; `changed` items are (key, topic id, partition to fetch).
 
         If a replica was moved away from this broker and back, `removed` and `changed` may contain the same partition
-        under different keys. Do not add such a partition to forgotten_topics_data: the leader forgets partitions after
-        it has added partitions, so it would forget the partition that it has just added.
+        under different keys. Do not add such a partition to forgotten_topics_data: the leader first adds the partitions
+        of a request and then removes the forgotten partitions, so it would remove the added partition.
         """
         request.session_id, request.session_epoch = self.session_id, self.epoch
         topics: dict[bytes, FetchTopic] = {}

@@ -76,8 +76,7 @@ def next_fetch(
 ) -> FetchPartition:
     """Build the partition's entry in a fetch request to the leader of `leader_epoch`.
 
-    The fetch offset is the log end offset. While an append is in progress, it is `end`, the result of
-    `end_after_append`.
+    The fetch offset is the log end offset. While an append is in progress, `end` (from `end_after_append`) replaces it.
     """
     offset, epoch = end or (log.log_end_offset, log.latest_epoch)
     return FetchPartition(

@@ -24,7 +24,7 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """A follower's state as known to the leader. Each fetch updates the state; it is unknown before the first fetch."""
+    """A follower's state as known to the leader. Each fetch updates it; before the first fetch, it is unknown."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -183,7 +183,7 @@ class LeaderReplicas:
         return high_watermark
 
     def low_watermark(self, log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """Return the low watermark, for which DeleteRecords waits: the smallest log start offset of live replicas."""
+        """Return the smallest log start offset of the live replicas. DeleteRecords waits for this low watermark."""
         starts = [item.log_start_offset for replica, item in self.followers.items() if is_alive(replica)]
         return min([log_start_offset, *starts])
 
@@ -204,7 +204,7 @@ class LeaderReplicas:
     # -- ISR changes -------------------------------------------------------------------------------------------------
 
     def has_caught_up_follower_outside_isr(self, log_end_offset: int) -> bool:
-        """Whether a follower outside the ISR has every record; such a follower can join without another fetch."""
+        """Whether a follower outside the ISR has every record, so that it can join the ISR without another fetch."""
         return any(
             follower.log_end_offset >= log_end_offset
             for replica, follower in self.followers.items()

@@ -25,7 +25,10 @@ Selector = Callable[[str, ReplicaView, Iterable[ReplicaView]], int | None]
 
 
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
-    """Return the follower with the highest log end offset in the consumer's rack; None if the leader is in the rack."""
+    """Return the follower in the consumer's rack that has the highest log end offset.
+
+    Return None if the leader is in this rack, or if no follower is.
+    """
     if not rack or leader.rack == rack:
         return None
     in_rack = [follower for follower in followers if follower.rack == rack]

@@ -131,7 +131,7 @@ class SimulatedDisk:
     def note_renamed(self, path: str, before: bytes | None) -> None:
         """Track a changed directory entry, which is not durable until the directory is synced.
 
-        `before` is the entry's content if the change is lost.
+        `before` is the content of the file under this name if the change is lost, None if there is no file.
         """
         self._unsynced_names.setdefault(path, before)
 

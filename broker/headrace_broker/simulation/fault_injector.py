@@ -71,7 +71,7 @@ class FaultInjector:
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def choose_machine(self) -> Machine:
-        """Return a random machine; half of the time, choose only among the machines that are leaders."""
+        """Return a random machine; in half of the cases, a machine that leads the quorum or a partition."""
         machines = list(self.cluster.machines.values())
         leading = [machine for machine in machines if self._leads(machine)]
         return self.rng.choice(leading if leading and self.rng.random() < 0.5 else machines)
@@ -104,7 +104,7 @@ class FaultInjector:
 
 
 async def kill(injector: FaultInjector) -> None:
-    """Kill the process of one machine, or sometimes of all machines, with SIGKILL and restart it."""
+    """Kill the process of one machine, sometimes of all machines, with SIGKILL. Restart the machines later."""
     cluster, rng = injector.cluster, injector.rng
     victims = [injector.choose_machine()]
     if rng.random() < 0.2:
@@ -146,7 +146,10 @@ async def power_loss_after_append(injector: FaultInjector) -> None:
 
 
 def _power_loss_after_write(injector: FaultInjector, machine: Machine, path_part: str) -> Callable[[str], None]:
-    """Return a disk callback that cuts the power shortly after a write to a path that contains `path_part`."""
+    """Return a disk callback that cuts the power shortly after a write to a path that contains `path_part`.
+
+    The machine is started again immediately.
+    """
     cluster, disk = injector.cluster, machine.disk
     delay_us = injector.rng.choice((0, 300, 1_000, 3_000, 10_000))
 
@@ -196,7 +199,7 @@ async def pause(injector: FaultInjector) -> None:
 
 
 async def move_leaders(injector: FaultInjector) -> None:
-    """Let the active controller elect the preferred leaders."""
+    """Make the active controller elect the preferred leaders."""
     for machine, node in list(injector.cluster.nodes()):
         if machine.process is not None and node.controller is not None and node.controller.is_active:
             injector.cluster.log_event(f"{machine.name} elects the preferred leaders")
@@ -211,7 +214,7 @@ async def _balance(controller: ControllerService) -> None:
 
 
 async def move_controller(injector: FaultInjector) -> None:
-    """Let the active controller resign."""
+    """Make the active controller resign."""
     for machine, node in list(injector.cluster.nodes()):
         if machine.process is not None and machine.is_serving and node.quorum.is_active_leader:
             injector.cluster.log_event(f"{machine.name} resigns as controller")
@@ -314,7 +317,7 @@ async def full_disk(injector: FaultInjector) -> None:
 
 
 async def restart_on_full_disk(injector: FaultInjector) -> None:
-    """Kill and restart a machine with a full disk repeatedly, until it has free disk space."""
+    """Fill a machine's disk and restart the machine. Later restart it with free disk space."""
     cluster, machine = injector.cluster, injector.choose_machine()
     if machine.is_up and cluster.may_kill(machine):
         machine.disk.free_bytes = injector.rng.choice((0, 100, 1000))
@@ -326,7 +329,7 @@ async def restart_on_full_disk(injector: FaultInjector) -> None:
 
 
 async def failing_write(injector: FaultInjector) -> None:
-    """Let a disk fail in the middle of an append, once or permanently.
+    """Make an append fail after only a part of it was written; sometimes all later writes fail too.
 
     Later restart the machine with a working disk.
     """
@@ -346,7 +349,7 @@ async def failing_write(injector: FaultInjector) -> None:
 
 
 async def failing_sync(injector: FaultInjector) -> None:
-    """Let every sync of a machine's disk fail. Later restart the machine with a working disk."""
+    """Make every sync of a machine's disk fail. Later restart the machine with a working disk."""
     cluster, machine = injector.cluster, injector.choose_machine()
     if not machine.is_up or not cluster.may_kill(machine):
         return

@@ -74,8 +74,7 @@ class CommittedBatches:
     def check_log(self, log: PartitionLog, start: int, end: int, log_name: str) -> int:
         """Check the log's batches from `start` to the high watermark `end`.
 
-        Return the next offset of the last batch. Raises Violation if another replica committed a
-        different batch.
+        Return the offset after the last checked batch. Raises Violation if another replica committed a different batch.
         """
         while start < end:
             found = log.read(start, _READ_BYTES, upper_bound_offset=end)
@@ -238,7 +237,7 @@ class Invariants:
                     self._check_partition(watched, partition)
 
     def _check_image(self) -> None:
-        """Check the newest committed image: leader epochs never decrease and have one leader each."""
+        """Check the newest committed image: leader epochs never decrease, and each epoch has at most one leader."""
         before, self._image = self._image, self._cluster.image
         if self._image.topics is before.topics:
             return
@@ -306,7 +305,7 @@ class Invariants:
         watched.raft_high_watermark = raft.high_watermark
 
     def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
-        """Check that a node's leader epoch and vote are still on its disk after every crash."""
+        """Check that a node's leader epoch never decreases and that it votes once per epoch, even after a crash."""
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:

@@ -34,7 +34,7 @@ _CALLBACKS_MAX = 5_000_000
 
 
 class Clock:
-    """A node's monotonic clock, which runs at `rate`, and wall clock, which is `wall_ahead_us` fast."""
+    """A node's clocks: the monotonic clock runs at `rate`, and the wall clock is ahead by `wall_ahead_us`."""
 
     __slots__ = ("rate", "wall_ahead_us")
 
@@ -44,7 +44,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One run of a node's process; a restart creates a new instance with the same name."""
+    """One process of a node; a restart of the node creates a new SimulatedNode with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 

@@ -1,9 +1,9 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
-A machine outlives its processes. A killed process is restarted with the current contents of its
-disk; a failed start is retried, as by a process supervisor. `SimulatedCluster` also determines which faults a
-Kafka cluster must tolerate: `may_kill` and `may_lose_power` return whether the cluster must tolerate
-one more fault. According to KIP-966, one in-sync replica must have no unclean shutdown.
+A machine outlives its processes. A killed process is restarted with the current contents of its disk; a failed start is
+retried, as by a process supervisor. `SimulatedCluster` also determines which faults a Kafka cluster must tolerate:
+`may_kill` and `may_lose_power` return whether the cluster must tolerate one more fault. KIP-966 requires that at least
+one in-sync replica had no unclean shutdown.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ class SimulatedCluster:
 
     @staticmethod
     def collect_garbage() -> None:
-        """Collect the dead nodes without logging errors.
+        """Garbage-collect the dead nodes without logging the errors that this causes.
 
-        Their `finally` blocks raise errors, because their disks and the event loop are closed.
+        The `finally` blocks of these nodes raise errors, because their disks and the event loop are closed.
         """
         hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         logging.disable()
@@ -302,7 +302,7 @@ class SimulatedCluster:
     def record_committed_image(self, image: MetadataImage) -> None:
         """Store a node's committed image if it is newer than the stored image.
 
-        If a broker has registered again in the image, also clear the machine's unclean shutdown.
+        If the broker of a machine has registered again in this image, also clear the machine's unclean shutdown.
         """
         if image.offset <= self.image.offset:
             return
@@ -318,7 +318,7 @@ class SimulatedCluster:
                 machine.unclean_shutdown_epoch, machine.lost_power = None, False
 
     def record_uncommitted_image(self, image: MetadataImage) -> None:
-        """Store a controller's image whose changes the controller has started to append to the log."""
+        """Store a controller's image; the controller has started to append the image's changes to the log."""
         if image.offset > self.image.offset:
             self.uncommitted_images.append(image)
 

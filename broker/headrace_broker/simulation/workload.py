@@ -220,7 +220,7 @@ class Workload:
             return []
 
     def _has_read_all(self, positions: dict[TopicPartition, int]) -> bool:
-        """Return whether all partitions are read to the log end offset, except for the topic with retention."""
+        """Return whether every partition was read to its log end offset. The topic with retention is not checked."""
         return bool(self.final) and all(
             positions[item] >= final.end_offset for item, final in self.final.items() if item[0] != RETAINED
         )
@@ -270,7 +270,7 @@ class Workload:
         floor = floors.pop(partition, None)
         commits = self._commits(partition)
         if floor is not None and first < floor and first not in commits.attempted:
-            raise Violation(f"{name} starts at {format_offset(partition, first)}, but {floor} was committed")
+            raise Violation(f"{name} starts at {format_offset(partition, first)}, but offset {floor} was committed")
         if floor is not None and first != 0 and first not in commits.ever_attempted:
             raise Violation(f"{name} starts at {format_offset(partition, first)}, which no member has committed")
         for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):

@@ -141,7 +141,7 @@ class OffsetRequests:
     # -- OffsetFetch
 
     def fetch(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        """Build the OffsetFetch response for one group; `group.topics` None requests all topics.
+        """Build the OffsetFetch response for one group, with all topics if `group.topics` is None.
 
         The response contains -1 for a requested partition without a committed offset.
         """
