@@ -185,7 +185,7 @@ class GroupAdmin:
         return self._group_error(group_id, code, None, f", {item[0]}-{item[1]}")
 
     def _group_error(self, group_id: str, code: int, message: str | None, detail: str = "") -> BrokerError:
-        """Return the group's error, or raise it if it is retriable."""
+        """Return a BrokerError for the group, or raise it if it is retriable."""
         error = BrokerError(code, f"group {group_id}{detail}", message)
         if error.code in _COORDINATOR_MOVED:
             self.cluster.forget_coordinator(group_id)

@@ -165,7 +165,7 @@ class Assignor:
     carries_owned_in_user_data: bool = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation_id: int) -> bytes | None:
-        """Return the user data that the assignor needs in the next rebalance, or None if it needs none."""
+        """Return the user data that the assignor needs in the next rebalance, None if it needs no user data."""
         if self.carries_owned_in_user_data:
             return encode_sticky_user_data(owned, generation_id)
         if self.cooperative:

@@ -3,7 +3,7 @@
 The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
 calls immediately. The maximum batch size is batch.size if that key is set, otherwise at least 256 KiB. `_send_lock`
 keeps the records in order while batches are built. `_memory_available` guards `buffered_bytes`, which buffer.memory
-limits. Batches are queued in order until the event loop takes them with `drain_built`.
+limits. Batches are queued in order until the event loop retrieves them with `drain_built`.
 """
 
 from __future__ import annotations

@@ -215,7 +215,8 @@ class Cluster:
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, action: str) -> T:
         """Run `attempt` with backoff until it succeeds or fails with an error that is not retriable.
 
-        Raises TimedOutError, which contains the last error, after `timeout_ms`. `action` names the operation in errors.
+        Raises TimedOutError, which contains the last error, after `timeout_ms`. `action` is the name of the operation
+        in error texts.
         """
         deadline = self.now_ms() + timeout_ms
         attempts = 0
@@ -308,7 +309,7 @@ class Cluster:
         return await self.retry(attempt, timeout, f"metadata of topic {name}")
 
     async def leader(self, topic: str, partition: int, timeout_ms: float | None = None) -> PartitionView:
-        """Return a partition's metadata; waits until it has a leader. Raises BrokerError, TimedOutError."""
+        """Return a partition's metadata; wait until the partition has a leader. Raises BrokerError, TimedOutError."""
         await self.topic(topic, timeout_ms)
 
         async def attempt() -> PartitionView:

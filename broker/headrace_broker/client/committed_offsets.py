@@ -63,7 +63,8 @@ class CommittedOffsets:
             generation = self.membership.generation
             if generation.generation_id < 0:
                 raise CommitFailedError(
-                    f"group {group_id}: not committed: this consumer is no longer a member of the group"
+                    f"group {group_id}: the offsets were not committed, "
+                    "because this consumer is not a member of the group"
                 )
 
         async def attempt() -> None:

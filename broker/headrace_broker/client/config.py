@@ -171,7 +171,7 @@ def _check_security(values: dict[str, Any], errors: list[str]) -> None:
 def _apply_producer_rules(
     values: dict[str, Any], explicit: frozenset[str], errors: list[str], warnings: list[str]
 ) -> None:
-    """Check the producer's keys that depend on each other, and disable idempotence where Java's producer does."""
+    """Check the producer's keys that depend on each other, and disable idempotence when Java's producer does."""
     if values.get("transactional_id") is not None:
         errors.append("transactional.id: transactions are not supported yet; remove the key")
     if values.get("enable_idempotence", True):

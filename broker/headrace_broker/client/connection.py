@@ -119,7 +119,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         on_closed: Callable[[], None] | None = None,
         reuses_frames: bool = False,
     ) -> BrokerConnection:
-        """Connect and negotiate the API versions. Raises ConnectionLostError, which names host and port.
+        """Connect and negotiate the API versions. Raises ConnectionLostError with host and port.
 
         Set `reuses_frames` if the caller stops using the records of a long response before the next long response is
         received. All long responses then share one buffer. The event loop then wakes up once per megabyte of a long
@@ -257,7 +257,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is no subclass of asyncio.Transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of asyncio.Transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory for the next received bytes: the free part of the frame, or of the receive buffer."""

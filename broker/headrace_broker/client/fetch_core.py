@@ -4,8 +4,8 @@ This module has no I/O. `Fetcher` passes in the responses, and receives the next
 Guarantees:
 - The chunks of a partition are returned in log order, and each offset is returned once, despite pauses, seeks and
   leader elections. If the position changed after a fetch was sent, the response to this fetch is discarded.
-- At most one fetch per node is in flight. The next fetch to a node is sent only when fewer bytes of the node's records
-  are buffered than its last response contained. This limits prefetching to about one response per node.
+- At most one fetch per node is in flight. The next fetch to a node is sent only when the buffered records from the node
+  are smaller than its last response. This limits prefetching to about one response per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
   expires, the leader changes or the replica fails. After that, fetches are sent to the leader, which may return a
   preferred read replica again. After a replica has failed, only the leader is used for `_LEADER_ONLY_MS`.

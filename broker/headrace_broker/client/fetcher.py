@@ -110,7 +110,7 @@ class Fetcher:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     async def _look_up_positions(self) -> None:
-        """Look up the position of each partition that has none.
+        """Look up the missing positions of assigned partitions.
 
         The position is the committed offset. If the partition has no committed offset, auto.offset.reset determines the
         position.

@@ -1,4 +1,4 @@
-"""Chooses the partition of a record: by the key's murmur2 hash as in Java, or sticky if it has no key (KIP-794)."""
+"""Chooses a record's partition: by the murmur2 hash of its key, as in Java, or sticky for a null key (KIP-794)."""
 
 from __future__ import annotations
 

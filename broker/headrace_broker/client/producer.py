@@ -437,8 +437,8 @@ class Producer:
             part.reserved_bytes = batch.reserved_bytes // 2 + (batch.reserved_bytes % 2 if not parts else 0)
             parts.append(part)
         logger.info(
-            "%s-%d: a batch of %d bytes is too large for the broker; splitting it (set batch.size below the topic's "
-            "max.message.bytes to avoid this)",
+            "Partition %s-%d: a batch of %d bytes is too large for the broker; splitting it (set batch.size below "
+            "the topic's max.message.bytes to avoid this)",
             batch.topic,
             batch.partition,
             len(batch.data),

@@ -16,7 +16,7 @@ def choose_version(
 ) -> int:
     """Return the version for this request class, within the caller's bounds.
 
-    Raises UnsupportedVersionError, which names broker, API and both ranges.
+    Raises UnsupportedVersionError; its message contains the broker, the API and both version ranges.
     """
     key = message.__api_key__
     api = API[key]

@@ -146,7 +146,8 @@ def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes)
 def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
     """Return whether the alteration deletes a config that the broker does not have.
 
-    This is not an error: kafka-reassign-partitions deletes throttle configs even if a broker has none.
+    This is not an error: kafka-reassign-partitions deletes a broker's throttle configs without checking whether they
+    exist.
     """
     name, operation, _ = alteration
     return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before

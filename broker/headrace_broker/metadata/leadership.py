@@ -88,7 +88,7 @@ def remove_broker_from_isrs(
 def elect_leaders_for_unfenced_broker(
     image: MetadataImage, broker_id: int, topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Elect leaders for the partitions without a leader that have a replica on the broker, which is being unfenced."""
+    """Elect leaders for the leaderless partitions with a replica on the broker, which is being unfenced."""
     records: list[MetadataRecord] = []
     for topic, index, partition in _partitions(image):
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:

@@ -19,7 +19,7 @@ class _Contact:
 
 
 class BrokerLiveness:
-    """The sessions of all brokers, as the active controller knows them."""
+    """The sessions of all brokers, as known to the active controller."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms

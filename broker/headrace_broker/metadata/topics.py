@@ -111,7 +111,9 @@ def _create_topic(
     configs: dict[str, str | None] = {}
     for config in topic.configs:
         if config.name in configs:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} is given twice.")
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG, f"Topic '{topic.name}': config {config.name} appears more than once."
+            )
         configs[config.name] = config.value
     config_records = topic_config_records(topic.name, configs, size_limit)
     topic_id = new_id()
@@ -291,7 +293,10 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes) ->
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return topic
     if topic_id != ZERO_UUID:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is given by name and by id; give one of them.")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Topic '{name}' is identified by both its name and its id; send only one of them.",
+        )
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")

@@ -38,7 +38,7 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _ATTRIBUTES_TO_MAX_TIMESTAMP = struct.Struct(">hiqq")
 
-# Do not release the GIL. The checksum takes less time (20 GB/s) than getting the GIL back from another busy thread.
+# Do not release the GIL. The checksum takes less time (20 GB/s) than waiting for the GIL while another thread is busy.
 crc32c = partial(load_crc32c(), gil_release_mode=0)
 
 

@@ -56,7 +56,7 @@ class ResetOffset:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop fetching until the metadata log names the new leader, because the leader epoch has ended."""
+    """Stop fetching until the metadata log contains the new leader, because the leader epoch has ended."""
 
     error: ErrorCode
 
@@ -123,9 +123,10 @@ def action_for(log: FollowerLog, fetch_offset: int, data: PartitionData) -> Fetc
 
 
 def truncation_offset(log: FollowerLog, leader_epoch: int, leader_end_offset: int) -> int:
-    """Return the offset to truncate the local log to, given the diverging epoch and its end offset on the leader.
+    """Return the offset to which the follower must truncate its log.
 
-    If the local log has no record of the diverging epoch, return the end offset of the next lower local epoch.
+    `leader_epoch` is the diverging epoch, and `leader_end_offset` is the end offset of this epoch on the leader. If the
+    local log has no record of this epoch, return the end offset of the next lower local epoch.
     """
     if leader_epoch < 0:
         return log.high_watermark

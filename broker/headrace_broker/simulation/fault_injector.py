@@ -191,7 +191,7 @@ async def stop(injector: FaultInjector) -> None:
 
 
 async def pause(injector: FaultInjector) -> None:
-    """Pause a process with SIGSTOP for a time below or above broker.session.timeout.ms, then resume it."""
+    """Pause a process with SIGSTOP for a time that may exceed broker.session.timeout.ms, then resume it."""
     machine = injector.choose_machine()
     injector.cluster.pause(machine)
     await injector.sleep_up_to(3.0)

@@ -27,7 +27,7 @@ total may exceed one batch because only the metadata of the selected protocol is
 
 @dataclass(slots=True, frozen=True)
 class ClientIdentity:
-    """The client id and the host that sent a request; DescribeGroups shows both."""
+    """The client id and the client host of a request, which DescribeGroups returns."""
 
     client_id: str
     client_host: str
@@ -243,7 +243,7 @@ class JoinRequests:
     ) -> None:
         """Handle a static member that rejoins without a member id.
 
-        The member gets a new member id, and its old member id is fenced.
+        The member receives a new member id, and its old member id is fenced.
         """
         former_leader = group.leader_id or ""
         self._rebalancer.fence_pending_requests(group, member, out)
