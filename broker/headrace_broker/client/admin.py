@@ -111,7 +111,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return cls(cluster or await Cluster.open(config), config, owns_cluster=owns)
 
     async def close(self) -> None:
-        """Close the connections, unless the cluster is shared."""
+        """Close the connections, unless the caller passed `cluster` to `open`."""
         if self._owns_cluster:
             await self.cluster.close()
 

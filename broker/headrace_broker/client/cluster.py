@@ -135,7 +135,7 @@ class Cluster:
     def connect_in_background(self, node_id: int, purpose: str, on_done: Callable[[], None]) -> None:
         """Open a connection in the background. `on_done` is called when the connection is open or has failed.
 
-        The caller then calls `ready_connection` to find out which of the two happened.
+        The caller then calls `ready_connection`, which returns None if the connection has failed.
         """
         self._connect_task((node_id, purpose)).add_done_callback(lambda task: on_done())
 
@@ -289,7 +289,8 @@ class Cluster:
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicView:
         """Return a topic's metadata, and track the topic from now on. Waits until the topic exists.
 
-        Raises BrokerError if the broker rejects the topic, TimedOutError if it still does not exist at the timeout.
+        Raises BrokerError if the broker rejects the topic, TimedOutError if the topic does not exist before the
+        timeout.
         """
         known = self.view.topics.get(name)
         if known is not None:
@@ -458,7 +459,7 @@ class Cluster:
     # -- coordinators ------------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> int:
-        """Return the id of a group's coordinator. Raises BrokerError, retriable while no coordinator is available."""
+        """Return the id of a group's coordinator. Raises BrokerError, which is retriable if none is available."""
         known = self._coordinators.get((key_type, key))
         if known is not None:
             return known

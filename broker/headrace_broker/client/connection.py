@@ -167,8 +167,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def oldest_request(self) -> tuple[int, int] | None:
         """The oldest request in flight: (correlation id, received bytes of its response if the response is long).
 
-        None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because their
-        responses wait for other members.
+        None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because the
+        response to such a request waits for other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None
@@ -210,7 +210,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def request(
         self, message: Request[ResponseT], *, version: int | None = None, timeout_ms: float | None = None
     ) -> asyncio.Future[ResponseT]:
-        """Send a request and return the future of its response, which fails with a ClientError."""
+        """Send a request and return a future for its response. The future raises ClientError if the request fails."""
         future: asyncio.Future[ResponseT] = self._loop.create_future()
 
         def complete(response: ResponseT, error: ClientError | None) -> None:

@@ -86,7 +86,7 @@ class Consumer:
         """Join the group of group.id, subscribed to these topics or to all topics whose name `pattern` accepts.
 
         New topics and partitions are discovered within `discovery_interval_ms` (default: metadata.max.age.ms).
-        `on_lost` defaults to `on_revoked`. Raises ClientError without group.id.
+        `on_lost` defaults to `on_revoked`. Raises ClientError if group.id is not configured.
         """
         group_id = self._config.group_id
         if not group_id:
@@ -116,7 +116,7 @@ class Consumer:
         return self._core.assignment
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pause these partitions: poll returns none of their records until `resume` is called."""
+        """Pause these partitions: poll returns no records of these partitions until `resume` is called."""
         for topic_partition in partitions:
             self._core.pause(self._check_assigned(topic_partition))
 

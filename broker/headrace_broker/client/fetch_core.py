@@ -342,7 +342,7 @@ class FetchCore:
         state.leader_only_until_ms = now_ms + _LEADER_ONLY_MS
 
     def record_response_size(self, node_id: int, size_bytes: int) -> None:
-        """Record the size of the records in the node's last response, which limits how much is prefetched."""
+        """Store the size of the records in the node's last response; it limits how much is prefetched from the node."""
         self._response_bytes[node_id] = size_bytes
 
     def handle_error(self, requested: RequestedPartition, code: ErrorCode, now_ms: float) -> FetchAction:

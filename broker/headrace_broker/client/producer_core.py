@@ -171,7 +171,10 @@ class ProducerCore:
     def drain(
         self, now_ms: float, leader_of: Callable[[str, int], int | None], is_ready: Callable[[int], bool]
     ) -> list[RequestPlan]:
-        """Return the requests to send now, at most one for each ready node. Call this until the list is empty."""
+        """Return the requests to send now, at most one for each ready node.
+
+        Call this method repeatedly until it returns an empty list.
+        """
         plans: dict[int, RequestPlan] = {}
         for key, state in list(self._busy.items()):
             if not self._may_send(state, now_ms):

@@ -110,7 +110,8 @@ def alter_configs(
         try:
             if times[kind, name] > 1:
                 raise ApiError(
-                    ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once, '{name}' appears more often."
+                    ErrorCode.INVALID_REQUEST,
+                    f"Each resource must appear at most once, but '{name}' appears more than once.",
                 )
             size_limit.add(changes.values() if isinstance(changes, Mapping) else [value for _, _, value in changes])
             records += _alter_resource(image, _resource(image, kind, name), changes)

@@ -2,7 +2,7 @@
 
 The controller accepts a change only from the leader of the current epoch and with the current partition epoch, so if
 two changes start from the same state, only one succeeds. A replica cannot join the ISR if its broker is fenced, in
-controlled shutdown, or has registered again since the leader last saw it (its broker epoch changed).
+controlled shutdown, or has registered again since its last fetch from the leader (its broker epoch has changed).
 """
 
 from __future__ import annotations

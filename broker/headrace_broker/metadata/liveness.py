@@ -88,7 +88,7 @@ class BrokerLiveness:
     def lowest_metadata_offset(self, brokers: list[int]) -> int:
         """Return the offset up to which all given brokers have read the metadata log.
 
-        Brokers without a session are ignored; if no broker is left, return 2**62.
+        Brokers without a session are ignored; if none of the brokers has a session, return 2**62.
         """
         return min(
             (self._contacts[item].metadata_offset for item in brokers if item in self._contacts), default=1 << 62

@@ -224,7 +224,7 @@ class Raft:
         self.respond(token, messages.end_quorum_epoch_response(error, self.leader_id, self.epoch))
 
     def _validate_and_follow_leader(self, cluster_id: str | None, partition: Any, now_ms: int) -> ErrorCode:
-        """Follow the leader of the epoch in a BeginQuorumEpoch or EndQuorumEpoch request, or return the error."""
+        """Validate a BeginQuorumEpoch or EndQuorumEpoch request; if valid, follow its leader. Return the error code."""
         error = self._validate_request(cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
             error = self._validate_leader(partition)

@@ -21,7 +21,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 
 
 def response_topics(response: Any) -> Sequence[Any]:
-    """Return the topics of a Raft response of any kind."""
+    """Return the list of topics in any Raft response."""
     if isinstance(response, fetch.FetchResponse):
         return response.responses
     topics: Sequence[Any] = response.topics

@@ -1,6 +1,6 @@
 """The roles without a known leader: Unattached, Prospective (sends pre-votes) and Candidate (sends votes).
 
-A pre-vote (KIP-996) does not change the epoch. So a voter that was disconnected from the others cannot disrupt a
+A pre-vote (KIP-996) does not change the epoch. So a voter that was disconnected from the other voters cannot disrupt a
 quorum that has a leader.
 """
 

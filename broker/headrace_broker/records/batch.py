@@ -159,7 +159,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         return BatchHeader(*HEADER.unpack_from(buffer, position))
     except struct.error:
         raise CorruptBatchError(
-            position, f"the buffer has only {len(buffer) - position} more bytes, a batch header has {HEADER_SIZE}"
+            position,
+            f"only {len(buffer) - position} bytes are left in the buffer, but a batch header has {HEADER_SIZE} bytes",
         ) from None
 
 

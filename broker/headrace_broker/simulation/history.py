@@ -97,7 +97,7 @@ class History:
                 if actual != value and not (actual is None and self._may_be_removed(partition, offset)):
                     raise Violation(
                         f"{value!r} was read at {format_offset(partition, offset)}, "
-                        f"where the log has {actual!r} at the end"
+                        f"where the log has {actual!r} at the end of the run"
                     )
         for (producer, partition), items in self.sent.items():
             self._check_producer(producer, partition, items, final[partition])

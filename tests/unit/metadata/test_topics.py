@@ -148,7 +148,7 @@ def test_validate_only_request_writes_no_records() -> None:
     [
         ({0: [1], 2: [1]}, "consecutive"),
         ({0: [1, 1]}, "different brokers"),
-        ({0: [1], 1: [1, 2]}, "others have 1"),
+        ({0: [1], 1: [1, 2]}, "the other partitions have 1"),
         ({0: [9]}, "broker 9"),
     ],
 )

@@ -87,7 +87,7 @@ def test_iter_batches_ignores_incomplete_batch_and_rejects_invalid_batch() -> No
 
 
 def test_record_batch_with_an_incomplete_header_is_rejected() -> None:
-    with pytest.raises(CorruptBatchError, match="the buffer has only 60 more bytes"):
+    with pytest.raises(CorruptBatchError, match="only 60 bytes are left in the buffer"):
         read_header(bytes(60))
 
 

@@ -38,7 +38,7 @@ _ERRORS_WITHOUT_MEMBER_ID = {ErrorCode.GROUP_MAX_SIZE_REACHED}
 
 @dataclass(slots=True, frozen=True)
 class _JoinRequest:
-    """A JoinGroup request whose defaults are filled in and whose buffers are copied."""
+    """A JoinGroup request with all defaults filled in and all buffers copied."""
 
     group_id: str
     member_id: str
