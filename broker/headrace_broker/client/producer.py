@@ -380,9 +380,11 @@ class Producer:
         verdict = self._core.handle_error(batch, ErrorCode.from_code(response.error_code), now_ms)
         if verdict is Verdict.RETRY_AFTER_DATA_LOSS:
             logger.error(
-                "Partition %s: acknowledged records are lost, probably because of an unclean leader election; "
-                "continuing",
-                error,
+                "Partition %s: acknowledged records are lost, probably because of an unclean leader election; the "
+                "producer continues with the next records (%s: %s)",
+                subject,
+                error.code.name,
+                error.message,
             )
         self._apply_verdict(batch, verdict, -1, error)
 
