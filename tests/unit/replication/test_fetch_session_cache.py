@@ -15,7 +15,7 @@ def open_session(sessions: FetchSessionCache, replica_id: int) -> FetchSession:
     return session
 
 
-def test_late_request_of_replaced_session_is_rejected() -> None:
+def test_late_request_of_a_replaced_fetch_session_is_rejected() -> None:
     """If the late request were accepted, it would reset the replica's log end offset and stop the high watermark."""
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(10, Random(1), closed.append)
@@ -31,18 +31,18 @@ def test_late_request_of_replaced_session_is_rejected() -> None:
         )
 
 
-def test_new_consumer_session_does_not_close_other_sessions() -> None:
+def test_new_fetch_session_of_a_consumer_does_not_close_other_sessions() -> None:
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(10, Random(1), closed.append)
     assert len({open_session(sessions, -1).session_id for _ in range(3)}) == 3
     assert closed == []
 
 
-def test_partition_that_one_request_removes_and_adds_stays_in_the_session() -> None:
-    """A replica that moved away and back is removed with the old key and added with a new key in the same request.
+def test_partition_that_one_fetch_request_removes_and_adds_stays_in_the_session() -> None:
+    """The fetcher stops and starts to fetch the same partition between two fetch requests.
 
-    If the request listed the partition as forgotten, the leader would drop the partition, and every fetch would return
-    immediately.
+    If the second request listed the partition as forgotten, the leader would drop the partition from the session, and
+    every later fetch would return immediately.
     """
     partition, topic_id = FetchPartition(partition=3, fetch_offset=5), b"t" * 16
     state, session = FetchSessionHandler(), FetchSession(7, 1)

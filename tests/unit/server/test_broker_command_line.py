@@ -14,7 +14,7 @@ def properties(*arguments: str) -> dict[str, str]:
     return _properties(_parser().parse_args(list(arguments)))
 
 
-def test_broker_without_properties_file_uses_defaults_of_a_single_node() -> None:
+def test_broker_without_properties_file_uses_single_node_defaults() -> None:
     assert properties() == {
         "node.id": "1",
         "log.dirs": "headrace-data/broker",
@@ -22,7 +22,7 @@ def test_broker_without_properties_file_uses_defaults_of_a_single_node() -> None
     }
 
 
-def test_override_with_a_deprecated_name_replaces_the_default() -> None:
+def test_command_line_override_with_a_deprecated_key_replaces_the_default_value() -> None:
     given = properties("--property", "log.dir=/data", "--override", "broker.id=7")
     assert given == {"log.dir": "/data", "broker.id": "7", "offsets.topic.replication.factor": "1"}
 
@@ -48,7 +48,7 @@ def test_invalid_properties_file_is_rejected_with_a_one_line_error(
     assert capsys.readouterr().err == f"headrace broker: {file}: Invalid \\u escape sequence: \\users\n"
 
 
-def test_help_of_the_broker_does_not_show_internal_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_help_does_not_show_internal_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["--help"])
     shown = capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_help_of_the_broker_does_not_show_internal_options(capsys: pytest.Captur
     assert "parent-pid" not in shown
 
 
-def test_broker_serves_when_standard_output_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_ignores_the_error_when_standard_output_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         _print_line("headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)")

@@ -1,4 +1,4 @@
-"""Tests of BrokerConfig: Kafka's keys and defaults, all errors together, warnings about unknown keys."""
+"""Tests of BrokerConfig: Kafka's keys and defaults, reports of all errors at once, warnings about unknown keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_broker.server.network.request_memory import DEFAULT_BYTES_MAX, req
 
 
 def parse(**properties: str) -> BrokerConfig:
-    """Parse `properties`, whose keys have underscores instead of dots."""
+    """Parse `properties`; an underscore in the name of an argument stands for a dot in the configuration key."""
     return BrokerConfig.from_properties(
         {"node.id": "1"} | {key.replace("_", "."): value for key, value in properties.items()}
     )
@@ -86,7 +86,7 @@ def test_all_errors_of_a_broker_configuration_are_reported_together() -> None:
     ]
 
 
-def test_unknown_key_gets_a_warning_with_a_similar_key() -> None:
+def test_warning_about_an_unknown_broker_config_suggests_a_similar_key() -> None:
     warnings = parse(num_partition="3", frobnicate="1").warnings
     assert warnings == (
         "num.partition is not a broker config and is ignored; did you mean num.partitions?",
@@ -94,7 +94,7 @@ def test_unknown_key_gets_a_warning_with_a_similar_key() -> None:
     )
 
 
-def test_node_id_is_required() -> None:
+def test_broker_config_without_node_id_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"node.id is required.*node.id=1"):
         BrokerConfig.from_properties({})
 
@@ -126,12 +126,12 @@ def test_each_named_listener_has_its_own_advertised_address() -> None:
     assert "specify a host" in error
 
 
-def test_inter_broker_listener_must_exist() -> None:
+def test_inter_broker_listener_name_that_is_not_a_listener_is_rejected() -> None:
     (error,) = errors_of(inter_broker_listener_name="INSIDE")
     assert error == "inter.broker.listener.name=INSIDE: not one of the broker's listeners; use one of PLAINTEXT"
 
 
-def test_paths_in_log_dirs_are_normalized() -> None:
+def test_paths_in_log_dirs_are_normalized_and_duplicate_paths_are_rejected() -> None:
     config = parse(log_dirs="/tmp/a/,/tmp//b", metadata_log_dir="//tmp/a//")
     assert (config.log_dirs, config.metadata_dir, config.all_dirs) == (
         ("/tmp/a", "/tmp/b"), "/tmp/a", ("/tmp/a", "/tmp/b"),
@@ -140,7 +140,7 @@ def test_paths_in_log_dirs_are_normalized() -> None:
     assert errors_of(log_dirs="/tmp/a,/tmp/a/") == ["log.dirs=/tmp/a,/tmp/a/: a directory is listed twice"]
 
 
-def test_deprecated_config_names_are_accepted() -> None:
+def test_deprecated_broker_config_names_are_accepted() -> None:
     config = BrokerConfig.from_properties({"broker.id": "7", "log.dir": "/tmp/x"})
     assert (config.node_id, config.log_dirs) == (7, ("/tmp/x",))
 
@@ -168,7 +168,7 @@ def test_every_broker_config_is_described_with_its_effective_value() -> None:
     assert rows["broker.id"] == ("1", True)
 
 
-def test_log_retention_keys_are_described_as_in_kafka() -> None:
+def test_default_log_retention_is_described_in_hours_but_not_in_minutes_or_milliseconds() -> None:
     def retention(**properties: str) -> dict[str, tuple[str | None, bool]]:
         rows = parse(**properties).described()
         return {item.name: (item.value, item.is_set) for item in rows if item.name.startswith("log.retention.")}
@@ -183,7 +183,7 @@ def test_log_retention_keys_are_described_as_in_kafka() -> None:
     assert retention(log_retention_ms="5")["log.retention.ms"] == ("5", True)
 
 
-def test_queued_max_request_bytes_defaults_to_a_share_of_the_memory() -> None:
+def test_queued_max_request_bytes_defaults_to_a_share_of_the_machines_memory() -> None:
     assert request_memory_limit(parse(queued_max_request_bytes="5000000").queued_max_request_bytes) == 5_000_000
     by_default = request_memory_limit(parse().queued_max_request_bytes)
     assert 0 < by_default <= DEFAULT_BYTES_MAX
@@ -223,7 +223,7 @@ def test_warnings_of_a_broker_configuration_are_reported_with_its_errors(
 @pytest.mark.parametrize(
     "name", ["RackAwareReplicaSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 )
-def test_replica_selector_is_accepted_by_short_and_full_name(name: str) -> None:
+def test_replica_selector_is_accepted_by_simple_and_full_class_name(name: str) -> None:
     config = parse(replica_selector_class=name)
     assert (config.replica_selector_class, config.warnings) == (name, ())
     assert parse().replica_selector_class is None

@@ -17,8 +17,10 @@ from support.ports import free_ports
 
 
 @pytest.mark.parametrize("waits_for", ["the quorum", "its logs"])
-def test_cancelled_start_closes_the_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str) -> None:
-    """If the quorum stayed open, it would write to the metadata log after the directories are released."""
+def test_cancelled_node_start_closes_the_quorum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    """An open quorum would still write to the metadata log after the node has unlocked its directories."""
 
     async def work() -> None:
         waiting, (port, other) = asyncio.Event(), free_ports(2)

@@ -53,7 +53,10 @@ class FakeTransport:
 
 
 class FakeRouter:
-    """A router that echoes each frame, unless the first byte is P (delay), H (mute), X (raise) or 0 (no response)."""
+    """A router that echoes each frame, unless the first byte of the frame is a command.
+
+    P delays the response, H also mutes the connection, X raises a ProtocolError, and 0 sends no response.
+    """
 
     def __init__(self, memory: RequestMemoryPool | None = None) -> None:
         self.frames: list[bytes] = []
@@ -136,7 +139,7 @@ LARGE = [3_000_000, 8, 5_000_000]
     [(sizes, step) for sizes in (SMALL, MIXED) for step in (1, 3, 7, 100, 1 << 20)]
     + [(LARGE, 9_999), (LARGE, 1 << 20)],
 )
-def test_frames_are_received_complete_for_any_segmentation(sizes: list[int], step: int) -> None:
+def test_frames_are_reassembled_from_received_chunks_of_any_size(sizes: list[int], step: int) -> None:
     client = SimulatedClient()
     bodies = [bytes([65 + number % 7]) * size for number, size in enumerate(sizes)]
     client.send(b"".join(map(frame, bodies)), step)
@@ -237,7 +240,9 @@ async def test_connection_is_muted_when_too_many_of_its_requests_are_delayed() -
 
 
 @pytest.mark.anyio
-async def test_unsent_responses_are_counted_until_sent_or_disconnected(client: SimulatedClient) -> None:
+async def test_unsent_response_bytes_are_counted_until_they_are_sent_or_the_client_disconnects(
+    client: SimulatedClient,
+) -> None:
     client.send(frame(body(b"P")) + frame(body(b"a", 1000)) + frame(body(b"P")) + frame(body(b"b", 500)))
     assert client.router.unsent_bytes == 1500
     client.router.slots[0].fill((b"one",))
@@ -310,7 +315,7 @@ async def test_pipelined_requests_are_processed_in_time_slices() -> None:
 
 
 @pytest.mark.anyio
-async def test_pipelined_requests_are_processed_before_closing_after_eof() -> None:
+async def test_connection_processes_pipelined_requests_before_it_closes_after_eof() -> None:
     """A producer with acks=0 disconnects right after writing and does not retry its requests."""
     client = SimulatedClient(ConnectionLimits(time_slice_s=0))
     client.send(b"".join(frame(body(b"0")) for _ in range(20)) + frame(body(b"0"))[:-1])
@@ -349,7 +354,7 @@ def test_large_frame_size_allocates_no_memory_before_the_frame_arrives(client: S
     assert client.connection.buffered_bytes <= 4 * 1024 * 1024
 
 
-def test_large_receive_buffer_shrinks_when_idle(client: SimulatedClient) -> None:
+def test_large_receive_buffer_of_an_idle_connection_shrinks(client: SimulatedClient) -> None:
     client.send(frame(body(b"a", 1_000_000)))
     assert client.connection.buffered_bytes > 1_000_000
     assert client.connection.sweep()
@@ -359,7 +364,7 @@ def test_large_receive_buffer_shrinks_when_idle(client: SimulatedClient) -> None
     assert client.router.frames[-1] == body(b"b")
 
 
-def test_responses_after_disconnect_are_dropped(client: SimulatedClient) -> None:
+def test_responses_that_complete_after_the_client_disconnects_are_dropped(client: SimulatedClient) -> None:
     client.send(frame(body(b"P")))
     client.connection.connection_lost(None)
     client.router.slots[0].fill((b"late",))
@@ -413,7 +418,7 @@ async def test_large_requests_of_many_clients_share_memory_limit_and_all_complet
 
 
 @pytest.mark.anyio
-async def test_stalled_request_is_distinguished_from_request_waiting_for_memory() -> None:
+async def test_request_that_waits_for_memory_is_not_detected_as_stalled() -> None:
     memory = RequestMemoryPool(4 << 20)
     stalled, waiting = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
     stalled.send(frame(bytes(6_000_000))[:-1])
@@ -430,7 +435,7 @@ async def test_stalled_request_is_distinguished_from_request_waiting_for_memory(
 
 
 @pytest.mark.anyio
-async def test_requests_of_usual_size_are_received_while_large_requests_wait() -> None:
+async def test_requests_of_usual_size_are_received_while_large_requests_wait_for_memory() -> None:
     memory = RequestMemoryPool(16 << 20)
     large = [SimulatedClient(memory=memory) for _ in range(10)]
     for client in large:
@@ -440,7 +445,7 @@ async def test_requests_of_usual_size_are_received_while_large_requests_wait() -
     assert len(usual.router.frames) == 1
 
 
-def test_idle_buffers_are_released_when_other_connections_need_memory() -> None:
+def test_idle_receive_buffers_are_released_when_other_connections_need_memory() -> None:
     memory = RequestMemoryPool(3 << 20)
     idle, other = SimulatedClient(memory=memory), SimulatedClient(memory=memory)
     idle.send(frame(bytes(1_500_000)))
@@ -466,7 +471,7 @@ class FakeLoop:
             work()
 
 
-def test_event_loop_busy_polls_while_reads_follow_closely_and_stops_after_a_pause() -> None:
+def test_event_loop_busy_polls_after_reads_in_quick_succession_and_stops_after_a_pause() -> None:
     loop, now_ns = FakeLoop(), 0
     busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for _ in range(50):

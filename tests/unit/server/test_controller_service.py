@@ -150,7 +150,7 @@ def test_uncommitted_change_is_discarded_when_the_controller_loses_the_leadershi
 
 
 def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> None:
-    """The error may tell a client to wait for newer state, and uncommitted newer state may still be lost."""
+    """The controller decides on the error from uncommitted records, which a change of the leader may undo."""
 
     def refuse(image: MetadataImage) -> ControllerResult[None]:
         assert image.next_producer_id == 1000
@@ -223,7 +223,7 @@ def test_silent_broker_is_fenced_when_its_session_expires() -> None:
     run(work())
 
 
-def test_blocked_controller_processes_pending_heartbeats_before_fencing(
+def test_controller_whose_event_loop_was_blocked_processes_pending_heartbeats_before_fencing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace_broker.server.controller._LOOP_BLOCKED_MS", 100)
@@ -244,7 +244,7 @@ def test_blocked_controller_processes_pending_heartbeats_before_fencing(
     assert "fencing it" not in caplog.text
 
 
-def test_dead_broker_is_fenced_before_its_session_expires() -> None:
+def test_suspected_broker_that_refuses_connections_is_fenced_before_its_session_expires() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         for broker in (2, 3):
@@ -260,7 +260,7 @@ def test_dead_broker_is_fenced_before_its_session_expires() -> None:
     run(work())
 
 
-def test_process_that_accepts_and_closes_connections_is_probed_again() -> None:
+def test_suspected_broker_that_accepts_and_closes_connections_is_probed_again() -> None:
     """The kernel accepts connections for a killed process until its listening socket is closed."""
 
     async def work() -> None:
@@ -283,7 +283,7 @@ def test_process_that_accepts_and_closes_connections_is_probed_again() -> None:
 
 
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
-    """The controller does not fence the broker while the broker accepts the connections of the check."""
+    """The controller fences a suspected broker only if the broker refuses the connections of the process probe."""
 
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
@@ -306,7 +306,7 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat() -> None:
     run(work())
 
 
-def test_registration_of_broker_restarted_before_fencing_is_not_rejected_as_duplicate() -> None:
+def test_broker_can_register_again_before_it_is_fenced_if_its_previous_process_is_dead() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         first = await cluster.join(2)
@@ -325,7 +325,7 @@ def test_registration_of_broker_restarted_before_fencing_is_not_rejected_as_dupl
     run(work())
 
 
-def test_heartbeats_of_a_previous_incarnation_do_not_extend_the_session() -> None:
+def test_heartbeats_of_a_brokers_previous_incarnation_do_not_extend_its_session() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=150).start()
         first = await cluster.join(2)
@@ -340,7 +340,7 @@ def test_heartbeats_of_a_previous_incarnation_do_not_extend_the_session() -> Non
     run(work())
 
 
-def test_new_controller_probes_every_broker_except_its_own() -> None:
+def test_new_controller_probes_every_broker_except_the_broker_in_its_own_process() -> None:
     async def work() -> None:
         storage = Storage()
         cluster = await Cluster(storage).start()
@@ -363,7 +363,7 @@ def test_new_controller_probes_every_broker_except_its_own() -> None:
     run(work())
 
 
-def test_preferred_leaders_are_elected_again() -> None:
+def test_preferred_leader_is_elected_again_after_it_rejoins_the_isr() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage(), session_timeout_ms=60_000).start()
         epochs = {broker: await cluster.join(broker) for broker in (2, 3)}
@@ -412,7 +412,7 @@ def _in_sync_again(image: MetadataImage) -> ControllerResult[None]:
     )
 
 
-def test_unregistered_broker_is_removed() -> None:
+def test_unregistered_broker_is_removed_from_the_image_and_its_heartbeats_are_rejected() -> None:
     async def work() -> None:
         cluster = await Cluster(Storage()).start()
         epoch = await cluster.join(2)

@@ -44,8 +44,8 @@ def test_empty_log_directories_are_formatted_with_one_cluster_id_and_different_d
     assert directories[2].meta["cluster.id"] == cluster_id
 
 
-def test_node_of_a_larger_cluster_does_not_generate_a_cluster_id() -> None:
-    """A node that lost its metadata directory does not generate a cluster id either, because its vote is lost."""
+def test_node_of_a_cluster_with_several_nodes_does_not_generate_a_cluster_id() -> None:
+    """A node that lost its metadata directory has also lost its vote, so it must not format the directory again."""
     storage = MemoryStorage()
     cluster_id, directories = opened(storage, "/data")
     release(directories)
@@ -56,7 +56,7 @@ def test_node_of_a_larger_cluster_does_not_generate_a_cluster_id() -> None:
     assert open_directories(storage, directories, 1, cluster_id, must_be_formatted="/metadata") == cluster_id
 
 
-def test_given_cluster_id_is_used_for_formatting_and_must_match_later() -> None:
+def test_log_directory_is_formatted_with_the_given_cluster_id_and_later_rejects_another_cluster_id() -> None:
     storage = MemoryStorage()
     given = encode_uuid(random_uuid())
     cluster_id, directories = opened(storage, "/a", cluster_id=given)
@@ -66,7 +66,7 @@ def test_given_cluster_id_is_used_for_formatting_and_must_match_later() -> None:
         opened(storage, "/a", cluster_id="other")
 
 
-def test_directories_are_neither_locked_nor_formatted_if_one_of_them_is_invalid() -> None:
+def test_no_log_directory_is_locked_or_formatted_if_one_log_directory_is_invalid() -> None:
     storage = MemoryStorage()
     release(opened(storage, "/a")[1])
     with pytest.raises(StartError, match=r"/a belongs to node 1, not 2: correct node\.id"):

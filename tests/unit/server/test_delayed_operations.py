@@ -58,7 +58,7 @@ def test_cancelled_produce_does_not_affect_other_delayed_produces() -> None:
     assert len(operations) == 0
 
 
-def test_force_complete_ignores_delayed_produces_whose_required_offset_is_reached() -> None:
+def test_force_complete_ignores_delayed_produces_that_no_longer_wait_for_the_partition() -> None:
     operations = DelayedOperations()
     operations.watch(produce("p", a=10, b=5))
     assert operations.try_complete("a", 10, 1) == []
@@ -68,7 +68,7 @@ def test_force_complete_ignores_delayed_produces_whose_required_offset_is_reache
 
 
 class Offset(int):
-    """An offset whose class counts the comparisons of offsets."""
+    """An offset that counts comparisons; the class attribute `compared` is the count."""
 
     compared = 0
 
@@ -122,7 +122,7 @@ def test_force_complete_completes_all_delayed_operations_of_the_partition() -> N
     assert names(operations.force_complete("b")) == ["other"]
 
 
-def test_completed_delayed_operations_use_no_memory_until_their_deadline() -> None:
+def test_completed_delayed_operations_do_not_stay_in_memory_until_their_deadline() -> None:
     operations = DelayedOperations()
     for number in range(10_000):
         operations.watch(fetch(str(number), ["a"], 1_000_000))

@@ -47,7 +47,7 @@ def has_nothing(held: Any, replica: int = REPLICA, *, is_recorded: bool = True) 
     return asyncio.run(check())
 
 
-def test_log_is_not_read_for_caught_up_follower() -> None:
+def test_fetch_of_a_caught_up_follower_does_not_read_the_log() -> None:
     assert has_nothing(partition())
 
 
@@ -74,14 +74,14 @@ def test_log_is_read_for_every_consumer_fetch() -> None:
     assert not has_nothing(partition(), replica=-1)
 
 
-def test_fetch_of_partition_missing_on_this_broker_is_not_skipped() -> None:
+def test_fetched_partition_that_this_broker_does_not_have_is_not_treated_as_caught_up() -> None:
     assert not has_nothing(None)
 
 
-def test_closed_session_is_not_attached_to_partitions() -> None:
-    """The delayed request of a closed session still completes.
+def test_delayed_fetch_of_a_closed_session_does_not_attach_the_session_to_partitions_again() -> None:
+    """The delayed fetch of a closed session still completes.
 
-    If it attached the session again, the session would leak.
+    If its completion attached the session again, the session would leak.
     """
 
     async def attached_sessions() -> list[FetchSession]:
@@ -95,7 +95,7 @@ def test_closed_session_is_not_attached_to_partitions() -> None:
     assert asyncio.run(attached_sessions()) == []
 
 
-def test_delayed_fetch_completes_exactly_once_if_it_completes_while_it_is_checked() -> None:
+def test_delayed_operation_that_is_due_completes_exactly_once() -> None:
     async def completed_operations() -> list[str]:
         purgatory = Purgatory(asyncio.get_running_loop())
         completed: list[str] = []

@@ -8,7 +8,7 @@ from headrace_broker.server.network.file_descriptor_limit import FileDescriptorB
 
 
 @pytest.mark.parametrize("limit", [64, 200, 256, 1024, 20_000, 1 << 20])
-def test_connections_leave_file_descriptors_for_logs(limit: int) -> None:
+def test_connection_limit_leaves_file_descriptors_for_logs(limit: int) -> None:
     budget = FileDescriptorBudget.for_limit(limit)
     others = limit - budget.connections_max - budget.open_segments_max
     assert budget.connections_max >= limit // 2

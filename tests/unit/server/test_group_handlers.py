@@ -129,7 +129,7 @@ def test_offset_commit_and_fetch_accept_topic_ids() -> None:
 
 
 def test_offset_fetch_during_topic_recreation_returns_previous_topic_id() -> None:
-    """The new topic's offsets start at 0. A consumer that continued at the old offset would skip records."""
+    """The recreated topic's offsets start at 0. A consumer that used the old topic's offset would skip records."""
 
     async def test(context: Any) -> None:
         await commit(context, 10, ("", TOPIC_ID, [1]))

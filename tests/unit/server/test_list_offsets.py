@@ -19,7 +19,7 @@ END, LEADER_EPOCH = 10, 5
 def list_offset(
     high_watermark: int, timestamp: int = -1, *, found: int | None = None, replica_id: int = -1, version: int = 5
 ) -> tuple[int, int]:
-    """Return the (error code, offset) from a broker whose log end offset was `END` when it became the leader."""
+    """Return the response's error code and offset. The log end offset was `END` when the leader was elected."""
     image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=LEADER_EPOCH)
     partition = SimpleNamespace(
         log=SimpleNamespace(
@@ -39,14 +39,16 @@ def list_offset(
 
 
 @pytest.mark.parametrize("high_watermark", [0, END - 1])
-def test_new_leader_returns_no_latest_offset_below_previous_leaders_high_watermark(high_watermark: int) -> None:
+def test_list_offsets_returns_offset_not_available_until_the_new_leaders_high_watermark_catches_up(
+    high_watermark: int,
+) -> None:
     """Rule R3: until a follower has fetched, a new leader's high watermark may be below the previous leader's."""
     assert list_offset(high_watermark)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(high_watermark, version=4)[0] == ErrorCode.LEADER_NOT_AVAILABLE
     assert list_offset(high_watermark, replica_id=2) == (ErrorCode.NONE, END + 2)
 
 
-def test_new_leader_returns_no_offset_by_timestamp_that_may_be_uncommitted() -> None:
+def test_list_offsets_by_timestamp_returns_offset_not_available_if_the_found_record_may_be_uncommitted() -> None:
     """Rule R3 also applies to a lookup by timestamp."""
     assert list_offset(6, 1_000, found=6)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(6, 1_000, found=5) == (ErrorCode.NONE, 5)

@@ -129,8 +129,8 @@ def test_cleaner_offset_survives_a_restart() -> None:
     assert offsets(again.manager.get("t", 0)) == [1, 3]
 
 
-def test_leader_epochs_are_synced_before_records_are_removed() -> None:
-    """Rule R2: a power failure would remove unsynced epochs, and followers would then truncate too few records."""
+def test_leader_epochs_are_synced_before_the_cleaner_removes_records() -> None:
+    """Rule R2: a power failure would undo unsynced leader epochs, and followers would then truncate too few records."""
     synced: list[str] = []
 
     class SyncRecordingStorage(MemoryStorage):
@@ -147,7 +147,7 @@ def test_leader_epochs_are_synced_before_records_are_removed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_unsynced_record_does_not_replace_an_older_record(seed: int) -> None:
+def test_cleaner_keeps_an_older_record_until_the_newer_record_with_the_same_key_is_synced(seed: int) -> None:
     """If the older record were removed before the newer record is synced, a power failure could lose both."""
     disk = SimulatedDisk(Random(seed))
     fixture = CleanerFixture(disk.mount())
@@ -259,7 +259,7 @@ def test_corrupt_log_is_marked_uncleanable_once_and_other_logs_are_cleaned(caplo
     assert offsets(broken) == [1]
 
 
-def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
+def test_recreated_topic_is_cleaned_although_the_log_of_the_deleted_topic_was_uncleanable() -> None:
     fixture = CleanerFixture()
     broken = fixture.write("t", b"aaaa")
     path = broken.segments[0].path(".log")
@@ -272,7 +272,7 @@ def test_recreated_topic_of_an_uncleanable_log_is_cleaned() -> None:
     assert offsets(again) == [3]
 
 
-def test_unfinished_files_of_the_cleaner_are_removed_from_a_recreated_topics_directory() -> None:
+def test_unfinished_cleaner_files_are_removed_from_the_directory_of_a_recreated_topic() -> None:
     """The cleaner process writes to a directory by name, and the recreated topic's log has the same directory name."""
     fixture = CleanerFixture()
     fixture.write("t", b"aaaa")
@@ -287,7 +287,9 @@ def test_unfinished_files_of_the_cleaner_are_removed_from_a_recreated_topics_dir
     assert cleaned_files(fixture.storage, "/data/t-0") == []
 
 
-def test_cleaning_that_failed_temporarily_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
+def test_cleaning_that_fails_with_a_temporary_error_is_retried_with_growing_backoff(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fixture = CleanerFixture()
     log = fixture.write("t", b"aa")
 
@@ -370,7 +372,7 @@ def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
     return table
 
 
-def test_disabled_cleaner_does_not_start() -> None:
+def test_log_cleaner_does_not_start_if_log_cleaner_enable_is_false() -> None:
     fixture = CleanerFixture()
     off = LogCleaner(fixture.manager, fixture.storage, config(**{"log.cleaner.enable": "false"}), fixture.executor, int)
 
@@ -382,7 +384,7 @@ def test_disabled_cleaner_does_not_start() -> None:
     assert off._task is None
 
 
-def test_log_is_cleaned_again_when_its_directory_cannot_be_synced(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_is_cleaned_again_after_its_directory_could_not_be_synced(caplog: pytest.LogCaptureFixture) -> None:
     """The cleaner offset must not advance before the renames are synced."""
 
     class Storage(MemoryStorage):

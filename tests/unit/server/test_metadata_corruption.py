@@ -48,7 +48,7 @@ def test_metadata_log_with_zeros_at_its_end_is_not_corrupt() -> None:
 def test_metadata_log_with_an_unwritten_sector_is_not_corrupt() -> None:
     """Unsynced appends to a preallocated file may reach the disk in any order.
 
-    Sectors that are missing contain zeros.
+    Sectors that did not reach the disk contain zeros.
     """
     log, ends = _log(40)
     for first in range(0, len(log) - 512, 512):
@@ -60,7 +60,7 @@ def test_metadata_log_with_an_unwritten_sector_is_not_corrupt() -> None:
     assert find_corruption(bytes(lost)) is None
 
 
-def test_metadata_log_with_fewer_zeros_than_a_sector_is_corrupt() -> None:
+def test_metadata_log_with_zeros_that_fill_less_than_a_sector_is_corrupt() -> None:
     log, ends = _log(40)
     start = next(end for end in ends if end % 512 > 100)
     for zeros in (slice(start + 20, start + 40), slice(start, start + 60)):

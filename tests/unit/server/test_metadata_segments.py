@@ -41,10 +41,7 @@ def closed() -> MemoryStorage:
 @pytest.mark.parametrize("was_closed_cleanly", [True, False])
 @pytest.mark.parametrize("base", [2, 4])
 def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, was_closed_cleanly: bool) -> None:
-    """A crash cannot be the cause.
-
-    The broker deletes a segment's .log file last, so index files never remain alone.
-    """
+    """A crash cannot leave only index files, because the broker deletes the .log file of a segment last."""
     storage = closed()
     storage.remove(path(base))
     with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore it"):
@@ -70,7 +67,7 @@ def test_metadata_log_with_complete_segments_is_loaded() -> None:
     assert opened(storage, was_closed_cleanly=False).log_end_offset == 6
 
 
-def test_corruption_found_by_replay_reports_how_to_refetch_the_log() -> None:
+def test_error_for_corruption_found_by_replay_says_how_to_refetch_the_metadata_log() -> None:
     """The corruption is in the last batch of a cleanly closed log, which recovery does not check."""
     storage = closed()
     data = bytearray(storage.read(path(4)))

@@ -204,7 +204,7 @@ class TestLog:
         assert (again.log_start_offset, again.log_end_offset) == (50, 50)
         assert loaded(again, 50) == image_at(49)
 
-    def test_end_offset_of_epochs_before_the_snapshot_is_the_end_offset_of_the_snapshot(self) -> None:
+    def test_end_offset_of_an_epoch_before_the_snapshot_is_the_snapshots_end_offset(self) -> None:
         log = opened(MemoryStorage())
         log.append_snapshot((100, 7), 0, b"".join(encode_snapshot(image_records(image_at(99, 7)), 7, NOW_MS)))
         log.finish_snapshot((100, 7))
@@ -232,7 +232,7 @@ class TestSnapshotSchedule:
         assert again.log_start_offset == 15
         assert loaded(again, 16) == image_at(15)
 
-    def test_older_metadata_snapshots_are_kept_within_retention_bytes(self) -> None:
+    def test_older_metadata_snapshots_are_kept_if_the_metadata_log_is_smaller_than_retention_bytes(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(9), image_at(14)], retention_bytes=1 << 20))
         assert [end for end, _ in log.snapshots.ids] == [5, 10, 15]
@@ -248,7 +248,9 @@ class TestSnapshotSchedule:
         run(snapshotted(log, [image_at(4)], max_bytes_between=1_000_000))
         assert log.snapshots.ids == []
 
-    def test_metadata_snapshot_is_skipped_with_an_error_on_a_full_disk(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_metadata_snapshot_that_cannot_be_written_to_a_full_disk_is_skipped_and_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         log = filled(MemoryStorage(), 0)
 
         def full(snapshot: tuple[int, int], position: int, data: bytes) -> None:
@@ -294,8 +296,8 @@ def test_kill_during_reset_to_a_fetched_snapshot_leaves_the_old_log_or_the_snaps
     assert found == {(None, 8, 1), ((5, 2), 5, 2)}
 
 
-def test_leader_epochs_are_synced_with_the_records() -> None:
-    """If the epochs were outdated after a power failure, this node would truncate records that the leader has too."""
+def test_leader_epoch_checkpoint_is_synced_together_with_metadata_records() -> None:
+    """If the epochs were outdated after a power failure, this node would truncate records that the leader also has."""
     log = filled(MemoryStorage(), 2)
     log.roll()
     log.append(block(3), 2)

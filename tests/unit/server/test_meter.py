@@ -1,4 +1,4 @@
-"""Tests of Meter: the number of request and topic metrics is limited for any requests of clients."""
+"""Tests of Meter: the number of request and topic metrics stays limited, whatever requests clients send."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _topic(*partitions: PartitionImage) -> TopicImage:
     return TopicImage("t", TOPIC_ID, partitions)
 
 
-def test_update_returns_this_brokers_partitions_until_they_are_opened(table: _Table) -> None:
+def test_update_returns_partitions_of_this_broker_that_are_not_open(table: _Table) -> None:
     topic = _topic(MINE, OTHERS, MINE)
     assert table.update(topic, range(3)) == [0, 2]
     table.open(topic, 2)
@@ -61,7 +61,7 @@ def test_update_applies_only_the_given_partitions(table: _Table) -> None:
     assert [partition.leader for partition in table] == [1, 2]
 
 
-def test_reassigned_replica_is_removed_from_the_table(table: _Table) -> None:
+def test_partition_reassigned_to_other_brokers_is_removed_from_the_table(table: _Table) -> None:
     topic = _topic(MINE, MINE)
     for index in table.update(topic, range(2)):
         table.open(topic, index)

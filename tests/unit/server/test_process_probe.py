@@ -26,12 +26,14 @@ from support.virtual_time import run_in_virtual_time
         (None, False),
     ],
 )
-def test_only_connection_refused_errors_count_as_refused(error: BaseException | None, refused: bool) -> None:
+def test_connection_counts_as_refused_if_one_address_refuses_it_and_no_address_times_out(
+    error: BaseException | None, refused: bool
+) -> None:
     assert is_connection_refused(error) is refused
 
 
 def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a process exits, its socket may still accept a connection and close it; later ones are refused."""
+    """While a process exits, its socket may accept and close some connections before it refuses the next ones."""
     outcomes = iter(
         [ConnectionResetError(), ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()]
     )

@@ -45,7 +45,7 @@ async def started(storage: Storage, **more: Any) -> Voter:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_vote_of_a_killed_process_survives_a_power_failure_after_the_next_start_has_read_it(seed: int) -> None:
+def test_vote_that_a_killed_process_did_not_sync_survives_a_power_failure_after_the_restart(seed: int) -> None:
     """Opening the metadata log must sync the vote. A voter that loses its vote could vote twice in the epoch."""
     disk = SimulatedDisk(Random(seed))
 
@@ -75,7 +75,7 @@ def test_single_voter_writes_a_new_epoch_to_disk_at_each_start_before_it_leads()
     run(work())
 
 
-def test_image_is_restored_after_a_restart() -> None:
+def test_metadata_image_is_restored_after_a_restart() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -135,7 +135,7 @@ def test_pending_append_fails_when_leadership_is_lost() -> None:
     run(work())
 
 
-def test_failed_sync_fails_appends_and_keeps_the_committed_image() -> None:
+def test_appends_fail_and_the_committed_image_is_kept_after_the_metadata_log_cannot_be_synced() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)
@@ -170,7 +170,7 @@ def test_wait_for_offset_completes_when_the_offset_is_committed() -> None:
     run(work())
 
 
-def test_follower_loads_the_leaders_snapshot_and_publishes_the_difference() -> None:
+def test_follower_loads_the_leaders_snapshot_and_notifies_listeners_once() -> None:
     async def work() -> None:
         leader = await started(Storage())
         await leader.quorum.append([*bootstrap_records(MetadataImage()), block(7)])

@@ -65,7 +65,9 @@ def test_node_rejected_by_a_voter_fails_to_start() -> None:
     assert reported == []
 
 
-def test_node_with_other_voters_than_the_leader_fails_to_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_node_fails_to_start_if_its_configured_voters_differ_from_those_of_the_leader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     watched, reported = watch(leader_id=2)
     watched._quorum.log.voters = frozenset((1, 2, 4))
     watched._on_caught_up()
@@ -108,7 +110,7 @@ def test_start_fails_when_the_node_cannot_join_the_quorum_in_time() -> None:
         (1_000 - HOUR_MS - 1, "ahead of the controller's, more than"),
     ],
 )
-def test_clock_skew_to_the_controller_is_logged_or_fails_the_start(
+def test_clock_skew_to_the_controller_is_logged_and_above_the_timestamp_limit_fails_the_start(
     written_ms: int | None, words: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     node: Any = SimpleNamespace(

@@ -131,8 +131,8 @@ def test_caught_up_follower_joins_the_isr_when_it_is_unfenced() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 101, 103, 2**62])
-def test_fetch_with_another_broker_epoch_does_not_advance_the_high_watermark(epoch: int) -> None:
-    """A client that claims to be a replica must not advance the high watermark past records that no follower has."""
+def test_fetch_with_a_wrong_broker_epoch_does_not_advance_the_high_watermark(epoch: int) -> None:
+    """A client that claims to be a replica must not advance the high watermark past records that the replica lacks."""
 
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))
@@ -155,7 +155,7 @@ def error_response(code: ErrorCode) -> AlterPartitionResponse:
     return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[partition])])
 
 
-def test_high_watermark_does_not_wait_for_a_follower_that_the_controller_rejects() -> None:
+def test_high_watermark_does_not_wait_for_a_follower_that_the_controller_does_not_add_to_the_isr() -> None:
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "12", 1)))
         broker.fetched(3)
@@ -173,7 +173,7 @@ def test_high_watermark_does_not_wait_for_a_follower_that_the_controller_rejects
     run(work())
 
 
-def test_failed_isr_change_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_isr_change_is_sent_again_after_its_request_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "12", 1)))
         broker.fetched(3)
@@ -316,8 +316,10 @@ def test_fetching_continues_after_an_unexpected_exception(
 
 
 @pytest.mark.parametrize("requested_before_s", [0.0, 0.3])
-def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatch, requested_before_s: float) -> None:
-    """This also applies to a request that was just sent and may become a long poll."""
+def test_partition_added_to_a_fetcher_is_fetched_before_the_current_long_poll_ends(
+    monkeypatch: pytest.MonkeyPatch, requested_before_s: float
+) -> None:
+    """This also applies if the current fetch request was sent a moment ago and only later becomes a long poll."""
     second_request_sent, polled = asyncio.Event(), asyncio.Event()
 
     class LongPollingLeader(FakeLeader):
@@ -343,7 +345,7 @@ def test_new_partition_ends_the_current_long_poll(monkeypatch: pytest.MonkeyPatc
 
 
 def test_follower_far_behind_the_leader_sends_the_next_fetch_before_it_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The follower appends only the last records before its next fetch, which reports the new log end offset."""
+    """Only the last records are appended before the next fetch, because that fetch reports the new log end offset."""
     done, requested = asyncio.Event(), list[tuple[int, int, int]]()
     batches = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
@@ -372,10 +374,13 @@ def test_follower_far_behind_the_leader_sends_the_next_fetch_before_it_appends(m
     run(work())
 
 
-def test_follower_reports_a_new_log_start_offset_after_a_fetch_that_was_sent_before_the_append(
+def test_log_start_offset_that_changes_while_a_fetch_is_in_flight_is_reported_in_the_next_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """DeleteRecords waits for the new log start offset, so the next fetch must contain the idle partition."""
+    """DeleteRecords waits until the follower reports the new log start offset.
+
+    The partition has no new records, but the next fetch request must contain it.
+    """
     done, requested = asyncio.Event(), list[dict[int, int]]()
     behind = [
         bytes(build_batch(RecordColumns(values=[b"v"], timestamps=NOW), base_offset=offset, partition_leader_epoch=0))
@@ -413,7 +418,7 @@ def test_follower_reports_a_new_log_start_offset_after_a_fetch_that_was_sent_bef
 
 
 def test_fetcher_keeps_no_reference_to_a_removed_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics are created and deleted as long as a broker runs, and each partition object refers to a log."""
+    """A broker creates and deletes topics as long as it runs. A kept reference to a partition would leak its log."""
     requested = asyncio.Event()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:
@@ -450,7 +455,7 @@ def lose_leadership(broker: FakeBroker) -> None:
 def test_delete_records_completes_when_the_last_lagging_follower_is_fenced_or_the_leader_changes(
     event: Callable[[FakeBroker], None], expected_code: ErrorCode
 ) -> None:
-    """If the leader changes, the request fails. The new leader may be the lagging follower, which has the records."""
+    """If the leader changes, the request fails, because the new leader may be a follower that still has the records."""
 
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "123", 1)))

@@ -1,4 +1,4 @@
-"""Tests of RequestRouter: connection quotas, idle and unread connections, and the routes of the handler modules."""
+"""Tests of RequestRouter: connection quotas, idle connections, clients that do not read, and handler modules."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_connections_max_idle_ms_minus_one_never_closes_idle_connections() -> No
     assert not idle.closed
 
 
-def test_handlers_support_only_versions_of_their_api() -> None:
+def test_versions_of_each_handler_are_within_the_versions_of_its_api() -> None:
     routes = load_routes()
     assert {0, 1, 2, 3, 10, 18, 19, 20, 21, 22, 23, 32, 37, 44, 46, 60}.issubset(routes[BROKER])
     assert {1, 18, 52, 53, 54, 56, 59, 62, 63, 67}.issubset(routes[CONTROLLER])
