@@ -46,18 +46,18 @@ def test_offset_checkpoint_has_kafkas_format() -> None:
         (b"0\n1\na zero 1\n", "line 3"),
     ],
 )
-def test_malformed_checkpoint_error_names_the_line(data: bytes, reason: str) -> None:
+def test_error_for_a_malformed_checkpoint_names_the_line(data: bytes, reason: str) -> None:
     with pytest.raises(MalformedFileError, match=reason):
         decode_offset_checkpoint(data)
 
 
-def test_epoch_checkpoint_has_kafkas_format() -> None:
+def test_leader_epoch_checkpoint_has_kafkas_format() -> None:
     assert encode_epoch_checkpoint([(0, 0), (3, 17)]) == b"0\n2\n0 0\n3 17\n"
     assert decode_epoch_checkpoint(b"0\n2\n0 0\n3 17\n") == [(0, 0), (3, 17)]
     assert decode_epoch_checkpoint(b"") == []
 
 
-def test_incomplete_epoch_checkpoint_is_rejected() -> None:
+def test_incomplete_leader_epoch_checkpoint_is_rejected() -> None:
     """A power failure may cut digits off the last start offset, which leaves a valid but wrong number."""
     complete = encode_epoch_checkpoint([(0, 0), (2, 50), (3, 500)])
     for size in range(1, len(complete)):
@@ -91,7 +91,7 @@ def test_clean_shutdown_marker_contains_broker_epoch() -> None:
     assert decode_clean_shutdown(b"nonsense") == -1
 
 
-def test_assigning_an_epoch_removes_later_epochs_and_larger_start_offsets() -> None:
+def test_assigning_a_leader_epoch_removes_entries_with_a_later_epoch_or_a_larger_start_offset() -> None:
     cache = LeaderEpochCache([(1, 0), (2, 10), (4, 20)])
     assert cache.assign(4, 25) is False
     assert cache.assign(3, 15) is True

@@ -40,7 +40,7 @@ def append(log: PartitionLog, value: bytes, epoch: int) -> None:
 
 
 def with_flushed_records(seed: int) -> tuple[SimulatedDisk, LogManager, PartitionLog, list[bytes]]:
-    """Return (disk, manager, log, the values of its twenty flushed records)."""
+    """Return the disk, the manager, the log, and the values of the log's twenty flushed records."""
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -64,7 +64,9 @@ def values_of(log: PartitionLog) -> list[bytes | None]:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_written_late", [False, True])
-def test_records_after_truncation_are_recovered_after_power_failure(seed: int, is_written_late: bool) -> None:
+def test_records_appended_after_a_truncation_are_recovered_after_power_failure(
+    seed: int, is_written_late: bool
+) -> None:
     """Recovery does not check records below the recovery point.
 
     If the checkpoint kept the recovery point from before the truncation, recovery would not check records that were
@@ -90,7 +92,9 @@ def test_records_after_truncation_are_recovered_after_power_failure(seed: int, i
 
 
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset(loses_power: bool) -> None:
+def test_outdated_log_start_offset_checkpoint_does_not_empty_a_log_that_restarted_at_a_lower_offset(
+    loses_power: bool,
+) -> None:
     """The checkpoint contains the old log start offset, which is beyond the new log end offset."""
     disk = SimulatedDisk(Random(0))
     manager = start(disk)
@@ -116,7 +120,7 @@ def test_old_log_start_checkpoint_does_not_empty_a_log_restarted_at_lower_offset
 def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(seed: int) -> None:
     """The flush syncs records that are truncated during the flush.
 
-    Recovery must check the new records at their offsets.
+    Recovery must check the records that are appended at the same offsets later.
     """
     disk, manager, log, old = with_flushed_records(seed)
     for value in old:
@@ -140,10 +144,10 @@ def test_recovery_point_does_not_advance_if_the_log_is_truncated_during_a_flush(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_after_recovery_truncation_are_recovered_after_power_failure(seed: int) -> None:
+def test_records_appended_after_recovery_truncated_the_log_are_recovered_after_power_failure(seed: int) -> None:
     """The disk lost records below the recovery point.
 
-    If the recovery point stayed, new records would not be checked.
+    If recovery did not lower the recovery point, the next recovery would not check the new records.
     """
     disk, manager, log, old = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
@@ -164,7 +168,10 @@ def test_records_after_recovery_truncation_are_recovered_after_power_failure(see
 
 @pytest.mark.parametrize("seed", range(5))
 def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
-    """The old high watermark is above the lost records. Consumers would read uncommitted records at these offsets."""
+    """The checkpointed high watermark is above the offsets of the lost records.
+
+    If it stayed, consumers would read uncommitted records at these offsets.
+    """
     disk, manager, log, _ = with_flushed_records(seed)
     for number in range(20):
         append(log, b"unsynced %d" % number, 0)
@@ -180,8 +187,8 @@ def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_l
     assert start(disk).logs["t", 0].high_watermark == end_offset
 
 
-def test_cleaner_offset_is_lowered_for_records_truncated_by_recovery() -> None:
-    """If the cleaner offset stayed, compaction could remove a tombstone before older values of its key."""
+def test_recovery_that_truncates_records_lowers_the_cleaner_offset() -> None:
+    """If the cleaner offset stayed, compaction could remove a tombstone before the older values of its key."""
     disk, manager, log, old = with_flushed_records(0)
     log.cleaner_offset = 15
     for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
@@ -224,8 +231,11 @@ def test_checkpoints_of_a_log_directory_are_rewritten_when_the_directory_is_onli
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_indexes_without_a_log_file_that_recovery_removed_do_not_return_after_power_failure(seed: int) -> None:
-    """If the indexes without a `.log` file returned, recovery would drop the flushed records after them."""
+def test_index_files_that_recovery_removed_do_not_return_after_power_failure(seed: int) -> None:
+    """Recovery removes the index files of a segment whose `.log` file is missing.
+
+    If these index files returned, the next recovery would drop the flushed records after the segment.
+    """
     disk = SimulatedDisk(Random(seed))
     manager = start(disk)
     log = manager.get_or_create("t", 0, CONFIG, NOW)
@@ -259,7 +269,7 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
 def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
     """The log contains a batch with a wrong offset.
 
-    A later recovery would truncate this batch and all records after it.
+    If the log opened without recovery, a later recovery would also truncate the records appended in the meantime.
     """
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
@@ -274,7 +284,7 @@ def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
+def test_truncation_before_a_segment_roll_survives_power_failure(seed: int) -> None:
     """Recovery does not check a segment that ends at the recovery point.
 
     If the truncation were undone, consumers would read truncated records.
@@ -296,7 +306,7 @@ def test_truncation_before_roll_survives_power_failure(seed: int) -> None:
 def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_power_failure(seed: int) -> None:
     """The older checkpoint has a larger recovery point.
 
-    With this point, recovery would not check unsynced records.
+    With the larger recovery point, recovery would not check unsynced records.
     """
     disk, manager, log, _ = with_flushed_records(seed)
     manager.checkpoints.write(RECOVERY_POINT_FILE)
@@ -309,7 +319,7 @@ def test_checkpoint_read_at_startup_is_not_replaced_by_older_checkpoint_after_po
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_written_by_killed_process_are_synced_by_next_flush(seed: int) -> None:
+def test_leader_epochs_written_by_a_killed_process_are_synced_by_the_next_flush(seed: int) -> None:
     """If the epochs were outdated after a power failure, followers would truncate their logs at wrong offsets."""
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
@@ -321,7 +331,7 @@ def test_epochs_written_by_killed_process_are_synced_by_next_flush(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_epochs_rebuilt_by_recovery_are_synced_before_the_recovery_point_advances(seed: int) -> None:
+def test_leader_epochs_rebuilt_by_recovery_are_synced_before_the_recovery_point_advances(seed: int) -> None:
     disk, manager, log, _ = with_flushed_records(seed)
     append(log, b"new", 1)
     log.flush(NOW)
@@ -336,7 +346,7 @@ def test_epochs_rebuilt_by_recovery_are_synced_before_the_recovery_point_advance
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: int) -> None:
+def test_truncation_by_recovery_survives_power_failure_after_clean_shutdown(seed: int) -> None:
     """If a power failure undid the truncation, the next start would load the incomplete batch unchecked.
 
     The log contains only this batch, and has no leader epoch checkpoint.
@@ -354,7 +364,7 @@ def test_recovery_truncation_survives_power_failure_after_clean_shutdown(seed: i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdown(seed: int) -> None:
+def test_high_watermark_checkpointed_before_a_truncation_does_not_return_after_clean_shutdown(seed: int) -> None:
     """If the high watermark stayed, consumers would read records that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
     log.advance_high_watermark(20)
@@ -372,7 +382,7 @@ def test_high_watermark_of_truncated_records_does_not_return_after_clean_shutdow
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """If they returned, the log would seem corrupt or have wrong timestamps once it reached its old length."""
+    """If the entries returned, the log would seem corrupt or have wrong timestamps once it is as long as before."""
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)

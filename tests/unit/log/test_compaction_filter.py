@@ -129,7 +129,7 @@ def test_compaction_retains_records_whose_keys_are_not_in_the_offset_map() -> No
     assert offsets(retained(filter_of({}), batch(10, (b"a", b"1")))) == [10]
 
 
-def test_compaction_retains_all_records_after_the_offset_map() -> None:
+def test_compaction_retains_all_records_after_the_end_offset_of_the_offset_map() -> None:
     data = batch(10, (b"a", b"1"), (None, b"2"), (b"a", None))
     assert offsets(retained(filter_of({b"a": 99}, end=11), data)) == [11, 12]
     expired = retained(filter_of({}, end=5, now_ms=NOW), data)
@@ -205,7 +205,7 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_records_of_aborted_transaction_are_removed_immediately_and_its_marker_after_the_delete_horizon() -> None:
+def test_records_of_aborted_transaction_are_removed_at_once_and_abort_marker_after_the_delete_horizon() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
     assert retained(batches, transactional(10, b"a")) is None
@@ -221,7 +221,7 @@ def test_records_of_aborted_transaction_are_removed_immediately_and_its_marker_a
     assert retained(filter_of({}, now_ms=NOW + RETENTION_MS), marked) is None
 
 
-def test_transaction_index_contains_an_aborted_transaction_while_it_has_records_in_the_log() -> None:
+def test_transaction_index_keeps_an_aborted_transaction_while_the_log_has_records_of_the_transaction() -> None:
     aborted = [AbortedTxn(7, 10, 11, 10), AbortedTxn(8, 5, 12, 5)]
     tracker = TransactionTracker(aborted)
     assert tracker.is_discardable(read_header(data := transactional(10, b"a")), memoryview(data))
@@ -246,7 +246,7 @@ def test_records_of_the_transaction_after_an_aborted_transaction_are_retained() 
     assert offsets(retained(batches, transactional(12, b"a"))) == [12]
 
 
-def test_last_marker_of_producer_is_retained_because_it_has_the_producer_epoch() -> None:
+def test_last_transaction_marker_of_a_producer_is_retained_because_it_contains_the_producer_epoch() -> None:
     end = marker(ControlType.COMMIT, 11)
     marked = bytearray(filter_of({}).filter_batch(read_header(end), memoryview(end)) or b"")
     later = NOW + RETENTION_MS
@@ -317,7 +317,7 @@ def test_compaction_merges_small_segments_and_rebuilds_their_indexes() -> None:
     assert not storage.exists(f"{DIRECTORY}/{2:020d}.snapshot")
 
 
-def test_full_offset_map_ends_cleaning_and_next_run_continues() -> None:
+def test_cleaning_ends_when_the_offset_map_is_full_and_the_next_cleaning_continues_there() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")], [(b"a", b"2")], [(b"b", b"3")], segment_bytes=300)
     *cleaned, done = clean(storage, job_of(log, offset_map_bytes_max=300, segment_bytes=1), lambda size: None)
@@ -381,7 +381,7 @@ def test_cleaning_reports_the_position_of_a_corrupt_batch_and_leaves_no_cleaned_
     assert not [name for name in storage.listdir(DIRECTORY) if "cleaned" in name]
 
 
-def test_exception_of_the_io_throttle_stops_the_cleaning() -> None:
+def test_exception_in_the_io_throttle_stops_the_cleaning_and_leaves_no_cleaned_files() -> None:
     storage = MemoryStorage()
     log = log_of(storage, [(b"a", b"0")], [(b"b", b"1")])
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Tests of compaction: dirty range, offset map, grouping, throttle, transaction index, encoding of jobs."""
+"""Tests of compaction: dirty range, offset map, grouping of segments, throttle, transaction index, encoding of jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def dirty(
     return find_dirty_range(segments, config, cleaner_offset=cleaner_offset, **given)
 
 
-def test_all_inactive_segments_are_dirty_without_cleaner_offset() -> None:
+def test_all_inactive_segments_of_a_log_without_a_cleaner_offset_are_dirty() -> None:
     found = dirty()
     assert (found.first_dirty_offset, found.end_offset) == (0, 30)
     assert (found.clean_bytes, found.dirty_bytes, found.dirty_ratio) == (0, 600, 1.0)
@@ -174,7 +174,7 @@ def test_cleaner_merges_segments_only_if_relative_offsets_fit_in_31_bits() -> No
 # -- throttle, transaction index, jobs -------------------------------------------------------------------------------
 
 
-def test_throttle_limits_io_to_its_rate_also_after_idle_time() -> None:
+def test_cleaner_throttle_limits_io_to_its_rate_even_after_idle_time() -> None:
     throttle = CleanerThrottle(100.0)
     assert throttle.delay_s(50, 10.0) == pytest.approx(0.5)
     assert throttle.delay_s(50, 10.2) == pytest.approx(0.8)
@@ -182,7 +182,7 @@ def test_throttle_limits_io_to_its_rate_also_after_idle_time() -> None:
     assert CleanerThrottle(1.7976931348623157e308).delay_s(1 << 30, 5.0) == 0
 
 
-def test_transaction_index_is_decoded_without_an_incomplete_last_entry() -> None:
+def test_incomplete_last_entry_of_a_transaction_index_is_ignored() -> None:
     entries = [AbortedTxn(7, 10, 20, 12), AbortedTxn(8, 12, 30, 31)]
     data = encode_transaction_index(entries)
     assert len(data) == 68

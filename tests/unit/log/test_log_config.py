@@ -34,13 +34,13 @@ def test_default_of_every_topic_config_is_valid() -> None:
         ({}, 604_800_000),
     ],
 )
-def test_topic_default_is_first_configured_broker_key_converted_to_the_topics_unit(
+def test_default_of_retention_ms_is_log_retention_ms_or_else_minutes_or_else_hours(
     broker: dict[str, str], expected: int
 ) -> None:
     assert LogConfig.from_properties({}, broker).retention_ms == expected
 
 
-def test_topic_value_overrides_broker_value_and_synonyms_are_listed() -> None:
+def test_topic_config_overrides_broker_config_and_synonyms_are_listed() -> None:
     value = resolve_config("segment.bytes", {"segment.bytes": "2000000"}, {"log.segment.bytes": "3000000"})
     assert (value.value, value.source) == ("2000000", ConfigSource.DYNAMIC_TOPIC)
     assert value.synonyms == (
@@ -50,7 +50,7 @@ def test_topic_value_overrides_broker_value_and_synonyms_are_listed() -> None:
     )
 
 
-def test_topic_config_set_by_log_retention_hours_is_reported_as_default() -> None:
+def test_retention_ms_from_log_retention_hours_is_reported_with_default_source() -> None:
     value = resolve_config("retention.ms", {}, {"log.retention.hours": "168"})
     assert (value.value, value.source, value.synonyms) == ("604800000", ConfigSource.DEFAULT, ())
     shorter = resolve_config("retention.ms", {}, {"log.retention.hours": "24"})

@@ -38,7 +38,7 @@ def append(manager: LogManager, topic: str, partition: int, *values: bytes) -> N
     log.advance_high_watermark(log.log_end_offset)
 
 
-def test_clean_restart_loads_logs_without_recovery(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_are_loaded_without_recovery_after_a_clean_shutdown(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -57,7 +57,7 @@ def test_clean_restart_loads_logs_without_recovery(caplog: pytest.LogCaptureFixt
     assert caplog.text == ""
 
 
-def test_unclean_restart_recovers_logs(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_are_recovered_after_an_unclean_shutdown(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(10):
@@ -97,7 +97,7 @@ def test_recreated_partition_does_not_use_checkpoints_of_deleted_partition(resta
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 2, 0)
 
 
-def test_locked_log_directory_is_rejected_with_one_line() -> None:
+def test_locked_log_directory_is_rejected_with_a_one_line_error() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     with pytest.raises(LogDirectoryError, match=r"/data is in use by another process"):
@@ -174,7 +174,7 @@ def test_maintenance_schedule_contains_no_deleted_partitions() -> None:
     assert manager._due_ms == due_ms
 
 
-def test_maintenance_flushes_applies_retention_and_writes_checkpoints() -> None:
+def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     for number in range(20):
@@ -390,7 +390,7 @@ def test_maintenance_writes_checkpoints_only_in_background() -> None:
     assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
 
 
-def test_outdated_checkpoint_task_writes_nothing() -> None:
+def test_checkpoint_task_writes_nothing_after_a_newer_task_or_after_the_manager_closes() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     directory, name = manager.directories[0], "recovery-point-offset-checkpoint"
@@ -435,7 +435,7 @@ def test_logs_flushed_in_background_are_not_flushed_again_on_close() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["in time", "late", "truncated again", "failed"])
-def test_append_after_truncation_waits_for_its_sync(outcome: str) -> None:
+def test_append_after_a_truncation_waits_until_the_truncation_is_synced(outcome: str) -> None:
     synced: list[str] = []
 
     class Storage(MemoryStorage):
@@ -467,7 +467,7 @@ def test_append_after_truncation_waits_for_its_sync(outcome: str) -> None:
     assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_epoch_checkpoints_are_written_in_portions_and_before_roll_or_flush() -> None:
+def test_leader_epoch_checkpoints_are_written_in_portions_by_maintenance_and_before_a_roll_or_flush() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))
@@ -492,7 +492,7 @@ def test_epoch_checkpoints_are_written_in_portions_and_before_roll_or_flush() ->
     assert counts == [18, 34, 40]
 
 
-def test_pending_epoch_writes_of_deleted_partitions_are_dropped() -> None:
+def test_pending_leader_epoch_checkpoint_writes_of_deleted_partitions_are_dropped() -> None:
     """Topics may be created and deleted faster than epochs are written. A pending write keeps its log in memory."""
     manager = start(MemoryStorage())
     for partition in range(100):
@@ -515,7 +515,7 @@ def test_failed_flush_prevents_clean_shutdown_marker() -> None:
     assert not storage.exists("/data/.kafka_cleanshutdown")
 
 
-def test_stray_partitions_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_stray_partitions_of_a_log_directory_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"x")
@@ -542,7 +542,7 @@ class RenameFailingStorage(MemoryStorage):
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_log_with_failed_deletion_is_not_used_for_recreated_topic(is_restarted: bool) -> None:
+def test_log_that_could_not_be_deleted_is_not_used_for_the_recreated_topic(is_restarted: bool) -> None:
     storage, other = RenameFailingStorage(), bytes(16)
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"old")
@@ -565,7 +565,7 @@ def test_log_with_failed_deletion_is_not_used_for_recreated_topic(is_restarted: 
     assert [name for name in storage.list_directories(old.path) if name.endswith("-delete")] == []
 
 
-def test_failed_deletion_is_retried() -> None:
+def test_failed_deletion_of_a_log_is_retried() -> None:
     storage = RenameFailingStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
@@ -589,7 +589,9 @@ def test_log_with_missing_directory_can_be_deleted() -> None:
 
 
 @pytest.mark.parametrize("has_topic_id", [False, True])
-def test_directory_of_another_topic_is_marked_stray(has_topic_id: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_partition_directory_of_a_different_topic_with_the_same_name_is_marked_stray(
+    has_topic_id: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"old")
@@ -605,7 +607,7 @@ def test_directory_of_another_topic_is_marked_stray(has_topic_id: bool, caplog: 
     assert storage.size(f"/data/{stray}/{0:020d}.log") > 0
 
 
-def test_partition_directory_without_metadata_file_is_used_for_the_new_log() -> None:
+def test_partition_directory_with_an_empty_log_and_no_metadata_file_is_used_for_the_new_log() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     storage.makedirs("/data/t-0")
@@ -642,7 +644,7 @@ def test_log_without_checkpointed_recovery_point_after_clean_shutdown_is_corrupt
     assert not start(storage).is_corrupt
 
 
-def test_missing_partition_metadata_is_rewritten() -> None:
+def test_missing_partition_metadata_file_is_rewritten() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"x")

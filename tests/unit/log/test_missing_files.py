@@ -1,4 +1,4 @@
-"""Tests of files that are deleted or truncated while the broker runs: recreated, or named in the error."""
+"""Tests that files deleted or truncated while the broker runs are recreated, or named in the error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def error_of(operation: str, log: PartitionLog) -> ApiError | None:
     "corrupt", [Path.unlink, truncate_file, replace_by_directory], ids=["deleted", "truncated", "directory"]
 )
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
-def test_operation_recreates_a_missing_file_or_names_it_in_the_error(
+def test_log_operation_recreates_a_missing_or_corrupt_file_or_names_the_file_in_the_error(
     tmp_path: Path, suffix: str, corrupt, operation: str
 ) -> None:
     log = create_log(tmp_path)
@@ -109,7 +109,7 @@ def test_missing_partition_directory_is_named_in_the_error(tmp_path: Path, opera
         assert str(tmp_path / "t-0") in error.message
 
 
-def test_missing_segment_file_is_not_recreated_empty(tmp_path: Path) -> None:
+def test_missing_segment_file_is_not_replaced_by_an_empty_file(tmp_path: Path) -> None:
     """If the broker created an empty file, the next start would not detect that records are missing."""
     log = create_log(tmp_path)
     for segment in log.segments:
@@ -122,7 +122,7 @@ def test_missing_segment_file_is_not_recreated_empty(tmp_path: Path) -> None:
     assert log.offline_reason is not None
 
 
-def test_maintenance_continues_with_other_logs_after_an_error(tmp_path: Path) -> None:
+def test_maintenance_continues_with_other_logs_after_an_error_in_one_log(tmp_path: Path) -> None:
     manager = LogManager(DiskStorage(), [str(tmp_path)], retention_check_interval_ms=0)
     manager.open_directories()
     logs = [manager.get_or_create("t", partition, CONFIG, NOW) for partition in range(3)]

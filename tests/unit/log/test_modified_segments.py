@@ -111,7 +111,7 @@ def test_segments_that_were_not_modified_are_not_recovered(
 
 
 @pytest.mark.parametrize(("segment", "level"), [(0, logging.ERROR), (1, logging.ERROR), (2, logging.WARNING)])
-def test_incomplete_last_batch_after_a_crash_is_a_warning_and_other_corruption_an_error(
+def test_incomplete_last_batch_after_a_crash_is_logged_as_warning_and_other_corruption_as_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, segment: int, level: int
 ) -> None:
     paths = write_segments(tmp_path)

@@ -93,7 +93,7 @@ def test_read_ends_at_the_high_watermark_by_default() -> None:
     assert log.read(0, 100, upper_bound_offset=log.log_end_offset).size_bytes > 0
 
 
-def test_first_batch_larger_than_max_bytes_is_returned() -> None:
+def test_read_returns_the_first_batch_even_if_it_is_larger_than_max_bytes() -> None:
     log = open_log()
     append(log, b"x" * 5000)
     append(log, b"y" * 5000)
@@ -105,7 +105,7 @@ def values_of(read) -> list[bytes | None]:
     return read_columns(b"".join(read.buffers)).values
 
 
-def test_read_ends_at_indexed_batch_boundary() -> None:
+def test_read_returns_complete_batches_within_max_bytes() -> None:
     log = open_log()
     for number in range(50):
         append(log, b"%04d" % number * 500)
@@ -126,7 +126,7 @@ def test_log_rolls_segments_by_size_and_reads_across_segments() -> None:
     assert values_from(log, 17) == [b"value %d" % number for number in range(17, 30)]
 
 
-def test_log_rolls_segments_by_record_timestamps() -> None:
+def test_log_rolls_a_segment_when_its_record_timestamps_span_more_than_segment_ms() -> None:
     log = open_log(config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=10**9))
     append(log, b"a", timestamp=NOW)
     append(log, b"b", timestamp=NOW + 1000)
@@ -188,7 +188,7 @@ def test_compacted_topic_rejects_records_without_key() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_topic_with_own_codec_recompresses_batches(codec: Compression) -> None:
+def test_batches_are_recompressed_with_the_codec_of_the_topic(codec: Compression) -> None:
     log = open_log(config=LogConfig(compression_type="zstd", compression_level=3))
     append(log, b"a" * 100, b"b" * 100, compression=codec)
     data = b"".join(log.read(0, 1000).buffers)
@@ -204,7 +204,7 @@ def producer(log: PartitionLog, sequence: int, count: int = 1, *, epoch: int = 0
     return append(log, *[b"v"] * count, **options)
 
 
-def test_last_five_batches_are_recognized_as_duplicates() -> None:
+def test_retries_of_the_last_five_batches_of_a_producer_are_recognized_as_duplicates() -> None:
     log = open_log()
     for sequence in range(0, 14, 2):
         producer(log, sequence, 2)
@@ -216,7 +216,7 @@ def test_last_five_batches_are_recognized_as_duplicates() -> None:
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_wrapped_sequence_is_accepted_and_gap_or_old_producer_epoch_is_rejected() -> None:
+def test_wrapped_sequence_is_accepted_and_sequence_gap_or_old_producer_epoch_is_rejected() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)
@@ -241,7 +241,7 @@ def test_producer_state_survives_restart(clean: bool) -> None:
     assert producer(log, 12).base_offset == 12
 
 
-def test_active_producer_of_old_records_does_not_expire() -> None:
+def test_state_of_an_active_producer_does_not_expire_if_its_records_have_old_timestamps() -> None:
     """A producer that copies last year's records is active.
 
     If its state expired, a retried batch would be appended twice.
@@ -259,7 +259,7 @@ def test_active_producer_of_old_records_does_not_expire() -> None:
     assert not log.producers.producers
 
 
-def test_truncation_restores_producer_sequences() -> None:
+def test_truncation_restores_the_producer_sequence_at_the_truncation_offset() -> None:
     log = open_log()
     for sequence in range(6):
         producer(log, sequence)
@@ -270,11 +270,8 @@ def test_truncation_restores_producer_sequences() -> None:
 # Epochs, truncation, retention
 
 
-def test_epoch_ends_at_start_of_next_epoch_also_after_truncation() -> None:
-    """The end offset of an epoch is the start offset of the next.
-
-    A truncation also truncates the checkpoint.
-    """
+def test_leader_epoch_ends_where_the_next_starts_and_truncation_removes_later_epochs() -> None:
+    """The leader epoch checkpoint contains the start offset of each epoch."""
     log = open_log()
     append(log, b"a", b"b", epoch=1)
     append(log, b"c", epoch=3)
@@ -392,7 +389,7 @@ def test_retention_bytes_keeps_newest_segments() -> None:
     assert any(path.endswith(f"{0:020d}.log.deleted") for path in deleted)
 
 
-def test_retention_ms_rolls_expired_active_segment() -> None:
+def test_retention_rolls_and_deletes_an_active_segment_older_than_retention_ms() -> None:
     log = open_log(config=LogConfig(retention_ms=1000))
     append(log, b"a")
     assert log.apply_retention(NOW + 1000) == 0
@@ -429,7 +426,7 @@ def test_delete_records_advances_log_start_and_retention_deletes_segments() -> N
 # Timestamps
 
 
-def test_offset_for_timestamp_is_exact_to_the_record() -> None:
+def test_offset_for_timestamp_returns_the_first_record_at_or_after_the_timestamp() -> None:
     log = open_log(config=LogConfig(segment_bytes=600, index_interval_bytes=50))
     for number in range(20):
         columns = RecordColumns(values=[b"a", b"b"], timestamps=[NOW + 20 * number, NOW + 20 * number + 10])
@@ -532,7 +529,7 @@ def test_failed_roll_leaves_no_files_of_the_new_segment(error: int, was_closed_c
 def test_append_writes_no_records_if_the_indexes_cannot_be_loaded(suffix: str, is_empty: bool) -> None:
     """An append loads the indexes before it writes, because loading fails if no file descriptor is free.
 
-    If the records were written first, a retry would write the records again, and recovery would truncate the log there.
+    If the append wrote the records first, a retry would write them twice, and recovery would truncate the log there.
     """
 
     class FewDescriptorsStorage(MemoryStorage):
@@ -600,14 +597,14 @@ def test_missing_indexes_are_rebuilt_after_clean_shutdown() -> None:
     assert log.offset_for_timestamp(NOW + 33) == (NOW + 33, 33, 0)
 
 
-def test_appends_of_the_coordinator_are_not_validated_like_appends_of_clients() -> None:
+def test_timestamp_limits_do_not_apply_to_appends_of_the_group_coordinator() -> None:
     log = open_log()
     late = batch(b"a", timestamp=NOW + 10**9)
     log.append_as_leader(late, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
     assert log.log_end_offset == 1
 
 
-def test_flush_messages_advances_recovery_point() -> None:
+def test_log_is_flushed_and_recovery_point_advances_when_flush_messages_is_reached() -> None:
     log = open_log(config=replace(LogConfig(), flush_messages=3))
     append(log, b"a", b"b")
     assert log.recovery_point == 0
@@ -630,7 +627,7 @@ def test_batch_larger_than_segment_bytes_is_rejected() -> None:
     assert error_of(lambda: append(log, b"x" * 300)) == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_interrupted_segment_swap_is_completed() -> None:
+def test_segment_swap_interrupted_after_all_files_are_renamed_to_swap_is_completed() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -649,7 +646,7 @@ def test_interrupted_segment_swap_is_completed() -> None:
 
 
 @pytest.mark.parametrize("has_first_segment", [True, False])
-def test_log_with_corrupt_swap_segment_opens(has_first_segment: bool) -> None:
+def test_log_with_a_corrupt_swap_segment_opens_with_the_valid_records(has_first_segment: bool) -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -669,7 +666,7 @@ def test_log_with_corrupt_swap_segment_opens(has_first_segment: bool) -> None:
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
-def test_incomplete_segment_swap_is_undone() -> None:
+def test_segment_swap_interrupted_before_all_files_are_renamed_to_swap_is_undone() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)

@@ -121,13 +121,15 @@ def test_append_after_truncation_of_preallocated_segment_continues_at_truncation
     assert offsets == [0, 1, 2, 3]
 
 
-def test_file_without_preallocation_has_size_of_records(tmp_path: Path) -> None:
+def test_segment_file_without_preallocation_has_the_size_of_its_records(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", LogConfig())
     append(log, b"one")
     assert size_of(file_of(log)) == log.size_bytes
 
 
-def test_empty_preallocated_log_does_not_rebuild_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_opening_an_empty_preallocated_log_does_not_rebuild_leader_epochs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     opened(tmp_path / "t-0").close(clean=False, now_ms=NOW)
     assert size_of(tmp_path / "t-0" / f"{0:020d}.log") > 0
     assert opened(tmp_path / "t-0").log_end_offset == 0

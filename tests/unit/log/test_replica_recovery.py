@@ -18,7 +18,7 @@ from headrace_broker.records.builder import build_batch
 from headrace_broker.records.columns import RecordColumns
 
 
-def test_truncation_to_log_end_removes_epoch_without_records() -> None:
+def test_truncation_to_log_end_offset_removes_leader_epoch_without_records() -> None:
     """The last epoch that the follower reports to the leader must have records in the follower's log."""
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -64,7 +64,7 @@ def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> N
 
 
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
-    """If epoch 3 stayed in the checkpoint, the record fetched again would start epoch 2."""
+    """If epoch 3 stayed in the checkpoint, the next record of epoch 2 would become the start of epoch 2."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -85,8 +85,8 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
-def test_epochs_after_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """If epoch 3 stayed, the leader would return 40 for epoch 2, which is beyond its log end offset."""
+def test_leader_epochs_that_start_after_the_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
+    """If epoch 7 stayed, the leader would return end offset 40 for epoch 2, which is beyond the log end offset."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -127,8 +127,8 @@ def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recove
 ) -> None:
     """Rule R15: without producer snapshots, recovery also reads the records below the recovery point.
 
-    A crash may destroy the snapshots. The log of the only replica is not truncated, because no other replica has the
-    records after the corruption. This log opens without producer state.
+    A crash may destroy the snapshots. If the partition has only one replica, the log is not truncated, because no other
+    replica has the records after the corruption. The log then opens without producer state.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -162,10 +162,10 @@ def test_log_without_producer_snapshots_is_truncated_at_corruption_before_recove
 
 @pytest.mark.parametrize("corrupt", [0, 4, 5])
 def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: int) -> None:
-    """The old producer state still contains truncated batches.
+    """After the failed truncation, the producer state still contains the truncated batches.
 
-    If the log stayed online, the leader would acknowledge a retry of these batches without appending it. If the corrupt
-    batch hides where the remaining records end, new records would overwrite some of them.
+    If the log stayed online, the leader would acknowledge retries of these batches without appending them. New records
+    could overwrite valid records, because the corrupt batch hides where the valid records end.
     """
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -182,7 +182,7 @@ def test_log_goes_offline_if_a_corrupt_batch_makes_its_truncation_fail(corrupt: 
     assert "/d/t-0" in (log.offline_reason or "")
 
 
-def test_follower_segments_are_contiguous_across_compacted_offsets() -> None:
+def test_follower_segments_are_contiguous_although_compaction_removed_offsets() -> None:
     """If the segments had a gap between them, recovery would assume a power failure and truncate the log."""
     storage = MemoryStorage()
     storage.makedirs("/d")
@@ -337,7 +337,7 @@ def reopened(storage: MemoryStorage) -> PartitionLog:
 
 
 @pytest.mark.parametrize("cause", ["truncation", "segment is missing", "segment is corrupt"])
-def test_crash_while_dropping_segments_leaves_no_gap(cause: str) -> None:
+def test_crash_while_segments_are_dropped_leaves_no_gap_in_the_log(cause: str) -> None:
     """The crash must leave no gap, because recovery does not detect gaps below the recovery point."""
     for steps in range(40):
         storage = CrashingStorage()

@@ -1,6 +1,6 @@
 """Tests that a request raises a voter's epoch by at most EPOCH_INCREASE_MAX.
 
-So a forged request cannot use up the epochs that later elections need.
+The limit prevents a forged request from using up the epochs that later elections need.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def error_of(raft: Raft, request: Request[Any]) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("epoch", [EPOCH + EPOCH_INCREASE_MAX + 1, EPOCH_MAX + 1, 2**31 - 1])
-def test_request_may_raise_epoch_only_up_to_limit(kind: str, epoch: int) -> None:
+def test_request_that_raises_the_epoch_by_more_than_the_limit_is_rejected(kind: str, epoch: int) -> None:
     raft = voter()
     assert error_of(raft, request_of_kind(kind, epoch)) == ErrorCode.INVALID_REQUEST
     assert raft.epoch == EPOCH
@@ -68,7 +68,7 @@ def test_response_with_epoch_beyond_maximum_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("outdated", [(1,), (1, 2)])
-def test_voter_that_missed_many_elections_learns_epoch_from_responses(outdated: tuple[int, ...]) -> None:
+def test_voter_that_missed_many_elections_learns_the_current_epoch_from_responses(outdated: tuple[int, ...]) -> None:
     cluster = RaftCluster(seed=1)
     for node_id, node in cluster.nodes.items():
         node.persisted = QuorumState(leader_epoch=3 if node_id in outdated else 30 * EPOCH_INCREASE_MAX)

@@ -39,7 +39,7 @@ def test_new_fetch_session_of_a_consumer_does_not_close_other_sessions() -> None
 
 
 def test_partition_that_one_fetch_request_removes_and_adds_stays_in_the_session() -> None:
-    """The fetcher stops and starts to fetch the same partition between two fetch requests.
+    """A replica is moved away from this broker and back between two fetch requests.
 
     If the second request listed the partition as forgotten, the leader would drop the partition from the session, and
     every later fetch would return immediately.

@@ -66,7 +66,7 @@ def records(*offsets: int) -> bytes:
     ],
     ids=["all", "last batch truncated", "reaches high watermark", "truncated", "no batch", "no records"],
 )
-def test_follower_sends_next_fetch_before_the_append_only_below_leaders_high_watermark(
+def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_leaders_high_watermark(
     action: follower.FetchAction, records_received: bytes, expected: tuple[int, int] | None
 ) -> None:
     """Rule R1: a fetch tells the leader that the follower has every record before the fetch offset."""
@@ -90,7 +90,7 @@ def test_truncation_offset_follows_leader_epochs(epoch: int, end_offset: int, ex
     assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 
-def test_response_to_outdated_fetch_offset_is_retried() -> None:
+def test_follower_fetches_again_if_the_response_is_for_an_outdated_fetch_offset() -> None:
     assert isinstance(follower.action_for(Log(), 8, partition_data()), follower.Retry)
 
 

@@ -72,7 +72,7 @@ def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 lags behind
 
 
-def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up() -> None:
+def test_high_watermark_does_not_wait_for_a_follower_that_left_the_isr_until_it_catches_up() -> None:
     """A follower that recently left the ISR has many records to fetch, and producers must not wait for it."""
     replicas = leader()
     for replica in (2, 3):
@@ -90,8 +90,8 @@ def test_high_watermark_does_not_wait_for_returned_follower_until_it_catches_up(
     assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
-def test_high_watermark_does_not_wait_for_new_incarnation_of_follower_until_it_catches_up() -> None:
-    """Replica 3 is not in the ISR. The previous incarnation of its broker was caught up until it stopped."""
+def test_high_watermark_does_not_wait_for_a_restarted_follower_until_it_catches_up() -> None:
+    """Replica 3 is not in the ISR. The previous incarnation of its broker was caught up when it stopped."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -134,7 +134,7 @@ def test_caught_up_follower_starts_to_lag_at_next_append() -> None:
     assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
 
 
-def test_isr_expansion_takes_effect_when_proposed_and_shrink_when_in_metadata_log() -> None:
+def test_isr_expansion_takes_effect_when_proposed_and_isr_shrink_when_read_from_the_metadata_log() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
     fetch(replicas, 3, 5, end=5)
@@ -182,8 +182,8 @@ def test_follower_joins_isr_only_after_reaching_epoch_start_offset() -> None:
     )
 
 
-def test_isr_proposal_contains_broker_epoch_of_fetching_incarnation() -> None:
-    """Rule R6: the controller rejects the proposal if the follower has restarted, perhaps with an empty disk."""
+def test_isr_proposal_contains_broker_epoch_of_the_incarnation_that_fetched() -> None:
+    """Rule R6: if the follower restarts, perhaps with an empty disk, the controller rejects the proposal."""
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0, epoch=41)
     proposal = replicas.propose_isr_change(
@@ -200,7 +200,7 @@ def test_isr_proposal_contains_broker_epoch_of_fetching_incarnation() -> None:
     assert dict(proposal.isr)[3] == 42
 
 
-def test_ineligible_follower_does_not_join_isr() -> None:
+def test_caught_up_follower_that_is_not_eligible_is_not_proposed_for_the_isr() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
     assert (
@@ -252,7 +252,7 @@ def test_isr_proposal_stays_pending_unless_its_error_proves_that_it_was_not_appl
     assert (3 in replicas.maximal_isr) is open_
 
 
-def test_newer_image_replaces_pending_proposal() -> None:
+def test_newer_partition_image_replaces_the_pending_isr_proposal() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 3, 0, end=0)
     replicas.propose_isr_change(
@@ -266,7 +266,7 @@ def test_newer_image_replaces_pending_proposal() -> None:
     assert replicas.isr == (1,)
 
 
-def test_fetch_from_broker_without_replica_is_rejected() -> None:
+def test_fetch_from_a_broker_that_is_not_a_replica_is_rejected() -> None:
     with pytest.raises(ApiError) as caught:
         fetch(leader(), 9, 0, end=0)
     assert caught.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH

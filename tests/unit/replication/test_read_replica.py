@@ -31,14 +31,14 @@ def test_rack_aware_selector_prefers_follower_in_consumers_rack(
     assert rack_aware(rack, LEADER, followers) == chosen
 
 
-def test_selector_is_known_by_full_and_simple_class_name() -> None:
+def test_replica_selector_is_found_by_full_and_simple_class_name() -> None:
     assert set(SELECTORS) == {
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "RackAwareReplicaSelector",
     }
 
 
-def test_only_in_sync_followers_with_the_offset_are_candidates() -> None:
+def test_only_in_sync_followers_that_have_the_fetch_offset_can_be_read_replicas() -> None:
     image = PartitionImage(replicas=(1, 2, 3, 4), isr=(1, 2, 3), leader=1, leader_epoch=5, partition_epoch=7)
     replicas = LeaderReplicas(1, image, log_end_offset=50, min_insync_replicas=2, lag_time_max_ms=1000, now_ms=0)
     for replica, start, end in ((2, 0, 40), (3, 20, 50), (4, 0, 50)):
@@ -51,7 +51,7 @@ def test_only_in_sync_followers_with_the_offset_are_candidates() -> None:
     assert not list(replicas.in_sync_followers_with_offset(51))
 
 
-def test_follower_without_redirected_consumers_serves_no_consumers() -> None:
+def test_follower_serves_consumers_only_if_consumers_were_redirected_to_it() -> None:
     image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=7)
     replicas = LeaderReplicas(1, image, log_end_offset=0, min_insync_replicas=1, lag_time_max_ms=1000, now_ms=0)
     assert not replicas.serves_consumers(2)

@@ -56,7 +56,7 @@ def test_throttle_without_limit_never_delays_and_throttle_with_limit_zero_always
     assert limit.delay_ms(0) == 1000
 
 
-def test_throttled_replicas_are_those_of_this_broker() -> None:
+def test_partition_is_throttled_only_if_throttled_replicas_contains_this_brokers_replica() -> None:
     limit = throttle_with_rate()
     limit.set_throttled_replicas("t", "0:1, 1:2,2:1", 1)
     limit.set_throttled_replicas("all", "*", 1)
