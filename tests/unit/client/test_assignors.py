@@ -64,13 +64,13 @@ def test_consumer_assignment_is_encoded_in_kafkas_format() -> None:
     assert decode_assignment(b"") == []
 
 
-def test_sticky_user_data_is_decoded_with_and_without_generation() -> None:
+def test_sticky_assignor_user_data_is_decoded_with_and_without_generation() -> None:
     data = encode_sticky_user_data([("t", 1)], 3)
     assert decode_sticky_user_data(data) == ([("t", 1)], 3)
     assert decode_sticky_user_data(data[:-4]) == ([("t", 1)], -1)
 
 
-def test_range_assignor_assigns_consecutive_partitions_and_one_more_to_first_members() -> None:
+def test_range_assignor_assigns_consecutive_partitions_and_the_remainder_to_the_first_members() -> None:
     members = [member("b", "t", "u"), member("a", "t"), member("c", "t")]
     assert assign_range(members, {"t": 7, "u": 2}) == {
         "a": [("t", 0), ("t", 1), ("t", 2)],
@@ -116,7 +116,7 @@ def test_sticky_assignor_prefers_owner_with_newest_generation() -> None:
     assert assign_sticky([old, new], {"t": 2}) == {"a": [("t", 1)], "b": [("t", 0)]}
 
 
-def test_cooperative_sticky_assignor_withholds_partitions_owned_by_another_member() -> None:
+def test_cooperative_sticky_assignor_moves_a_partition_only_after_its_owner_has_released_it() -> None:
     holder = member("a", "t", owned=[("t", 0), ("t", 1)])
     fresh = member("b", "t", generation=-1)
     first = assign_cooperative_sticky([holder, fresh], {"t": 2})
@@ -129,5 +129,5 @@ def test_cooperative_sticky_assignor_withholds_partitions_owned_by_another_membe
     assert len(second["b"]) == 1
 
 
-def test_assignors_have_java_protocol_names() -> None:
+def test_assignor_names_equal_those_of_the_java_client() -> None:
     assert list(ASSIGNORS) == ["range", "roundrobin", "sticky", "cooperative-sticky"]

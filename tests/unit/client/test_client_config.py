@@ -45,7 +45,7 @@ def test_assignors_can_be_set_by_java_class_name() -> None:
     assert config.assignment_strategies == ("roundrobin", "sticky")
 
 
-def test_all_config_errors_are_reported_together_with_their_keys() -> None:
+def test_all_client_config_errors_are_reported_at_once_with_their_keys() -> None:
     with pytest.raises(ClientConfigError) as caught:
         ClientConfig.from_properties(
             {
@@ -79,7 +79,7 @@ def test_all_config_errors_are_reported_together_with_their_keys() -> None:
         ({"delivery.timeout.ms": "10", "request.timeout.ms": "20"}, "at least linger.ms"),
     ],
 )
-def test_conflicting_producer_keys_are_rejected(properties: dict[str, str], part: str) -> None:
+def test_conflicting_producer_configs_are_rejected(properties: dict[str, str], part: str) -> None:
     with pytest.raises(ClientConfigError, match=part):
         ClientConfig.from_properties({**SERVERS, **properties}, "producer")
 

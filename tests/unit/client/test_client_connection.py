@@ -19,7 +19,7 @@ from support.virtual_time import run_in_virtual_time
 
 
 class FakeTransport(asyncio.Transport):
-    """Stores written requests; `written` contains one entry per request, without its size prefix."""
+    """A transport that stores written requests; `written` contains one entry per request, without its size prefix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_remai
 
 
 @in_loop
-async def test_long_response_arriving_slowly_below_low_water_mark_does_not_time_out() -> None:
+async def test_long_response_that_arrives_slowly_below_the_low_water_mark_does_not_time_out() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     slow = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12, timeout_ms=20)
@@ -244,7 +244,7 @@ async def test_request_timeout_closes_the_connection_and_fails_all_requests() ->
 
 
 @in_loop
-async def test_response_arriving_slowly_does_not_time_out() -> None:
+async def test_response_that_arrives_slowly_does_not_time_out() -> None:
     connection, transport = new_connection()
     slow = connection.request(heartbeat_request(), timeout_ms=20)
     frame = heartbeat_response(1)
@@ -281,7 +281,7 @@ async def test_lost_connection_fails_requests_in_flight_and_is_reported_once() -
 
 
 @in_loop
-async def test_api_versions_request_is_retried_with_an_older_version() -> None:
+async def test_unsupported_api_versions_request_is_retried_with_an_older_version() -> None:
     connection, transport = new_connection()
     negotiation = asyncio.ensure_future(connection._negotiate())
     await asyncio.sleep(0)
@@ -298,7 +298,7 @@ async def test_api_versions_request_is_retried_with_an_older_version() -> None:
 
 
 @in_loop
-async def test_oldest_request_in_flight_is_none_while_it_is_a_join_group_request() -> None:
+async def test_oldest_request_is_none_while_the_first_request_in_flight_is_join_group() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

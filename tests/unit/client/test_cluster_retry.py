@@ -20,7 +20,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 def timeout_message(*errors: Exception) -> str:
-    """Return the TimedOutError's message after attempts that raise `errors`, and an attempt that never completes."""
+    """Return the message of the TimedOutError of a call; its attempts raise `errors`, the last attempt never completes."""
 
     async def run() -> str:
         remaining = list(errors)
@@ -45,7 +45,7 @@ def test_timeout_error_contains_the_last_error() -> None:
     assert timeout_message() == "electing leaders: no response within 300 ms"
 
 
-def test_rejected_elect_leaders_request_raises_the_error_message() -> None:
+def test_elect_leaders_raises_an_error_with_the_message_of_the_rejected_request() -> None:
     async def request_controller(message: ElectLeadersRequest) -> ElectLeadersResponse:
         response: Any = error_response(message, 2, ErrorCode.REQUEST_TIMED_OUT, "a majority of voters is not reachable")
         assert isinstance(response, ElectLeadersResponse)

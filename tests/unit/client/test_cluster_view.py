@@ -36,7 +36,7 @@ def topic(
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[] if code else [partition])
 
 
-def test_leader_of_partition_is_none_if_the_metadata_lacks_the_broker() -> None:
+def test_leader_of_partition_is_none_if_the_metadata_does_not_list_the_leaders_broker() -> None:
     view = ClusterView().updated(
         metadata_response(topic("a"), topic("b", leader=2), topic("c", leader=-1)), requested=["a", "b", "c"]
     )
@@ -58,7 +58,7 @@ def test_metadata_response_replaces_only_requested_topics() -> None:
     assert list(view.updated(metadata_response(topic("c")), requested=None).topics) == ["c"]
 
 
-def test_older_leader_epoch_is_ignored_unless_topic_was_recreated() -> None:
+def test_metadata_with_an_older_leader_epoch_is_ignored_unless_the_topic_was_recreated() -> None:
     view = ClusterView().updated(metadata_response(topic("a", epoch=3)), requested=["a"])
     stale = view.updated(metadata_response(topic("a", epoch=2)), requested=["a"])
     assert stale.topics["a"].partitions[0].leader_epoch == 3
@@ -71,7 +71,7 @@ def test_coordinator_missing_from_metadata_is_added_to_nodes() -> None:
     assert view.nodes[5].port == 1
 
 
-def test_client_chooses_the_newest_version_that_the_broker_also_supports() -> None:
+def test_client_chooses_the_newest_request_version_that_the_broker_also_supports() -> None:
     key = FetchRequest.__api_key__
     assert choose_version(FetchRequest, {key: (0, 11)}, "broker 1") == 11
     assert choose_version(FetchRequest, {key: (4, 99)}, "broker 1", at_most=12) == 12
@@ -89,7 +89,7 @@ def test_retry_backoff_grows_exponentially_with_jitter_up_to_its_maximum() -> No
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)
 
 
-def test_broker_error_has_subject_code_and_retriable_flag() -> None:
+def test_broker_error_contains_partition_and_error_code_and_whether_it_is_retriable() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3")
     assert str(error).startswith("t-3: NOT_LEADER_OR_FOLLOWER: ")
     assert error.retriable

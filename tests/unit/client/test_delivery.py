@@ -35,14 +35,14 @@ def create_delivery(parts: int) -> tuple[Delivery, ResultRecorder]:
     return delivery, recorder
 
 
-def test_sends_whose_records_share_a_batch_get_their_own_base_offsets() -> None:
+def test_each_send_in_a_shared_batch_receives_its_own_base_offset() -> None:
     (first, first_recorder), (second, second_recorder) = create_delivery(1), create_delivery(1)
     acknowledge([DeliveryPart(first, 3), DeliveryPart(second, 2)], 1, 100)
     assert first_recorder.results == [(RecordMetadata("t", 1, 100, 3), None)]
     assert second_recorder.results == [(RecordMetadata("t", 1, 103, 2), None)]
 
 
-def test_metadata_of_a_send_whose_records_are_in_several_batches_is_combined() -> None:
+def test_record_metadata_of_a_send_in_several_batches_is_combined() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     assert recorder.results == []
@@ -52,7 +52,7 @@ def test_metadata_of_a_send_whose_records_are_in_several_batches_is_combined() -
     assert (result.partition, result.base_offset, result.count, len(result.parts), error) == (0, 10, 5, 2, None)
 
 
-def test_metadata_of_a_send_to_several_partitions_has_no_base_offset() -> None:
+def test_record_metadata_of_a_send_to_several_partitions_has_no_base_offset() -> None:
     delivery, recorder = create_delivery(2)
     acknowledge([DeliveryPart(delivery, 3)], 0, 10)
     acknowledge([DeliveryPart(delivery, 2)], 1, 20)
@@ -61,7 +61,7 @@ def test_metadata_of_a_send_to_several_partitions_has_no_base_offset() -> None:
     assert (result.partition, result.base_offset, result.count) == (-1, -1, 5)
 
 
-def test_send_fails_after_all_its_batches_complete_if_one_of_them_failed() -> None:
+def test_send_with_a_failed_batch_fails_only_after_all_its_batches_complete() -> None:
     delivery, recorder = create_delivery(2)
     error = ClientError("no")
     fail([DeliveryPart(delivery, 3)], error)
@@ -70,7 +70,7 @@ def test_send_fails_after_all_its_batches_complete_if_one_of_them_failed() -> No
     assert recorder.results == [(RecordMetadata("t", 1, 20, 2), error)]
 
 
-def test_records_of_a_send_are_divided_when_their_batch_is_split() -> None:
+def test_send_whose_batch_is_split_completes_after_both_parts_are_acknowledged() -> None:
     (first, _), (second, recorder) = create_delivery(1), create_delivery(1)
     head, tail = split_parts([DeliveryPart(first, 2), DeliveryPart(second, 4)], 3)
     assert [(part.delivery, part.count) for part in head] == [(first, 2), (second, 1)]

@@ -35,7 +35,7 @@ def receive(core: FetchCore, requested: RequestedPartition, records: bytes, **op
     return action
 
 
-def test_core_prefetches_at_most_one_response_of_a_node() -> None:
+def test_fetch_core_prefetches_at_most_one_response_from_each_node() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     assert (requested.fetch_offset, requested.leader_epoch, requested.max_bytes) == (0, 5, 1000)
@@ -60,7 +60,7 @@ def test_position_advances_only_after_the_consumer_has_received_the_records() ->
     assert core.position(P0) == 3
 
 
-def test_response_for_position_before_a_seek_is_discarded() -> None:
+def test_response_to_a_fetch_sent_before_a_seek_is_discarded() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)
@@ -121,7 +121,7 @@ def test_position_skips_compaction_gaps_and_control_batches() -> None:
     assert read_columns(chunk.spans[0]).values == [b"5", b"6"]
 
 
-def test_read_committed_excludes_aborted_transactions() -> None:
+def test_read_committed_fetch_excludes_records_of_aborted_transactions() -> None:
     core = make_core(read_committed=True)
     (requested,) = plan(core)[1]
     aborted = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
@@ -148,7 +148,9 @@ def test_read_committed_excludes_aborted_transactions() -> None:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FetchAction.RAISE_ERROR),
     ],
 )
-def test_each_fetch_error_leads_to_its_action(code: ErrorCode, action: FetchAction) -> None:
+def test_fetch_error_code_decides_between_metadata_refresh_position_reset_and_raised_error(
+    code: ErrorCode, action: FetchAction
+) -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.fetch_done(1)
@@ -199,7 +201,7 @@ def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
     return core, requested
 
 
-def test_preferred_replica_is_used_until_it_expires() -> None:
+def test_consumer_fetches_from_the_preferred_replica_until_it_expires() -> None:
     core, requested = core_with_preferred_replica()
     assert not requested.is_from_leader
     assert list(plan_at(core, 999)[0]) == [2]
@@ -208,7 +210,7 @@ def test_preferred_replica_is_used_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_reset(code: ErrorCode) -> None:
+def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_position_reset(code: ErrorCode) -> None:
     core, requested = core_with_preferred_replica()
     assert core.handle_error(requested, code, 10) is not FetchAction.RESET_POSITION
     assert core.position(P0) == 0
@@ -218,7 +220,7 @@ def test_error_from_preferred_replica_makes_consumer_fetch_from_leader_without_r
     assert plan(core, 1010)[1][0].allow_preferred_replica
 
 
-def test_disconnected_preferred_replica_is_dropped() -> None:
+def test_preferred_replica_is_dropped_after_its_connection_is_lost() -> None:
     core, requested = core_with_preferred_replica()
     core.handle_disconnect(requested, 10)
     assert list(plan(core, 10)) == [1]
@@ -232,13 +234,13 @@ def test_preferred_replica_is_dropped_after_leader_change() -> None:
     assert list(plan_at(core, 10, epoch=6)[0]) == [1]
 
 
-def test_preferred_replica_missing_from_metadata_triggers_refresh() -> None:
+def test_preferred_replica_missing_from_metadata_triggers_metadata_refresh() -> None:
     core, _ = core_with_preferred_replica()
     plans, outdated = plan_at(core, 10, replicas=(1,))
     assert (list(plans), outdated) == ([1], {"t"})
 
 
-def test_preferred_replica_in_response_to_fetch_before_a_seek_is_ignored() -> None:
+def test_preferred_replica_in_response_to_a_fetch_sent_before_a_seek_is_ignored() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.seek(P0, 50)

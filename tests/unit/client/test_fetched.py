@@ -38,7 +38,7 @@ def remaining_batches(chunk: FetchedChunk, limit: int | None = None) -> list[Fet
     return batches
 
 
-def test_chunk_is_parsed_a_few_thousand_records_at_a_time() -> None:
+def test_fetched_chunk_is_parsed_a_few_thousand_records_at_a_time() -> None:
     chunk, _ = fetched_chunk(b"".join(batch_at(offset, HALF) for offset in range(0, 5 * HALF, HALF)), from_offset=3)
     batches = remaining_batches(chunk)
     assert [len(batch) for batch in batches] == [2 * HALF - 3, 2 * HALF, HALF]
@@ -46,7 +46,7 @@ def test_chunk_is_parsed_a_few_thousand_records_at_a_time() -> None:
     assert [value for batch in batches for value in batch.columns.values] == [b"%d" % n for n in range(3, 5 * HALF)]
 
 
-def test_next_batch_returns_at_most_records_max_records() -> None:
+def test_next_batch_returns_no_more_records_than_records_max() -> None:
     chunk, _ = fetched_chunk(batch_at(0, 2 * HALF) + batch_at(2 * HALF, 10))
     batches = remaining_batches(chunk, 2 * HALF - 4)
     assert [len(batch) for batch in batches] == [2 * HALF - 4, 4, 10]

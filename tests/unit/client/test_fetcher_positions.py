@@ -73,7 +73,9 @@ def test_partition_assigned_during_lookup_starts_at_its_committed_offset(monkeyp
     assert asyncio.run(work()) == {A: 3, B: 43}
 
 
-def test_committed_offset_requested_before_partition_is_reassigned_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_offset_that_was_requested_before_the_partition_was_reassigned_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Between the two assignments, another member may have owned the partition and committed a newer offset."""
 
     async def work() -> dict[Any, int | None]:
@@ -89,7 +91,9 @@ def test_committed_offset_requested_before_partition_is_reassigned_is_ignored(mo
     assert asyncio.run(work()) == {A: 7}
 
 
-def test_partition_without_committed_offset_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_without_committed_offset_starts_at_the_offset_from_auto_offset_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work() -> dict[Any, int | None]:
         fetcher = FetcherWithPendingLookups(monkeypatch)
         del fetcher.committed[A]

@@ -76,7 +76,7 @@ def test_group_follower_and_rejoining_static_group_leader_send_no_assignments() 
         (ErrorCode.GROUP_MAX_SIZE_REACHED, NextStep.FAIL),
     ],
 )
-def test_each_join_group_error_leads_to_its_next_step(code: ErrorCode, step: NextStep) -> None:
+def test_join_group_error_code_determines_the_next_step_of_the_member(code: ErrorCode, step: NextStep) -> None:
     core = make_core()
     core.join_request([("default", b"x")])
     assert core.on_join(JoinGroupResponse(error_code=code)) is step
@@ -95,14 +95,16 @@ def test_each_join_group_error_leads_to_its_next_step(code: ErrorCode, step: Nex
         (ErrorCode.FENCED_INSTANCE_ID, NextStep.FAIL, True),
     ],
 )
-def test_each_heartbeat_error_leads_to_its_next_step(code: ErrorCode, step: NextStep, keeps_id: bool) -> None:
+def test_heartbeat_error_code_determines_the_next_step_of_the_member(
+    code: ErrorCode, step: NextStep, keeps_id: bool
+) -> None:
     core = make_core()
     make_stable(core)
     assert core.on_heartbeat(code, 10) is step
     assert (core.generation.member_id == "m") is keeps_id
 
 
-def test_session_expires_without_heartbeat_responses() -> None:
+def test_session_of_a_member_expires_without_heartbeat_responses() -> None:
     core = make_core()
     make_stable(core, now_ms=1_000)
     core.heartbeat_request(4_000)
@@ -130,7 +132,7 @@ def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
     assert static.leave_request("done", 5) is None
 
 
-def test_member_that_rejoins_without_a_response_loses_its_membership_when_its_session_expires() -> None:
+def test_member_without_a_join_group_response_joins_as_new_member_when_its_session_expires() -> None:
     core = make_core()
     assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # it has no assignment to drop
     make_stable(core, 1_000)

@@ -20,16 +20,16 @@ from headrace_broker.records.columns import RecordColumns
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_matches_java(key: bytes, expected: int) -> None:
+def test_murmur2_hashes_equal_those_of_the_java_client(key: bytes, expected: int) -> None:
     assert ctypes.c_int32(murmur2(key)).value == expected
 
 
-def test_murmur2_hashes_long_keys() -> None:
+def test_murmur2_hashes_of_long_keys_are_deterministic_and_depend_on_the_length() -> None:
     assert murmur2(b"x" * 1000) == murmur2(b"x" * 1000)
     assert murmur2(b"x" * 1000) != murmur2(b"x" * 1001)
 
 
-def test_records_with_a_key_are_divided_in_order_and_records_without_a_key_stay_together() -> None:
+def test_records_are_divided_in_order_by_key_and_records_without_a_key_stay_together() -> None:
     keys = [b"a", b"b", None, b"a", b"c", None]
     columns = RecordColumns([b"%d" % index for index in range(6)], keys=list(keys), timestamps=list(range(6)))
     parts = split_by_key(columns, 4, keyless=3)

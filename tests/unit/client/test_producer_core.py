@@ -59,7 +59,7 @@ def batches_of(plans: list[RequestPlan]) -> list[ReadyBatch]:
     return [batch for plan in plans for batch in plan.batches]
 
 
-def test_sequence_numbers_of_batches_count_their_records_and_the_crc_is_valid() -> None:
+def test_base_sequence_of_a_batch_counts_earlier_records_and_the_batch_crc_is_valid() -> None:
     core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))
@@ -81,7 +81,7 @@ def test_at_most_five_requests_to_a_node_are_in_flight() -> None:
     assert len(drain(core)) == 1
 
 
-def test_request_contains_one_batch_for_each_partition() -> None:
+def test_produce_request_contains_one_batch_for_each_partition() -> None:
     core = make_core()
     for partition in (0, 1, 2):
         core.add(make_batch(partition=partition))
@@ -90,7 +90,7 @@ def test_request_contains_one_batch_for_each_partition() -> None:
     assert [batch.partition for batch in plans[0].batches] == [0, 1, 2]
 
 
-def test_second_batch_is_not_sent_before_the_first_batch_of_a_producer_is_acknowledged() -> None:
+def test_new_producer_does_not_send_its_second_batch_before_its_first_batch_is_acknowledged() -> None:
     core = make_core()
     core.add(make_batch())
     core.add(make_batch())
@@ -134,7 +134,7 @@ def test_batches_are_retried_in_order_with_same_sequences_after_disconnect() -> 
     assert core.is_idle
 
 
-def test_sequence_gap_before_first_unresolved_batch_bumps_the_epoch() -> None:
+def test_out_of_order_sequence_error_after_a_failed_batch_bumps_the_producer_epoch() -> None:
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(3))
@@ -149,7 +149,7 @@ def test_sequence_gap_before_first_unresolved_batch_bumps_the_epoch() -> None:
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
 
 
-def test_sequence_gap_after_acknowledged_batches_is_reported_as_data_loss() -> None:
+def test_out_of_order_sequence_error_after_acknowledged_batches_is_reported_as_data_loss() -> None:
     core = known_core()
     core.add(make_batch())
     (batch,) = batches_of(drain(core))
@@ -159,7 +159,7 @@ def test_sequence_gap_after_acknowledged_batches_is_reported_as_data_loss() -> N
     assert (again.producer_epoch, again.base_sequence) == (1, 0)
 
 
-def test_batch_with_unknown_outcome_is_not_sent_in_another_epoch() -> None:
+def test_batch_with_unknown_outcome_is_not_sent_in_another_producer_epoch() -> None:
     core = known_core()
     core.add(make_batch(2))
     core.add(make_batch(2))
@@ -174,7 +174,7 @@ def test_batch_with_unknown_outcome_is_not_sent_in_another_epoch() -> None:
     assert (behind.producer_epoch, behind.base_sequence) == (0, 3)
 
 
-def test_batch_with_unknown_outcome_is_sent_in_another_epoch_if_delivery_is_at_least_once() -> None:
+def test_at_least_once_producer_sends_batch_with_unknown_outcome_in_another_producer_epoch() -> None:
     core = known_core(is_at_least_once=True)
     core.add(make_batch(2))
     core.add(make_batch(2))
@@ -205,7 +205,7 @@ def test_batch_with_unknown_outcome_is_not_split() -> None:
     assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
 
 
-def test_out_of_order_sequence_after_unresolved_batch_is_retried() -> None:
+def test_out_of_order_sequence_error_after_an_unresolved_batch_is_retried_in_the_same_epoch() -> None:
     core = known_core()
     core.add(make_batch())
     core.add(make_batch())
@@ -229,7 +229,7 @@ def test_sequence_of_rejected_batch_is_reused_if_no_later_batch_was_sent() -> No
     assert batches_of(drain(core))[0].base_sequence == 0
 
 
-def test_too_large_batch_is_split_and_keeps_its_position() -> None:
+def test_batch_rejected_as_too_large_is_split_and_its_parts_are_sent_in_its_place() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))
@@ -246,7 +246,7 @@ def test_too_large_batch_is_split_and_keeps_its_position() -> None:
     assert order == [(2, 0), (2, 2), (1, 4)]
 
 
-def test_too_large_split_batch_is_split_again_and_keeps_its_position() -> None:
+def test_part_of_a_split_batch_that_is_still_too_large_is_split_again_and_sent_in_its_place() -> None:
     core = make_core()
     core.add(make_batch(4))
     (batch,) = batches_of(drain(core))
@@ -261,7 +261,7 @@ def test_too_large_split_batch_is_split_again_and_keeps_its_position() -> None:
     assert (part.number, part.base_sequence) == ((0, 0, 0), 0)
 
 
-def test_batch_with_one_too_large_record_fails() -> None:
+def test_batch_rejected_as_too_large_fails_if_it_has_only_one_record() -> None:
     core = make_core()
     core.add(make_batch(1))
     (batch,) = batches_of(drain(core))
@@ -312,7 +312,7 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
     assert [b.partition for b in batches_of(drain(core, 1))] == [1]
 
 
-def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
+def test_batch_is_not_sent_while_an_unresolved_batch_is_five_batches_older() -> None:
     """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
     The new leader stores only the last five batches of a producer. If more than one new batch were sent first, the
@@ -337,7 +337,7 @@ def test_batch_is_not_sent_if_unresolved_batch_is_five_batches_older() -> None:
 
 
 @pytest.mark.parametrize("message", ["1 replica in sync", "1 replica in sync."])
-def test_error_message_says_that_the_records_may_be_in_the_log_if_an_earlier_attempt_has_an_unknown_outcome(
+def test_error_message_says_that_an_earlier_attempt_has_an_unknown_outcome(
     message: str,
 ) -> None:
     error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", message).with_unknown_outcome()
@@ -350,7 +350,7 @@ def leader_2(topic: str, partition: int) -> int | None:
     return 2
 
 
-def test_unanswered_batches_of_former_leader_are_sent_to_new_leader_in_order() -> None:
+def test_batches_without_a_response_from_the_former_leader_are_sent_to_the_new_leader_in_order() -> None:
     """The former leader may hang until request.timeout.ms. Its late response must not complete the resent batches."""
     core = known_core()
     batches = [make_batch() for _ in range(3)]
@@ -391,7 +391,7 @@ def test_batches_after_an_expired_batch_in_flight_are_not_sent_to_the_new_leader
     assert [len(plan.batches) for plan in plans] == [1, 1]
 
 
-def test_batches_are_not_sent_again_without_a_new_leader() -> None:
+def test_batches_in_flight_are_not_sent_again_while_the_partition_has_no_new_leader() -> None:
     core = make_core()
     core.add(make_batch())
     (plan,) = drain(core)
@@ -403,14 +403,14 @@ def test_batches_are_not_sent_again_without_a_new_leader() -> None:
     assert core.acknowledge(plan.batches[0]) is Verdict.DONE
 
 
-def test_partition_without_leader_adds_topic_to_leaderless_topics() -> None:
+def test_batch_for_a_partition_without_leader_adds_its_topic_to_leaderless_topics() -> None:
     core = make_core()
     core.add(make_batch())
     assert core.drain(0, lambda topic, partition: None, lambda node: True) == []
     assert core.leaderless == {TOPIC}
 
 
-def test_producer_requests_a_new_producer_id_after_the_largest_epoch() -> None:
+def test_producer_requests_a_new_producer_id_after_the_largest_producer_epoch() -> None:
     core = make_core()
     core.set_producer_id(7, PRODUCER_EPOCH_MAX)
     core.add(make_batch())

@@ -33,7 +33,7 @@ def test_join_without_member_id_returns_member_id_required_and_a_member_id() -> 
     assert [member.member_id for member in joined.members] == [rejected.member_id]
 
 
-def test_join_before_version_4_requires_no_member_id() -> None:
+def test_join_with_a_version_before_4_requires_no_member_id() -> None:
     driver = GroupDriver()
     token = driver.join(version=3)
     driver.run_due_timers()
@@ -167,7 +167,7 @@ def test_second_member_joins_a_stable_group_and_both_members_receive_assignments
     assert driver.heartbeat(first, 2) is driver.heartbeat(second, 2) is ErrorCode.NONE
 
 
-def test_rejoin_of_a_follower_with_unchanged_metadata_does_not_rebalance() -> None:
+def test_rejoin_of_a_follower_with_unchanged_metadata_starts_no_rebalance() -> None:
     driver = GroupDriver()
     _, follower = driver.create_stable_group(2)
     response = driver.responses[driver.join(follower)]
@@ -176,7 +176,7 @@ def test_rejoin_of_a_follower_with_unchanged_metadata_does_not_rebalance() -> No
 
 
 @pytest.mark.parametrize(("member_index", "protocols"), [(0, SUBSCRIBED), (1, CHANGED)])
-def test_rejoin_of_the_leader_or_of_a_member_with_changed_metadata_rebalances(
+def test_rejoin_of_the_leader_or_of_a_member_with_changed_metadata_starts_a_rebalance(
     member_index: int, protocols: dict[str, bytes]
 ) -> None:
     driver = GroupDriver()
@@ -222,7 +222,7 @@ def test_join_of_a_new_member_during_completing_rebalance_starts_another_rebalan
     assert third in driver.group.members
 
 
-def test_repeated_join_completes_the_pending_join_of_the_member() -> None:
+def test_repeated_join_completes_the_pending_join_of_the_member_with_rebalance_in_progress() -> None:
     """Responses on a connection are sent in order, so an abandoned JoinGroup must not block later requests."""
     driver = GroupDriver()
     first, _ = driver.create_stable_group(2)
@@ -255,7 +255,7 @@ def test_group_above_its_maximum_size_rebalances_and_shrinks_after_it_is_loaded(
 # -- assignments
 
 
-def test_sync_whose_assignments_cannot_be_appended_fails_and_rebalances() -> None:
+def test_sync_whose_assignments_cannot_be_appended_fails_and_starts_a_rebalance() -> None:
     driver = GroupDriver()
     member, token = driver.join_new_member()
     driver.run_due_timers()
@@ -313,7 +313,7 @@ def test_members_that_do_not_sync_within_the_rebalance_timeout_are_removed() -> 
     assert driver.heartbeat(follower, generation) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_metadata_and_assignments_of_any_protocol_type_are_returned_unchanged() -> None:
+def test_member_metadata_and_assignments_of_any_protocol_type_are_returned_unchanged() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     metadata = [os.urandom(300) for _ in range(3)]
     joins = [
@@ -418,7 +418,7 @@ def test_leave_makes_the_remaining_members_rebalance_immediately() -> None:
     assert driver.responses[driver.join(first)].generation_id == 2
 
 
-def test_leave_of_the_last_missing_member_completes_the_join_phase() -> None:
+def test_leave_of_the_last_member_that_has_not_rejoined_completes_the_join_phase() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     token = driver.join(first)
@@ -454,7 +454,7 @@ def test_leave_with_a_pending_member_id_removes_the_pending_member() -> None:
 # -- static members
 
 
-def test_rejoin_of_a_static_member_does_not_rebalance() -> None:
+def test_rejoin_of_a_static_member_changes_its_member_id_without_a_rebalance() -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=1))
     joins = [driver.join(instance=name) for name in ("a", "b")]
     driver.advance(10)
@@ -494,7 +494,7 @@ def test_join_response_to_a_rejoining_static_leader_sets_skip_assignment(version
     assert driver.group.generation_id == 1
 
 
-def test_static_member_with_changed_metadata_rebalances_only_if_the_protocol_changes() -> None:
+def test_rejoin_of_a_static_member_with_changed_metadata_rebalances_only_if_the_protocol_changes() -> None:
     driver = GroupDriver()
     token = driver.join(instance="a")
     driver.run_due_timers()

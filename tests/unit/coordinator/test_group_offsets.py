@@ -72,7 +72,7 @@ def test_commit_with_a_generation_to_a_missing_group_is_rejected(version: int, e
     assert not driver.shard.groups
 
 
-def test_commit_whose_append_fails_does_not_change_the_offset() -> None:
+def test_commit_whose_append_fails_does_not_change_the_committed_offset() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5})
     driver.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE

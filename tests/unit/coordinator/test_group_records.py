@@ -30,7 +30,7 @@ def test_committed_offset_with_expire_timestamp_is_encoded_in_version_1() -> Non
     assert value == bytes.fromhex("0001 0000000000000005 0001 6d 00000000000003e8 00000000000007d0")
 
 
-def test_tombstone_is_encoded_with_a_null_value() -> None:
+def test_offset_tombstone_is_encoded_with_a_null_value() -> None:
     assert encode_record(offset_tombstone("g", "t", 7)) == (OFFSET_KEY, None)
 
 

@@ -123,14 +123,14 @@ def test_member_can_join_sync_heartbeat_commit_and_fetch() -> None:
 async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """Start an OffsetCommit whose record is appended but not committed, and an OffsetFetch."""
+    """Start an OffsetCommit whose record is appended but not committed, then an OffsetFetch; return both futures."""
     topic.advances_high_watermark = False
     stored_commit = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
     await asyncio.sleep(0.01)
     return stored_commit, asyncio.ensure_future(fetch(coordinator))
 
 
-def test_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset() -> None:
+def test_offset_commit_and_fetch_wait_until_the_high_watermark_includes_the_offset_record() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         partition = coordinator_partition("g", PARTITIONS)
         stored_commit, fetched_offset = await store_uncommitted_and_fetch(coordinator, topic, 5)
@@ -173,7 +173,7 @@ def test_pending_offset_fetch_does_not_return_offsets_appended_after_the_request
     run_scenario(scenario)
 
 
-def test_commit_not_replicated_within_the_commit_timeout_returns_coordinator_not_available() -> None:
+def test_offset_commit_not_replicated_within_the_commit_timeout_returns_coordinator_not_available() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         topic.advances_high_watermark = False
         assert error_of(await coordinator.commit_offsets(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -181,7 +181,7 @@ def test_commit_not_replicated_within_the_commit_timeout_returns_coordinator_not
     run_scenario(scenario, GroupConfig(offset_commit_timeout_ms=20))
 
 
-def test_commits_of_one_event_loop_iteration_share_a_batch() -> None:
+def test_offset_commits_of_one_event_loop_iteration_share_a_batch() -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         responses = await asyncio.gather(*(coordinator.commit_offsets(commit(n), 9) for n in range(100)))
         assert {error_of(response) for response in responses} == {ErrorCode.NONE}
@@ -217,7 +217,9 @@ def test_large_offset_commit_is_split_into_batches() -> None:
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_append_error_is_translated_to_a_coordinator_error(append_error: ErrorCode, expected_error: ErrorCode) -> None:
+def test_append_error_of_an_offset_commit_is_translated_to_a_coordinator_error(
+    append_error: ErrorCode, expected_error: ErrorCode
+) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:
         await coordinator.commit_offsets(commit(4), 9)
         topic.error = append_error

@@ -13,7 +13,7 @@ def test_expired_timers_are_returned_once_in_order_of_their_deadlines() -> None:
     assert timers.next_deadline_ms() == 30
 
 
-def test_postponed_timer_is_due_only_at_its_new_time() -> None:
+def test_postponed_timer_is_due_only_at_its_new_deadline() -> None:
     timers = Timers()
     timers.schedule(("a",), 10)
     for time in range(11, 1000):
@@ -45,7 +45,7 @@ def test_cancelled_timer_is_never_due_unless_scheduled_again() -> None:
     assert list(timers.pop_due(20)) == [("a",)]
 
 
-def test_memory_of_timers_does_not_grow_when_they_are_rescheduled() -> None:
+def test_rescheduled_timers_do_not_use_more_memory() -> None:
     timers = Timers()
     for now in range(0, 100_000, 10):
         for member in range(10):

@@ -50,19 +50,19 @@ def replicas_of(image: MetadataImage) -> tuple[str, str, str]:
 
 
 class TestReassignments:
-    def test_reassignment_adds_replicas_before_removing_others(self) -> None:
+    def test_reassignment_adds_new_replicas_before_it_removes_old_replicas(self) -> None:
         image = cluster_image(partition_image("12", "12", 1), brokers="1234")
         moved = apply_result(image, move(image, "34"))
         assert replicas_of(moved) == ("3412", "34", "12")
         assert describe_partition(moved) == "1/12//"
 
-    def test_reassignment_to_current_replicas_completes_immediately(self) -> None:
+    def test_reassignment_that_adds_no_replicas_completes_immediately(self) -> None:
         image = cluster_image(partition_image("12", "12", 1))
         assert replicas_of(apply_result(image, move(image, "21"))) == ("21", "", "")
         assert move(image, "12").records == []
         assert replicas_of(apply_result(image, move(image, "2"))) == ("2", "", "")
 
-    def test_replacing_reassignment_starts_from_original_replicas(self) -> None:
+    def test_reassignment_that_replaces_an_unfinished_reassignment_starts_from_the_original_replicas(self) -> None:
         image = cluster_image(partition_image("12", "12", 1), brokers="12345")
         image = apply_result(image, move(image, "34"))
         assert replicas_of(apply_result(image, move(image, "35"))) == ("35412", "35", "412")
@@ -92,7 +92,7 @@ class TestReassignments:
         image = cluster_image(partition_image("12", "12", 1))
         assert error_of(move(image, target)) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
-    def test_replication_factor_changes_only_if_request_allows_it(self) -> None:
+    def test_reassignment_changes_the_replication_factor_only_if_the_request_allows_it(self) -> None:
         image = cluster_image(partition_image("12", "12", 1))
         result = move(image, "123", allow_replication_factor_change=False)
         assert error_of(result) == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -143,7 +143,7 @@ class TestElections:
         with pytest.raises(ApiError, match="election type 7"):
             self.elect(cluster_image(), 7, None)
 
-    def test_broker_below_imbalance_threshold_is_not_rebalanced(self) -> None:
+    def test_partitions_of_a_broker_below_the_leader_imbalance_threshold_are_not_rebalanced(self) -> None:
         unbalanced = [partition_image("12", "12", 2)]
         image = cluster_image(*unbalanced, *[partition_image("12", "12", 1)] * 9)
         assert [index for _, index in imbalanced_partitions(image, 9)] == [0]
@@ -168,7 +168,7 @@ class TestConfigs:
         tested = alter_configs(image, [(BROKER_RESOURCE, "", [allow])], self.RULES, validate_only=True)
         assert (tested.response, tested.records) == ([None], [])
 
-    def test_lower_min_isr_clears_elr(self) -> None:
+    def test_lowering_min_isr_to_the_size_of_the_isr_clears_the_elr(self) -> None:
         image = cluster_image(partition_image("123", "1", 1, elr="2"))
         result = self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 0, "1"))
         assert describe_partition(apply_result(image, result)) == "1/1//"
@@ -206,7 +206,7 @@ class TestConfigs:
         result = self.alter(cluster_image(), BROKER_RESOURCE, "1", ("leader.replication.throttled.rate", 1, None))
         assert (result.response, result.records) == ([None], [])
 
-    def test_appending_to_long_config_list_is_fast_and_result_size_is_limited(self) -> None:
+    def test_append_to_a_long_list_config_is_fast_and_the_size_of_the_result_is_limited(self) -> None:
         key, image = "leader.replication.throttled.replicas", cluster_image(partition_image("1", "1", 1))
         first, second = (",".join(f"{index}:1" for index in range(start, start + 60_000)) for start in (0, 30_000))
         image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", (key, 2, first)))
@@ -229,7 +229,7 @@ class TestConfigs:
         image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 1, None)))
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
-    def test_min_isr_of_elections_does_not_depend_on_properties_file(self) -> None:
+    def test_min_isr_of_elections_is_read_from_the_metadata_log_instead_of_properties_files(self) -> None:
         """Rule R1: leaders and the controller use one value, so eligible replicas have all acknowledged records."""
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1
@@ -239,7 +239,7 @@ class TestConfigs:
         assert bootstrap_records(image, 3) == []
 
 
-def test_feature_update_accepts_only_current_level() -> None:
+def test_feature_update_accepts_only_the_current_feature_level() -> None:
     image = MetadataImage(features={"metadata.version": 30})
     requested = [
         FeatureUpdateKey(feature="metadata.version", max_version_level=30),

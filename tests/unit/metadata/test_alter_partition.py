@@ -69,7 +69,7 @@ def test_accepted_isr_change_returns_new_partition_state() -> None:
     assert describe_partition(apply_result(IMAGE, result)) == "1/123//"
 
 
-def test_replica_that_leaves_too_small_isr_joins_elr() -> None:
+def test_replica_that_leaves_an_isr_below_min_isr_joins_the_elr() -> None:
     assert describe_partition(apply_result(IMAGE, alter(IMAGE, "1"))) == "1/1/2/"
 
 
@@ -121,7 +121,7 @@ def test_alter_partition_from_earlier_incarnation_of_leader_is_rejected() -> Non
     assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_recovering_leader_stays_alone_in_isr() -> None:
+def test_isr_of_a_recovering_leader_cannot_be_expanded_until_the_leader_reports_recovered() -> None:
     image = cluster_image(partition_image("123", "1", 1, leader_epoch=3, partition_epoch=7, leader_recovery_state=1))
     assert partition_result(alter(image, "12", recovery=1)).error_code == ErrorCode.INVALID_REQUEST
     result = alter(image, "1", recovery=0)
@@ -129,7 +129,7 @@ def test_recovering_leader_stays_alone_in_isr() -> None:
     assert apply_result(image, result).topics["t"].partitions[0].leader_recovery_state == 0
 
 
-def test_completed_reassignment_may_elect_new_leader() -> None:
+def test_isr_change_that_completes_a_reassignment_replaces_a_leader_that_is_removed() -> None:
     image = cluster_image(
         partition_image("312", "12", 1, leader_epoch=3, partition_epoch=7, adding_replicas=(3,), removing_replicas=(1,))
     )

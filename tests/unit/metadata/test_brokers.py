@@ -47,7 +47,7 @@ def test_new_broker_is_fenced_and_its_broker_epoch_is_its_registration_offset() 
     assert (broker.epoch, broker.fenced) == (501, True)
 
 
-def test_broker_epoch_accounts_for_records_before_registration() -> None:
+def test_broker_epoch_counts_the_records_that_precede_the_registration_record() -> None:
     image = cluster_image(partition_image("12", "12", 1), partition_image("12", "12", 2), brokers="12")
     result = register(image, 1)
     assert len(result.records) == 3
@@ -83,12 +83,12 @@ def test_broker_returning_after_unclean_shutdown_leaves_elr() -> None:
     assert describe_partition(apply_result(image, register(image, 1, previous=99))) == "2/2//"
 
 
-def test_registration_keeps_broker_in_isr_of_partition_without_other_replicas() -> None:
+def test_restarted_broker_stays_in_the_isr_of_a_partition_without_other_replicas() -> None:
     image = cluster_image(partition_image("1", "1", 1), brokers="1")
     assert len(register(image, 1).records) == 1
 
 
-def test_broker_is_unfenced_after_reading_its_registration() -> None:
+def test_broker_is_unfenced_after_it_has_read_its_registration_record() -> None:
     """Rule R11: a broker can be elected leader only after it has caught up with the metadata log."""
     image = cluster_image(partition_image("12", "", -1, elr="12"), brokers="12", fenced="1")
     late = send_heartbeat(image, 1, offset=100)
@@ -108,7 +108,7 @@ def test_unfenced_broker_may_request_fencing() -> None:
     assert describe_partition(apply_result(image, send_heartbeat(image, 1, want_fence=True))) == "2/2/1/"
 
 
-def test_heartbeat_of_earlier_incarnation_has_stale_broker_epoch() -> None:
+def test_heartbeat_of_earlier_incarnation_is_rejected_with_stale_broker_epoch() -> None:
     image = cluster_image(brokers="1")
     request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=55, current_metadata_offset=1000)
     assert (
@@ -117,7 +117,7 @@ def test_heartbeat_of_earlier_incarnation_has_stale_broker_epoch() -> None:
     )
 
 
-def test_fencing_moves_leaderships_and_leaves_sole_replica_leaderless() -> None:
+def test_fencing_a_broker_moves_its_leaderships_and_leaves_partitions_without_other_replicas_leaderless() -> None:
     image = cluster_image(partition_image("12", "12", 1), partition_image("1", "1", 1), brokers="12")
     fenced = apply_result(image, ControllerResult(None, fence_broker(image, image.brokers[1], topic_configs())))
     assert describe_partition(fenced, 0) == "2/2/1/"
@@ -168,7 +168,7 @@ class TestLiveness:
         assert liveness.stale_brokers([1, 2], 9000) == []
         assert liveness.stale_brokers([1, 2], 9001) == [1]
 
-    def test_dead_broker_has_no_session_until_next_heartbeat(self) -> None:
+    def test_broker_marked_dead_has_no_session_until_its_next_heartbeat(self) -> None:
         liveness = BrokerLiveness(9000)
         liveness.on_heartbeat(1, 5, 0)
         liveness.mark_dead(1)
@@ -200,7 +200,7 @@ class TestLiveness:
         assert liveness.lowest_metadata_offset([]) > 1 << 60
 
 
-def test_broker_in_controlled_shutdown_does_not_block_registration_of_its_id() -> None:
+def test_broker_can_register_again_while_its_old_process_is_in_controlled_shutdown() -> None:
     image = cluster_image(brokers="2")
     image = MetadataImage(offset=500, brokers={**image.brokers, 1: broker_image(1, stopping=True)})
     assert register(image, 1, is_alive=True).records

@@ -114,7 +114,7 @@ def test_last_known_leader_is_elected_when_isr_and_elr_are_empty() -> None:
     assert change(lost, live="23") is None
 
 
-def test_unclean_election_elects_any_live_replica_and_marks_recovering() -> None:
+def test_unclean_election_elects_any_live_replica_and_marks_the_leader_as_recovering() -> None:
     record = expect_change(partition_image("123", "1", 1), live="23", election=Election.UNCLEAN)
     assert (record.leader, record.isr, record.leader_recovery_state) == (2, [2], RECOVERING)
 
@@ -129,7 +129,7 @@ def test_unclean_election_clears_elr() -> None:
     assert (record.leader, record.isr, record.eligible_leader_replicas) == (3, [3], [])
 
 
-def test_leader_recovery_ends_when_leader_reports_recovered() -> None:
+def test_leader_recovery_state_ends_when_the_leader_reports_that_it_has_recovered() -> None:
     recovering = partition_image("123", "1", 1, leader_recovery_state=RECOVERING)
     assert expect_change(recovering, isr=[1, 2], recovery_state=RECOVERED).leader_recovery_state == RECOVERED
 
@@ -203,7 +203,7 @@ def test_no_election_type_elects_a_dead_replica(election: Election) -> None:
         ("123", "", "", "2", True),
     ],
 )
-def test_replica_can_recover_only_from_replicas_that_may_become_leader(
+def test_replica_can_refetch_lost_records_only_from_replicas_that_may_become_leader(
     replicas: str, isr: str, elr: str, last_known: str, is_recoverable: bool
 ) -> None:
     image = partition_image(replicas, isr, -1, elr, last_known_elr=tuple(map(int, last_known)))

@@ -21,7 +21,7 @@ def brokers(racks: dict[int, str | None], fenced: tuple[int, ...] = ()) -> Metad
 THREE_RACKS = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 
 
-def test_leaders_and_replicas_are_spread_evenly() -> None:
+def test_leaders_and_replicas_are_spread_evenly_over_brokers() -> None:
     placed = place_partitions(brokers(THREE_RACKS), 0, 60, 3, "t")
     assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(THREE_RACKS, 10)
     assert Counter(broker for replicas in placed for broker in replicas) == dict.fromkeys(THREE_RACKS, 30)
@@ -32,13 +32,13 @@ def test_replicas_of_a_partition_are_in_different_racks() -> None:
         assert sorted(THREE_RACKS[broker] for broker in replicas) == ["a", "b", "c"]
 
 
-def test_more_replicas_than_racks_use_every_rack_evenly() -> None:
+def test_replicas_of_a_partition_are_spread_evenly_over_racks_if_there_are_fewer_racks_than_replicas() -> None:
     for replicas in place_partitions(brokers(THREE_RACKS), 0, 30, 4, "t"):
         assert len(set(replicas)) == 4
         assert max(Counter(THREE_RACKS[broker] for broker in replicas).values()) == 2
 
 
-def test_fenced_broker_is_not_leader_and_is_used_only_if_necessary() -> None:
+def test_fenced_broker_is_assigned_a_replica_only_if_necessary_and_never_as_leader() -> None:
     image = brokers({1: None, 2: None, 3: None}, fenced=(2,))
     assert all(2 not in replicas for replicas in place_partitions(image, 0, 9, 2, "t"))
     assert all(replicas[0] != 2 and len(replicas) == 3 for replicas in place_partitions(image, 0, 9, 3, "t"))
@@ -53,12 +53,12 @@ def test_fenced_broker_is_not_leader_and_is_used_only_if_necessary() -> None:
         (brokers({1: None, 2: None, 3: None}, fenced=(1, 2, 3)), "All brokers are currently fenced"),
     ],
 )
-def test_impossible_placement_fails_with_the_reason(image: MetadataImage, words: str) -> None:
+def test_placement_without_enough_usable_brokers_fails_with_the_reason(image: MetadataImage, words: str) -> None:
     with pytest.raises(ApiError, match=words):
         place_partitions(image, 0, 1, 3, "t")
 
 
-def test_small_topics_start_on_different_brokers_and_added_partitions_continue_rotation() -> None:
+def test_small_topics_start_on_different_brokers_and_added_partitions_continue_the_broker_rotation() -> None:
     image = brokers({1: None, 2: None, 3: None})
     assert [place_partitions(image, start, 1, 1, "t")[0][0] for start in range(4)] == [1, 2, 3, 1]
     assert place_partitions(image, next_start(image, 2), 2, 1, "t") == [(3,), (1,)]

@@ -56,7 +56,7 @@ def apply_result(image: MetadataImage, result: ControllerResult[object]) -> Meta
     return apply_records(image, result.records, image.offset + len(result.records), 1)
 
 
-def test_create_topic_with_counts_of_minus_one_uses_default_counts() -> None:
+def test_create_topic_with_counts_of_minus_one_uses_default_partition_count_and_replication_factor() -> None:
     result = create(cluster(1), topic("t"))
     image = apply_result(cluster(1), result)
     assert [partition.leader for partition in image.topics["t"].partitions] == [1, 1, 1]
@@ -72,7 +72,7 @@ def test_create_topic_spreads_leaders_over_brokers() -> None:
     assert image.topics["t"].partitions[2].replicas == (3, 1)
 
 
-def test_create_topic_records_and_reports_configs() -> None:
+def test_create_topic_stores_the_topic_configs_and_returns_them_with_their_source() -> None:
     result = create(cluster(1), topic("t", retention_ms="1000"))
     image = apply_result(cluster(1), result)
     assert image.topic_configs("t") == {"retention.ms": "1000"}
@@ -98,7 +98,7 @@ def test_create_topic_records_and_reports_configs() -> None:
         (topic("t", retention_ms="soon"), ErrorCode.INVALID_CONFIG, "retention.ms"),
     ],
 )
-def test_invalid_topic_is_rejected_and_other_topics_are_created(
+def test_invalid_topic_in_a_request_is_rejected_and_other_topics_are_created(
     requested: CreatableTopic, code: ErrorCode, words: str
 ) -> None:
     before = apply_result(cluster(1), create(cluster(1), topic("a.b")))
@@ -110,7 +110,7 @@ def test_invalid_topic_is_rejected_and_other_topics_are_created(
     assert set(apply_result(before, result).topics) == {"a.b", "good"}
 
 
-def test_oversized_request_is_rejected_before_partitions_are_placed() -> None:
+def test_topics_that_exceed_the_limits_of_a_request_are_rejected_before_partitions_are_placed() -> None:
     """A request of a few hundred bytes must not block the controller for so long that it loses its leadership."""
     allocated_ids: list[bytes] = []
 
@@ -137,7 +137,7 @@ def test_duplicate_topic_in_request_is_rejected() -> None:
     assert result.records == []
 
 
-def test_validate_only_request_writes_no_records() -> None:
+def test_validate_only_create_topics_request_writes_no_records() -> None:
     result = create(cluster(1), topic("t"), validate_only=True)
     assert result.response.topics[0].error_code == 0
     assert result.records == []
@@ -172,7 +172,7 @@ def test_topic_with_a_manual_assignment_has_the_assigned_replicas() -> None:
     assert [partition.replicas for partition in image.topics["t"].partitions] == [(2,), (1,)]
 
 
-def test_recreated_topic_has_new_id_and_no_old_configs() -> None:
+def test_recreated_topic_has_a_new_id_and_no_configs_of_the_deleted_topic() -> None:
     first = apply_result(cluster(1), create(cluster(1), topic("t", retention_ms="1000")))
     deleted = apply_result(first, delete_topics(first, [("t", ZERO)]))
     assert deleted.topics == {}

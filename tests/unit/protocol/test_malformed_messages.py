@@ -60,7 +60,7 @@ def test_random_and_corrupted_bytes_raise_only_decode_error(message: type[Messag
 @pytest.mark.parametrize(
     "fill", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x00\x7f\xff\xff\xff", b"\xfe\xff\xff\xff\x0f"]
 )
-def test_message_with_huge_length_allocates_little_memory(message: type[Message], fill: bytes) -> None:
+def test_message_with_a_huge_length_field_allocates_little_memory(message: type[Message], fill: bytes) -> None:
     tracemalloc.start()
     try:
         for version in range(message.__versions__[0], message.__versions__[1] + 1):

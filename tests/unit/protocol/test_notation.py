@@ -26,7 +26,7 @@ UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 6}
     ("text", "expected"),
     [("", (0, VERSION_MAX)), ("3+", (3, VERSION_MAX)), ("3-5", (3, 5)), ("4", (4, 4)), ("none", (1, 0))],
 )
-def test_version_range_is_parsed(text: str, expected: tuple[int, int]) -> None:
+def test_version_range_text_is_parsed_to_first_and_last_version(text: str, expected: tuple[int, int]) -> None:
     assert parse_versions(text) == expected
 
 
@@ -96,7 +96,7 @@ def test_every_message_module_is_imported_for_type_checkers() -> None:
     assert {messages.module_name(api.name) for api in API.values()} == {path.stem for path in package.glob("[a-z]*.py")}
 
 
-def test_import_of_the_package_loads_no_message_modules() -> None:
+def test_import_of_the_protocol_package_loads_no_message_modules() -> None:
     program = (
         "import sys\n"
         "from headrace_broker.protocol import apis, codec, errors, framing, messages\n"

@@ -194,7 +194,7 @@ def test_retriable_errors_match_kafka() -> None:
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_each_error_has_a_short_message(code: ErrorCode) -> None:
+def test_each_error_code_has_a_short_message(code: ErrorCode) -> None:
     if code is ErrorCode.NONE:
         assert code.message == ""
     else:

@@ -104,7 +104,7 @@ def test_group_record_key_starts_with_its_type(key: RecordKey, expected: str) ->
     assert decode_key(GROUP_KEYS, data) == key
 
 
-def test_offset_key_of_version_0_is_decoded() -> None:
+def test_offset_commit_key_of_version_0_is_decoded() -> None:
     assert decode_key(GROUP_KEYS, bytes.fromhex("0000000167000174 00000003".replace(" ", ""))) == OffsetCommitKey(
         group="g", topic="t", partition=3
     )

@@ -98,7 +98,7 @@ def test_record_batch_cannot_be_built_without_timestamps(timestamps: list[int] |
         build_batch(RecordColumns(values=values, timestamps=timestamps))
 
 
-def test_control_batches_are_skipped_and_included_in_next_offset() -> None:
+def test_control_batches_contribute_no_records_but_advance_the_next_offset() -> None:
     marker = build_control_batch(
         ControlType.COMMIT, end_transaction_value(3), timestamp=5, base_offset=1, producer_id=4, producer_epoch=0
     )
@@ -144,7 +144,7 @@ def test_snappy_is_written_with_xerial_framing_and_raw_blocks_are_decompressed()
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
 
 
-def test_records_without_keys_are_found_by_their_indexes() -> None:
+def test_find_keyless_records_returns_the_indexes_of_records_without_keys() -> None:
     columns = RecordColumns(values=[b"1", b"2", b"3"], keys=[b"k", None, None], timestamps=5)
     for codec in Compression:
         batch = build_batch(columns, compression=codec)

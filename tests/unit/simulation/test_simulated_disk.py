@@ -49,7 +49,7 @@ def test_power_loss_keeps_synced_data_and_any_part_of_unsynced_data() -> None:
     assert any(left.endswith(b"\0") for left in found)
 
 
-def test_power_loss_removes_never_synced_files_newest_first() -> None:
+def test_power_loss_removes_files_that_were_never_synced_starting_with_the_newest() -> None:
     counts = set()
     for disk in disks():
         storage = disk.mount()
@@ -89,7 +89,7 @@ def test_removed_file_may_reappear_after_power_loss() -> None:
     assert found == {False, True}
 
 
-def test_append_of_a_dying_process_can_be_incomplete() -> None:
+def test_append_is_complete_or_incomplete_if_its_process_is_killed_during_the_append() -> None:
     lengths = set()
     for disk in disks():
         storage = disk.mount()
@@ -138,7 +138,7 @@ def test_power_loss_can_leave_holes_in_a_preallocated_file() -> None:
     assert len(found) == 8
 
 
-def test_truncation_is_lost_as_a_whole_or_not_at_all() -> None:
+def test_power_loss_undoes_an_unsynced_truncation_completely_or_not_at_all() -> None:
     found = set()
     for disk in disks():
         file = disk.mount().open("/d/log")

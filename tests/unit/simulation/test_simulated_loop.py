@@ -148,7 +148,7 @@ def test_callback_exception_is_recorded_with_its_node() -> None:
     assert [failure["node"] for failure in loop.failures] == ["n"]
 
 
-def test_simulation_raises_if_no_callback_or_timer_is_left() -> None:
+def test_simulation_raises_deadlock_error_if_no_callback_or_timer_is_left() -> None:
     loop = make_loop()
 
     async def main() -> None:

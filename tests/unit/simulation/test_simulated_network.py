@@ -74,7 +74,7 @@ def test_simulated_connection_delivers_bytes_in_order() -> None:
     ClientAndServer().run(work)
 
 
-def test_blocked_link_delays_data_until_it_is_healed() -> None:
+def test_blocked_link_delays_data_until_the_link_is_healed() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
@@ -90,7 +90,7 @@ def test_blocked_link_delays_data_until_it_is_healed() -> None:
     ClientAndServer().run(work)
 
 
-def test_connecting_over_a_blocked_link_hangs_until_it_is_healed() -> None:
+def test_connecting_over_a_blocked_link_hangs_until_the_link_is_healed() -> None:
     async def work(pair: ClientAndServer) -> None:
         pair.network.isolate({"client"}, {"server"})
         connecting = asyncio.ensure_future(pair.connect())
@@ -117,7 +117,7 @@ def test_connections_of_a_killed_process_are_reset_and_new_connections_are_refus
     ClientAndServer().run(work)
 
 
-def test_machine_without_power_is_silent_until_it_restarts() -> None:
+def test_machine_without_power_sends_nothing_until_it_restarts() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ def test_data_written_by_a_killed_process_still_arrives() -> None:
     ClientAndServer().run(work)
 
 
-def test_existing_connections_resume_later_than_new_connections_after_a_long_outage() -> None:
+def test_connections_opened_before_a_long_outage_resume_later_than_new_connections() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
