@@ -20,7 +20,7 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 def timeout_message(*errors: Exception) -> str:
-    """Return the message of the TimedOutError of a call; its attempts raise `errors`, the last attempt never completes."""
+    """Return the message of a TimedOutError. The attempts raise `errors`, and the last attempt never completes."""
 
     async def run() -> str:
         remaining = list(errors)
@@ -37,7 +37,7 @@ def timeout_message(*errors: Exception) -> str:
     return asyncio.run(run())
 
 
-def test_timeout_error_contains_the_last_error() -> None:
+def test_timed_out_error_message_contains_the_error_of_the_last_failed_attempt() -> None:
     no_controller = BrokerError(ErrorCode.REQUEST_TIMED_OUT, "elections", "a majority of voters is not reachable")
     assert timeout_message(no_controller) == (
         "electing leaders: timed out after 300 ms: elections: REQUEST_TIMED_OUT: a majority of voters is not reachable"

@@ -337,7 +337,7 @@ def test_batch_is_not_sent_while_an_unresolved_batch_is_five_batches_older() -> 
 
 
 @pytest.mark.parametrize("message", ["1 replica in sync", "1 replica in sync."])
-def test_error_message_says_that_an_earlier_attempt_has_an_unknown_outcome(
+def test_produce_error_message_says_that_an_earlier_attempt_has_an_unknown_outcome(
     message: str,
 ) -> None:
     error = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0", message).with_unknown_outcome()

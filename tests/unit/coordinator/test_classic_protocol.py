@@ -555,7 +555,7 @@ def test_describe_returns_member_metadata_only_for_a_stable_group() -> None:
     assert described.members[0].member_metadata == b""
 
 
-def test_describe_of_a_missing_group_returns_dead_or_group_id_not_found() -> None:
+def test_describe_of_a_missing_group_returns_dead_before_version_6_and_group_id_not_found_from_version_6() -> None:
     driver = GroupDriver()
     assert [driver.shard.describe("x", v).error_code for v in (5, 6)] == [0, ErrorCode.GROUP_ID_NOT_FOUND]
     assert driver.shard.describe("x", 5).group_state == "Dead"

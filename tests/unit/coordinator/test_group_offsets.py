@@ -186,7 +186,7 @@ def test_offset_retention_starts_when_the_group_becomes_empty() -> None:
     assert not driver.shard.groups
 
 
-def test_offset_retention_is_not_restarted_by_a_coordinator_restart() -> None:
+def test_coordinator_restart_does_not_restart_the_offset_retention_time() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group()
     driver.commit({("t", 0): 5}, member, 1)
@@ -227,7 +227,7 @@ def test_offsets_do_not_expire_during_a_rebalance() -> None:
     assert driver.fetch() == {("u", 0): 6}
 
 
-def test_retention_time_of_a_commit_request_overrides_offsets_retention() -> None:
+def test_retention_time_of_a_commit_request_overrides_offsets_retention_minutes() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5}, retention_ms=1_000, version=4)
     driver.restart()

@@ -122,7 +122,7 @@ def test_log_directory_lock_excludes_other_processes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
-def test_partitions_are_distributed_over_directories_and_loaded_again() -> None:
+def test_partitions_are_distributed_over_log_directories_and_loaded_from_them_after_a_restart() -> None:
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     for partition in range(4):
@@ -194,7 +194,7 @@ def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> 
     assert f"{0:020d}.log" not in names
 
 
-def test_failed_log_directory_is_offline_and_gets_no_clean_shutdown_marker() -> None:
+def test_failed_log_directory_is_offline_and_contains_no_clean_shutdown_marker() -> None:
     """Rule R14: an error of one log directory leaves the other log directories online."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
@@ -219,7 +219,7 @@ def test_failed_log_directory_is_offline_and_gets_no_clean_shutdown_marker() -> 
     assert not storage.exists(f"{failed.path}/.kafka_cleanshutdown")
 
 
-def test_deleted_log_directory_is_offline(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_directory_goes_offline_after_it_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
     """Rule R14: records that are written to deleted files are lost when the process ends."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
@@ -617,7 +617,7 @@ def test_partition_directory_with_an_empty_log_and_no_metadata_file_is_used_for_
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_log_that_is_shorter_than_at_its_clean_shutdown_is_corrupt(has_checkpoint: bool) -> None:
+def test_log_that_is_shorter_than_at_its_clean_shutdown_is_treated_as_corrupt(has_checkpoint: bool) -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")
@@ -632,7 +632,7 @@ def test_log_that_is_shorter_than_at_its_clean_shutdown_is_corrupt(has_checkpoin
     assert start(storage).is_corrupt
 
 
-def test_log_without_checkpointed_recovery_point_after_clean_shutdown_is_corrupt() -> None:
+def test_cleanly_closed_log_without_a_checkpointed_recovery_point_is_treated_as_corrupt() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     append(manager, "t", 0, b"one")

@@ -284,7 +284,7 @@ def test_leader_epoch_ends_where_the_next_starts_and_truncation_removes_later_ep
     assert log.storage.read(f"{DIRECTORY}/leader-epoch-checkpoint") == b"0\n1\n1 0\n"
 
 
-def test_unreadable_epoch_checkpoint_is_rebuilt_after_clean_shutdown() -> None:
+def test_unreadable_leader_epoch_checkpoint_of_a_cleanly_closed_log_is_rebuilt() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=200))
     for epoch in (1, 1, 3, 4):
@@ -299,7 +299,7 @@ def test_unreadable_epoch_checkpoint_is_rebuilt_after_clean_shutdown() -> None:
     assert not log.is_corrupt
 
 
-def test_incomplete_log_after_clean_shutdown_is_corrupt() -> None:
+def test_cleanly_closed_log_with_an_incomplete_batch_is_treated_as_corrupt() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"a")
@@ -582,7 +582,7 @@ def test_recovery_truncates_at_corrupt_batch_and_deletes_later_segments(caplog: 
     assert append(log, b"next").base_offset == broken.base_offset + 2
 
 
-def test_missing_indexes_are_rebuilt_after_clean_shutdown() -> None:
+def test_missing_or_corrupt_indexes_of_a_cleanly_closed_log_are_rebuilt() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=2000, index_interval_bytes=100))
     for number in range(60):
@@ -888,7 +888,7 @@ def test_leader_epoch_of_every_record_is_known_after_power_failure(seed: int) ->
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_lost_epoch_checkpoint_is_rebuilt_from_records(*, exists: bool) -> None:
+def test_lost_leader_epoch_checkpoint_is_rebuilt_from_records(*, exists: bool) -> None:
     storage = MemoryStorage()
     log = open_log(storage, EPOCH_A_SEGMENT)
     for epoch in range(6):

@@ -230,7 +230,7 @@ def test_recovery_keeps_start_offsets_of_epochs_with_compacted_records(rolled: b
 
 
 def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
-    """Rule R3: with an old epoch, the log would be truncated to the epoch's end offset, below committed records."""
+    """Rule R3: a log that kept an old epoch would be truncated to that epoch's end offset, below committed records."""
     storage = MemoryStorage()
     storage.makedirs("/d/t-0")
     storage.write("/d/t-0/00000000000000000066.log", b"")

@@ -117,7 +117,7 @@ class TestElections:
         results = result.response.replica_election_results
         return result, {item.partition_id: item.error_code for topic in results for item in topic.partition_result}
 
-    def test_preferred_election_moves_leadership_or_reports_error(self) -> None:
+    def test_preferred_election_moves_leadership_or_returns_an_error_for_each_partition(self) -> None:
         image = cluster_image(
             partition_image("123", "123", 2), partition_image("12", "12", 1), partition_image("12", "2", 2)
         )

@@ -73,7 +73,7 @@ def test_replica_that_leaves_an_isr_below_min_isr_joins_the_elr() -> None:
     assert describe_partition(apply_result(IMAGE, alter(IMAGE, "1"))) == "1/1/2/"
 
 
-def test_unchanged_isr_writes_no_record() -> None:
+def test_isr_change_to_the_current_isr_writes_no_record() -> None:
     result = alter(IMAGE, "12")
     assert (result.records, partition_result(result).error_code, partition_result(result).partition_epoch) == ([], 0, 7)
 
@@ -99,7 +99,7 @@ def test_rejected_isr_change_writes_no_record(overrides: dict[str, object], code
     assert (partition_result(result).error_code, result.records) == (code, [])
 
 
-def test_replica_with_other_broker_epoch_cannot_join_isr() -> None:
+def test_replica_with_an_outdated_broker_epoch_cannot_join_isr() -> None:
     """Rule R6: the broker epoch belongs to an earlier incarnation. The current incarnation may have lost records."""
     result = alter(IMAGE, "123", epochs={3: 99})
     assert (partition_result(result).error_code, result.records) == (ErrorCode.INELIGIBLE_REPLICA, [])
@@ -114,7 +114,7 @@ def test_isr_change_with_broker_epoch_minus_one_is_accepted() -> None:
     assert partition_result(alter(IMAGE, "123", epochs={3: -1})).error_code == 0
 
 
-def test_alter_partition_from_earlier_incarnation_of_leader_is_rejected() -> None:
+def test_alter_partition_from_an_earlier_incarnation_of_the_leader_is_rejected() -> None:
     """Rule R6: a restarted broker may have lost records, so its earlier incarnation cannot change the ISR."""
     with pytest.raises(ApiError) as caught:
         alter_partitions(IMAGE, AlterPartitionRequest(broker_id=1, broker_epoch=7), topic_configs())

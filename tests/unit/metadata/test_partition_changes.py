@@ -81,15 +81,15 @@ def test_min_isr_is_capped_at_replication_factor() -> None:
     assert change(partition_image("1", "1", 1), min_insync=5) is None
 
 
-def test_eligible_replica_is_elected_when_isr_is_empty() -> None:
+def test_eligible_leader_replica_is_elected_when_isr_is_empty() -> None:
     record = expect_change(partition_image("123", "1", 1, elr="23"), isr=[], live="3")
     assert (record.leader, record.isr) == (3, [3])
     assert record.eligible_leader_replicas == [2, 1]
     assert record.leader_recovery_state == -1
 
 
-def test_eligible_replica_is_not_elected_while_isr_is_not_empty() -> None:
-    """The in-sync replica may have records that the eligible replicas lack, so the partition stays without a leader."""
+def test_eligible_leader_replica_is_not_elected_while_isr_is_not_empty() -> None:
+    """The in-sync replica may have records that the ELR's replicas lack, so the partition stays without a leader."""
     record = expect_change(partition_image("123", "1", 1, elr="23"), live="23")
     assert record.leader == NO_LEADER
     assert record.last_known_elr == [1]
@@ -143,7 +143,7 @@ def reassigning_partition(replicas: str, isr: str, leader: int, adding: str = ""
     )
 
 
-def test_reassignment_completes_when_adding_replicas_are_in_sync() -> None:
+def test_reassignment_completes_when_all_adding_replicas_are_in_sync() -> None:
     record = expect_change(
         reassigning_partition("4123", "123", 1, adding="4", removing="1"), isr=[1, 2, 3, 4], live="1234"
     )
@@ -157,14 +157,14 @@ def test_reassignment_completes_when_adding_replicas_are_in_sync() -> None:
     assert record.directories == [bytes([broker]) * 16 for broker in (4, 2, 3)]
 
 
-def test_reassignment_waits_for_all_adding_replicas() -> None:
+def test_reassignment_waits_until_all_adding_replicas_are_in_sync() -> None:
     record = expect_change(
         reassigning_partition("4512", "12", 1, adding="45", removing="12"), isr=[1, 2, 4], live="1245"
     )
     assert (record.replicas, record.isr) == (None, [1, 2, 4])
 
 
-def test_reassignment_to_fewer_replicas_waits_for_all_remaining_replicas() -> None:
+def test_reassignment_to_fewer_replicas_waits_until_all_remaining_replicas_are_in_sync() -> None:
     """If the reassignment completed while most remaining replicas lag behind, the ISR would shrink."""
     before = reassigning_partition("2345601", "015", 1, adding="", removing="01")
     assert expect_change(before, isr=[0, 1, 5, 2], live="0125").replicas is None

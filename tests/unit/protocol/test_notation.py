@@ -45,7 +45,7 @@ def test_messages_do_not_share_their_default_lists() -> None:
     assert MetadataRequest().topics is not MetadataRequest().topics
 
 
-def test_default_struct_is_shared_and_read_only() -> None:
+def test_default_value_of_a_struct_field_is_shared_and_read_only() -> None:
     partition = PartitionProduceResponse()
     assert partition.current_leader == LeaderIdAndEpoch() == LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
     with pytest.raises(AttributeError, match="this default LeaderIdAndEpoch is shared"):
@@ -55,7 +55,7 @@ def test_default_struct_is_shared_and_read_only() -> None:
     assert PartitionProduceResponse().current_leader.leader_id == -1
 
 
-def test_decoded_default_struct_is_read_only() -> None:
+def test_default_value_of_a_decoded_struct_field_is_read_only() -> None:
     request = decode(FetchRequest, 16, encode_joined(FetchRequest(), 16))
     assert request.replica_state == ReplicaState()
     with pytest.raises(AttributeError, match="shared"):

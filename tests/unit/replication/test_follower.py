@@ -37,13 +37,13 @@ def diverging(epoch: int, end_offset: int) -> PartitionData:
     return partition_data(diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset))
 
 
-def test_fetch_contains_last_epoch_and_log_start_offset() -> None:
+def test_follower_fetch_request_contains_last_fetched_epoch_and_log_start_offset() -> None:
     request = follower.next_fetch(3, Log(), 5, 1000)
     assert (request.partition, request.fetch_offset, request.last_fetched_epoch) == (3, 10, 3)
     assert (request.current_leader_epoch, request.log_start_offset) == (5, 0)
 
 
-def test_records_are_appended_with_leaders_high_watermark_and_log_start_offset() -> None:
+def test_follower_appends_records_with_the_leaders_high_watermark_and_log_start_offset() -> None:
     assert follower.action_for(Log(), 10, partition_data()) == follower.Append(7, 2)
 
 

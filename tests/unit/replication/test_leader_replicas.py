@@ -72,7 +72,7 @@ def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 lags behind
 
 
-def test_high_watermark_does_not_wait_for_a_follower_that_left_the_isr_until_it_catches_up() -> None:
+def test_high_watermark_waits_for_a_follower_that_left_the_isr_only_after_it_has_caught_up_again() -> None:
     """A follower that recently left the ISR has many records to fetch, and producers must not wait for it."""
     replicas = leader()
     for replica in (2, 3):
@@ -90,7 +90,7 @@ def test_high_watermark_does_not_wait_for_a_follower_that_left_the_isr_until_it_
     assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
-def test_high_watermark_does_not_wait_for_a_restarted_follower_until_it_catches_up() -> None:
+def test_high_watermark_waits_for_a_restarted_follower_only_after_it_has_caught_up_again() -> None:
     """Replica 3 is not in the ISR. The previous incarnation of its broker was caught up when it stopped."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
@@ -123,7 +123,7 @@ def test_follower_removed_from_isr_is_no_longer_considered_caught_up() -> None:
     assert not replicas.has_caught_up_follower_outside_isr(11)
 
 
-def test_caught_up_follower_starts_to_lag_at_next_append() -> None:
+def test_lag_time_of_a_caught_up_follower_starts_at_the_next_append() -> None:
     """Before this append, no records were appended or fetched for a long time."""
     replicas = leader()
     fetch(replicas, 2, 10, end=10, now_ms=0)
@@ -239,7 +239,7 @@ def test_follower_that_keeps_up_with_growing_log_stays_in_isr() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, True, True),
     ],
 )
-def test_isr_proposal_stays_pending_unless_its_error_proves_that_it_was_not_applied(
+def test_rejected_isr_proposal_stays_pending_unless_the_error_code_proves_that_it_was_not_applied(
     error: ErrorCode, again: bool, open_: bool
 ) -> None:
     replicas = leader(isr=(1, 2))

@@ -25,7 +25,7 @@ def test_throttle_measures_the_rate_since_its_oldest_sample_over_at_least_one_se
     assert limit.delay_ms(7000) == 0
 
 
-def test_throttle_discards_samples_after_their_window() -> None:
+def test_throttle_discards_samples_older_than_the_window() -> None:
     limit = throttle_with_rate()
     limit.record(100_000, 0)
     assert limit.is_exceeded(10_999)

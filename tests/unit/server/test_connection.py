@@ -274,7 +274,7 @@ def test_connection_counts_as_stuck_when_its_client_neither_reads_nor_sends(clie
 
 
 @pytest.mark.anyio
-async def test_delayed_requests_count_towards_queued_bytes() -> None:
+async def test_bytes_of_delayed_requests_count_towards_the_limit_of_queued_bytes() -> None:
     client = SimulatedClient(ConnectionLimits(queued_bytes_max=100_000, time_slice_s=600))
     handle = client.router.handle
 

@@ -86,7 +86,7 @@ def errors(response: Any) -> dict[tuple[str | bytes, int], int]:
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-def test_offset_commits_for_missing_partitions_fail_individually(version: int) -> None:
+def test_offset_commit_fails_only_for_the_partitions_that_do_not_exist(version: int) -> None:
     async def test(context: Any) -> None:
         missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         response = await commit(context, version, ("t", ZERO_UUID, [0, 1, 2, -1]), ("u", ZERO_UUID, [0]))
@@ -165,7 +165,7 @@ def test_offset_fetch_of_a_single_group_succeeds_in_each_version(version: int, e
     run_with_context(test)
 
 
-def test_offset_delete_fails_for_missing_partitions() -> None:
+def test_offset_delete_fails_only_for_the_partitions_that_do_not_exist() -> None:
     async def test(context: Any) -> None:
         await commit(context, 8, ("t", ZERO_UUID, [0, 1]))
         request = OffsetDeleteRequest(
@@ -187,7 +187,7 @@ def test_offset_delete_fails_for_missing_partitions() -> None:
     run_with_context(test)
 
 
-def test_describe_groups_returns_authorized_operations_on_request() -> None:
+def test_describe_groups_returns_authorized_operations_if_requested() -> None:
     async def test(context: Any) -> None:
         await commit(context, 8, ("t", ZERO_UUID, [0]))
         for include, operations in ((True, GROUP_OPERATIONS), (False, -(2**31))):

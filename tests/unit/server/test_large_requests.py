@@ -84,7 +84,7 @@ def test_duplicate_names_in_a_large_request_stay_in_one_part() -> None:
 
 
 @pytest.mark.anyio
-async def test_top_level_error_in_one_part_is_the_response_to_the_large_request() -> None:
+async def test_top_level_error_in_one_part_becomes_the_response_to_the_whole_large_request() -> None:
     handled: list[Any] = []
 
     def fail(part: OffsetFetchRequest) -> Any:

@@ -50,7 +50,7 @@ def test_update_returns_partitions_of_this_broker_that_are_not_open(table: _Tabl
     assert partition is table.by_id[TOPIC_ID][2]
 
 
-def test_update_applies_only_the_given_partitions(table: _Table) -> None:
+def test_update_applies_only_the_images_of_the_given_partitions(table: _Table) -> None:
     topic = _topic(MINE, MINE)
     for index in table.update(topic, range(2)):
         table.open(topic, index)

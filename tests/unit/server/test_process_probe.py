@@ -48,7 +48,7 @@ def test_process_that_first_closes_and_then_refuses_connections_is_dead(monkeypa
     run_in_virtual_time(check())
 
 
-def test_process_that_only_closes_connections_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_accepts_and_closes_every_connection_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect(host: str, port: int) -> BaseException | None:
         return ConnectionResetError()
 

@@ -90,7 +90,7 @@ def test_metadata_image_is_restored_after_a_restart() -> None:
     run(work())
 
 
-def test_metadata_batches_share_a_sync_and_are_committed_in_order() -> None:
+def test_concurrent_appends_to_the_metadata_log_share_a_sync_and_are_committed_in_order() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)

@@ -188,7 +188,7 @@ def test_isr_change_is_sent_again_after_its_request_fails(caplog: pytest.LogCapt
 
 
 class FakeLeader:
-    """A connection to a leader that sends `responses`, then sets `exhausted` and does not respond any more."""
+    """A connection to a leader that sends `responses`, then sets `exhausted` and never responds again."""
 
     is_open = True
 

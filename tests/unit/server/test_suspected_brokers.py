@@ -48,7 +48,7 @@ def test_metadata_response_waits_until_the_suspected_broker_responds() -> None:
     run_in_virtual_time(check())
 
 
-def test_metadata_waits_at_most_half_a_second_for_a_new_leader_of_a_suspected_broker() -> None:
+def test_metadata_response_waits_at_most_half_a_second_for_a_suspected_broker() -> None:
     async def check() -> None:
         suspected = SuspectedBrokers()
         suspected.suspect(1, image(LIVE))
