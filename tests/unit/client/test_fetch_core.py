@@ -191,7 +191,7 @@ def plan_at(
 
 
 def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
-    """Return a core that was redirected from node 1, the leader, to the preferred read replica 2 until 1000 ms."""
+    """Return a core that fetches from preferred read replica 2 instead of the leader, node 1, until 1000 ms."""
     core = make_core()
     (requested,) = plan(core)[1]
     core.fetch_done(1)

@@ -1,6 +1,6 @@
 """Tests of GroupCoordinator on an event loop with virtual time.
 
-They cover offset commits, pending requests, loading and unloading of partitions, and disconnected
+The tests cover offset commits, pending requests, loading and unloading of partitions, and disconnected
 clients.
 """
 
@@ -306,7 +306,7 @@ def test_unload_completes_pending_requests_with_not_coordinator() -> None:
 
 
 @pytest.mark.parametrize("loses_leadership", [True, False])
-def test_pending_offset_fetch_fails_if_the_offset_is_never_committed(loses_leadership: bool) -> None:
+def test_pending_offset_fetch_fails_if_the_offset_record_is_never_committed(loses_leadership: bool) -> None:
     """While an OffsetFetch is pending, another broker becomes the leader, or offsets.commit.timeout.ms passes."""
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

@@ -365,7 +365,7 @@ def test_truncation_by_recovery_survives_power_failure_after_clean_shutdown(seed
 
 @pytest.mark.parametrize("seed", range(8))
 def test_high_watermark_checkpointed_before_a_truncation_does_not_return_after_clean_shutdown(seed: int) -> None:
-    """If the high watermark stayed, consumers would read records that no other replica has."""
+    """If the high watermark returned, consumers would read records that no other replica has."""
     disk, manager, log, _ = with_flushed_records(seed)
     log.advance_high_watermark(20)
     manager.checkpoints.write(HIGH_WATERMARK_FILE, durable=True)

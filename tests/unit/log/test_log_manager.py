@@ -195,7 +195,7 @@ def test_maintenance_flushes_logs_applies_retention_and_writes_checkpoints() -> 
 
 
 def test_failed_log_directory_is_offline_and_contains_no_clean_shutdown_marker() -> None:
-    """Rule R14: an error of one log directory leaves the other log directories online."""
+    """Rule R14: an error in one log directory leaves the other log directories online."""
     storage = MemoryStorage()
     manager = start(storage, "/one", "/two")
     append(manager, "t", 0, b"x")

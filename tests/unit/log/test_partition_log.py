@@ -85,7 +85,7 @@ def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> Non
 
 
 def test_read_ends_at_the_high_watermark_by_default() -> None:
-    """Rule R3: a fetch offset between the high watermark and the log end offset is not out of range."""
+    """Rule R3: a read between the high watermark and the log end offset returns no records, but does not fail."""
     log = open_log()
     log.append_as_leader(batch(b"a"), leader_epoch=0, now_ms=NOW)
     assert log.read(0, 100).size_bytes == 0

@@ -330,7 +330,7 @@ def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionL
 
 
 def reopened(storage: MemoryStorage) -> PartitionLog:
-    """Open the log after a crash; all records are below the recovery point, and other replicas have them."""
+    """Open the log after a crash. All records are below the recovery point, and other replicas have all records."""
     return PartitionLog.open(
         storage, "/d/t-0", "t", 0, LogConfig(), 0, recovery_point=5, may_have_gaps=False, is_only_replica=False
     )

@@ -150,7 +150,7 @@ def test_uncommitted_change_is_discarded_when_the_controller_loses_the_leadershi
 
 
 def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> None:
-    """The controller decides on the error from uncommitted records, which a change of the leader may undo."""
+    """The error depends on uncommitted records, which may be lost if the leader changes."""
 
     def refuse(image: MetadataImage) -> ControllerResult[None]:
         assert image.next_producer_id == 1000

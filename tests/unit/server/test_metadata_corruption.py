@@ -1,4 +1,4 @@
-"""Tests that an incomplete end of the metadata log is distinguished from a corrupt batch before a valid batch."""
+"""Tests of the difference between a metadata log with an incomplete end and a corrupt metadata log."""
 
 from __future__ import annotations
 

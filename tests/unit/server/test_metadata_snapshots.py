@@ -1,4 +1,4 @@
-"""Tests of metadata snapshots: how they are written, loaded and fetched, even if the process crashes."""
+"""Tests of writing, loading and fetching metadata snapshots, also if the process is killed in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the quorum's I/O: votes are synced first, commits are in order, failures lose no records."""
+"""Tests of the quorum's I/O: syncs of votes, the order of commits, snapshots, and failures."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_follower_loads_the_leaders_snapshot_and_notifies_listeners_once() -> No
     run(work())
 
 
-def test_start_fails_when_quorum_state_is_unreadable() -> None:
+def test_start_fails_when_the_quorum_state_file_is_unreadable() -> None:
     async def work() -> None:
         storage = Storage()
         await (await started(storage)).stop()
@@ -214,7 +214,7 @@ def test_start_fails_when_quorum_state_is_unreadable() -> None:
     run(work())
 
 
-def test_epoch_does_not_decrease_when_quorum_state_is_lost() -> None:
+def test_epoch_of_a_voter_does_not_decrease_when_the_quorum_state_file_is_lost() -> None:
     async def work() -> None:
         storage = Storage()
         for _ in range(3):
@@ -227,7 +227,7 @@ def test_epoch_does_not_decrease_when_quorum_state_is_lost() -> None:
     run(work())
 
 
-def test_quorum_state_written_by_kafka_is_read() -> None:
+def test_quorum_state_file_written_by_kafka_is_read() -> None:
     kafkas = b'{"leaderId":1,"leaderEpoch":7,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     assert QuorumState.from_json(kafkas) == QuorumState(7, 1, -1, ())
 

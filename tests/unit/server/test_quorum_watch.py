@@ -110,7 +110,7 @@ def test_start_fails_when_the_node_cannot_join_the_quorum_in_time() -> None:
         (1_000 - HOUR_MS - 1, "ahead of the controller's, more than"),
     ],
 )
-def test_clock_skew_to_the_controller_is_logged_and_above_the_timestamp_limit_fails_the_start(
+def test_clock_skew_to_the_controller_is_logged_and_skew_above_the_timestamp_limit_fails_the_start(
     written_ms: int | None, words: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     node: Any = SimpleNamespace(

@@ -227,7 +227,7 @@ def fail_unexpectedly() -> Any:
 
 
 @pytest.mark.parametrize("second", [disconnect, fail_unexpectedly])
-def test_fetching_continues_after_the_connection_fails_during_list_offsets(
+def test_replica_fetcher_continues_after_the_connection_fails_during_list_offsets(
     monkeypatch: pytest.MonkeyPatch, second: Callable[[], Any]
 ) -> None:
     done = asyncio.Event()
@@ -256,7 +256,7 @@ def test_fetching_continues_after_the_connection_fails_during_list_offsets(
 def test_partition_removed_during_list_offsets_is_not_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fetcher that requests a removed partition fails permanently, for all of its partitions."""
+    """If a fetcher requested a removed partition, all partitions of the fetcher would fail permanently."""
     fetched_after = asyncio.Event()
 
     class Leader(FakeLeader):
@@ -290,7 +290,7 @@ def test_partition_removed_during_list_offsets_is_not_fetched_again(
     run(work())
 
 
-def test_fetching_continues_after_an_unexpected_exception(
+def test_replica_fetcher_continues_after_an_unexpected_exception(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = asyncio.Event()

@@ -43,7 +43,7 @@ def test_sequence_gap_after_a_non_retriable_error_fails_with_out_of_order_sequen
     assert errors.error_to_return(PARTITION, GAP) is GAP
 
 
-def test_number_of_partitions_with_a_stored_error_is_limited() -> None:
+def test_number_of_partitions_with_a_stored_retriable_error_is_limited() -> None:
     """A client may send batches for any number of partitions, so the broker must limit the stored errors."""
     errors = RetriableBatchErrors()
     for index in range(10_000):
@@ -53,7 +53,7 @@ def test_number_of_partitions_with_a_stored_error_is_limited() -> None:
     assert returned[-1] is not GAP
 
 
-def test_stored_error_has_no_traceback() -> None:
+def test_stored_retriable_error_has_no_traceback() -> None:
     """If the stored error had a traceback, the traceback would keep the whole Produce request in memory."""
     errors = RetriableBatchErrors()
     try:
