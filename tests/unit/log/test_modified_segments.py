@@ -82,7 +82,7 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
 
 
 @pytest.mark.parametrize("has_others", [True, False])
-def test_log_keeps_all_records_if_modified_segment_is_not_corrupt_or_no_other_replica_exists(
+def test_log_keeps_all_records_if_the_modified_segment_is_intact_or_the_log_is_the_only_replica(
     tmp_path: Path, has_others: bool
 ) -> None:
     """If the only replica were truncated at a corrupt batch, the valid records after this batch would be lost."""

@@ -74,7 +74,7 @@ def test_append_sets_offsets_and_leader_epoch_in_batch() -> None:
     assert values_from(log) == [b"a", b"b", b"c"]
 
 
-def test_read_starts_at_batch_containing_offset_and_ends_at_upper_bound() -> None:
+def test_read_starts_at_the_batch_that_contains_the_offset_and_ends_at_the_upper_bound_offset() -> None:
     log = open_log()
     for number in range(10):
         append(log, b"x%d" % number, b"y%d" % number)
@@ -270,7 +270,7 @@ def test_truncation_restores_the_producer_sequence_at_the_truncation_offset() ->
 # Epochs, truncation, retention
 
 
-def test_leader_epoch_ends_where_the_next_starts_and_truncation_removes_later_epochs() -> None:
+def test_leader_epoch_ends_where_the_next_epoch_starts_and_truncation_removes_later_epochs() -> None:
     """The leader epoch checkpoint contains the start offset of each epoch."""
     log = open_log()
     append(log, b"a", b"b", epoch=1)

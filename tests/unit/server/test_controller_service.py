@@ -149,7 +149,7 @@ def test_uncommitted_change_is_discarded_when_the_controller_loses_the_leadershi
     run(work())
 
 
-def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> None:
+def test_error_response_waits_until_the_records_that_caused_the_error_are_committed() -> None:
     """The error depends on uncommitted records, which may be lost if the leader changes."""
 
     def refuse(image: MetadataImage) -> ControllerResult[None]:
@@ -175,7 +175,7 @@ def test_error_response_waits_until_the_state_it_is_based_on_is_committed() -> N
     run(work())
 
 
-def test_change_whose_records_cannot_be_appended_is_reverted() -> None:
+def test_metadata_change_is_reverted_if_its_records_cannot_be_appended() -> None:
     async def work() -> None:
         storage = Storage()
         cluster = await Cluster(storage).start()
@@ -223,7 +223,7 @@ def test_silent_broker_is_fenced_when_its_session_expires() -> None:
     run(work())
 
 
-def test_controller_whose_event_loop_was_blocked_processes_pending_heartbeats_before_fencing(
+def test_controller_processes_pending_heartbeats_before_it_fences_brokers_after_a_blocked_event_loop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace_broker.server.controller._LOOP_BLOCKED_MS", 100)

@@ -90,7 +90,7 @@ def run(scenario: Callable[[LoaderFixture], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(work())
 
 
-def test_partition_with_another_leader_is_unloaded_immediately_while_another_partition_is_loading() -> None:
+def test_partition_that_moves_to_another_leader_is_unloaded_while_a_different_partition_is_loading() -> None:
     """A broker that is no longer the coordinator must not send successful responses to members."""
 
     async def scenario(fixture: LoaderFixture) -> None:

@@ -238,12 +238,12 @@ class TestSnapshotSchedule:
         assert [end for end, _ in log.snapshots.ids] == [5, 10, 15]
         assert log.log_start_offset == 0
 
-    def test_no_metadata_snapshot_is_written_without_new_records(self) -> None:
+    def test_metadata_snapshot_is_written_only_if_the_log_has_new_records(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4), image_at(4), image_at(4)], max_interval_ms=0))
         assert log.snapshots.ids == [(5, 1)]
 
-    def test_no_metadata_snapshot_is_written_before_enough_new_bytes(self) -> None:
+    def test_metadata_snapshot_is_written_only_after_enough_new_bytes_in_the_log(self) -> None:
         log = filled(MemoryStorage(), 0)
         run(snapshotted(log, [image_at(4)], max_bytes_between=1_000_000))
         assert log.snapshots.ids == []

@@ -40,7 +40,7 @@ def _topic(*partitions: PartitionImage) -> TopicImage:
     return TopicImage("t", TOPIC_ID, partitions)
 
 
-def test_update_returns_partitions_of_this_broker_that_are_not_open(table: _Table) -> None:
+def test_update_returns_the_partitions_of_this_broker_that_are_not_open_yet(table: _Table) -> None:
     topic = _topic(MINE, OTHERS, MINE)
     assert table.update(topic, range(3)) == [0, 2]
     table.open(topic, 2)

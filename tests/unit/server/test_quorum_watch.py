@@ -47,7 +47,7 @@ def test_lost_majority_is_logged_periodically_and_new_leader_is_logged_once(capl
     assert caplog.text.count("has a leader again: node 3") == 1
 
 
-def test_node_rejected_by_a_voter_fails_to_start() -> None:
+def test_node_fails_to_start_if_a_voter_rejects_it_as_misconfigured() -> None:
     watched, reported = watch()
     for _ in range(2):
         watched._on_misconfigured_voter(2, ErrorCode.INCONSISTENT_VOTER_SET)

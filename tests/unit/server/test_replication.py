@@ -155,7 +155,7 @@ def error_response(code: ErrorCode) -> AlterPartitionResponse:
     return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[partition])])
 
 
-def test_high_watermark_does_not_wait_for_a_follower_that_the_controller_does_not_add_to_the_isr() -> None:
+def test_high_watermark_advances_without_a_follower_that_the_controller_refuses_to_add_to_the_isr() -> None:
     async def work() -> None:
         broker = FakeBroker(cluster_image(partition_image("123", "12", 1)))
         broker.fetched(3)

@@ -63,7 +63,7 @@ def test_power_loss_removes_files_that_were_never_synced_starting_with_the_newes
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_replaced_file_is_old_or_new_after_power_loss_until_its_directory_is_synced(synced: bool) -> None:
+def test_replaced_file_has_old_or_new_content_after_power_loss_unless_its_directory_was_synced(synced: bool) -> None:
     found = set()
     for disk in disks():
         storage = disk.mount()
