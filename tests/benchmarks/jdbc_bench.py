@@ -6,6 +6,7 @@ is quoted, not measured: Aiven's JDBC source in Apache's worker, on a machine of
 
 from __future__ import annotations
 
+import sqlite3
 import statistics
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from process_stats import cpu_s, tree
 from results import Row
@@ -27,6 +29,7 @@ from prepare_database import prepare
 
 TABLE = "flights"
 TIMEOUT_S = 300.0
+FIRST_RECORD_MS_MAX = 150.0
 # k rows/s and CPU per row of the quoted connector, by database and whether the values have schemas
 QUOTED = {
     ("SQLite", False): (150.0, 7_800.0),
@@ -44,13 +47,16 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
         with Worker(Path(name), settings) as worker:
             sqlite = {"connection.url": f"jdbc:sqlite:{database}"}
             results = _measure_both("SQLite", worker, broker.address, sqlite, rows, rounds, report)
+            results += _first_record("SQLite", worker, broker.address, sqlite, rounds, report, _fill_sqlite(database))
             if postgres.unavailable_reason():
                 report(f"PostgreSQL left out: {postgres.unavailable_reason()}")
                 return results
             with postgres.running() as server:
                 data_sets.load_flights(server, Path(name))
                 config = {"connection.url": server.jdbc_url, "connection.user": server.user}
-                return results + _measure_both("PostgreSQL", worker, broker.address, config, rows, rounds, report)
+                results += _measure_both("PostgreSQL", worker, broker.address, config, rows, rounds, report)
+                fill = _fill_postgresql(server)
+                return results + _first_record("PostgreSQL", worker, broker.address, config, rounds, report, fill)
 
 
 def _measure_both(
@@ -85,17 +91,7 @@ def _measure(
     for number in range(rounds + 1):
         connector = f"{name}-{kind}-{number}"
         prefix = f"{connector}-".lower()
-        config = {
-            "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
-            "mode": "incrementing",
-            "incrementing.column.name": "id",
-            "table.whitelist": TABLE,
-            "topic.prefix": prefix,
-            "batch.max.rows": "10000",
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter.schemas.enable": str(schemas).lower(),
-            **database,
-        }
+        config = _config(prefix, TABLE, schemas=schemas) | database
         start = now(worker, 0)
         worker.create(connector, config)
         first = wait_for_records(worker, address, f"{prefix}{TABLE}", 1)
@@ -116,6 +112,70 @@ def _measure(
         Row("jdbc", f"{what}, CPU, start included{quoted}", "ns/row", whole_cpu, cpu, goals[1], False),
         Row("jdbc", f"{what}, CPU after the first record{quoted}", "ns/row", steady_cpu, cpu, goals[1], False),
     ]
+
+
+def _fill_sqlite(database: Path) -> Callable[[str, str], None]:
+    def fill(table: str, condition: str) -> None:
+        with sqlite3.connect(database) as connection:
+            (create,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (TABLE,)).fetchone()
+            connection.execute(create.replace(f'TABLE "{TABLE}"', f'TABLE IF NOT EXISTS "{table}"'))
+            connection.execute(f"INSERT INTO {table} SELECT * FROM {TABLE} WHERE {condition}")
+        connection.close()
+
+    return fill
+
+
+def _fill_postgresql(server: postgres.Postgres) -> Callable[[str, str], None]:
+    def fill(table: str, condition: str) -> None:
+        with psycopg.connect(server.conninfo) as connection:
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (LIKE {TABLE} INCLUDING ALL)")
+            connection.execute(f"INSERT INTO {table} SELECT * FROM {TABLE} WHERE {condition}")
+
+    return fill
+
+
+def _first_record(
+    name: str,
+    worker: Worker,
+    address: str,
+    database: dict[str, str],
+    rounds: int,
+    report: Callable[[str], None],
+    fill: Callable[[str, str], None],
+) -> list[Row]:
+    """Measure the time from the commit of all rows, which the next query finds, to the first record in the topic.
+
+    The connector queries the table every 10 ms, so the time includes up to 10 ms before the query.
+    """
+    measured = []
+    for number in range(rounds):
+        table = f"copy_{number}"
+        fill(table, "id = 1")
+        connector = f"{name}-first-{number}"
+        topic = f"{connector}-{table}".lower()
+        config = _config(f"{connector}-".lower(), table, schemas=False) | {"poll.interval.ms": "10"} | database
+        worker.create(connector, config)
+        wait_for_records(worker, address, topic, 1)
+        fill(table, "id > 1")
+        committed = time.perf_counter()
+        measured.append(wait_for_records(worker, address, topic, 2).at_s - committed)
+        worker.request("DELETE", f"/connectors/{connector}")
+        report(f"{name}: first record {measured[-1] * 1000:.0f} ms after the commit")
+    what = f"source, {name}, from the commit of the rows to the first record (baseline: the limit)"
+    return [Row("jdbc", what, "ms", statistics.median(measured) * 1000, FIRST_RECORD_MS_MAX, 1, more_is_better=False)]
+
+
+def _config(prefix: str, table: str, *, schemas: bool) -> dict[str, str]:
+    return {
+        "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",
+        "mode": "incrementing",
+        "incrementing.column.name": "id",
+        "table.whitelist": table,
+        "topic.prefix": prefix,
+        "batch.max.rows": "10000",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": str(schemas).lower(),
+    }
 
 
 @dataclass(frozen=True, slots=True)

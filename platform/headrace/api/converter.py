@@ -96,6 +96,15 @@ class Converter(Plugin[C]):
             raise RecordErrors(errors)
         return encoded
 
+    def from_connect_framed(
+        self, topic: str, schema: Schema | None, values: list[Any]
+    ) -> list[bytes | None] | FramedValues:
+        """Encode values with the same results as `from_connect_batch`. Override only for speed.
+
+        The platform calls it for values of records; a prefix that all values share is then not copied to each value.
+        """
+        return self.from_connect_batch(topic, schema, values)
+
     def from_connect_columnar(
         self, topic: str, schema: Schema | None, values: ColumnarValues
     ) -> list[bytes | None] | FramedValues:

@@ -152,6 +152,15 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
             return [None if value is None else text for value, text in zip(values, texts, strict=True)]
         return texts
 
+    def from_connect_framed(
+        self, topic: str, schema: Schema | None, values: list[Any]
+    ) -> list[bytes | None] | FramedValues:
+        """Return the JSON of each value, with the schema as the prefix of all values."""
+        if not self._schemas_enabled or (schema is None and None in values):
+            return self.from_connect_batch(topic, schema, values)
+        texts = encode_list(schema, values, self._options)
+        return FramedValues(self._prefixes.get(schema) or self._envelope_prefix(schema), texts, b"}")
+
     def from_connect_columnar(
         self, topic: str, schema: Schema | None, values: ColumnarValues
     ) -> list[bytes | None] | FramedValues:

@@ -80,9 +80,11 @@ class ToBytes:
 
     def _values(self, now_ms: int, batch: Batch) -> RecordColumns:
         converter, compact = self._converters.value, batch.compact
-        if compact is None:
-            return _columns(batch, converter.from_connect_batch(batch.topic, batch.value_schema, batch.values), now_ms)
-        values = converter.from_connect_columnar(batch.topic, batch.value_schema, compact)
+        values = (
+            converter.from_connect_framed(batch.topic, batch.value_schema, batch.values)
+            if compact is None
+            else converter.from_connect_columnar(batch.topic, batch.value_schema, compact)
+        )
         if not isinstance(values, FramedValues):
             return _columns(batch, values, now_ms)
         columns = _columns(batch, cast("list[bytes | None]", values.values), now_ms)
