@@ -21,6 +21,8 @@ FORMATS = {
 PARTITIONERS = {
     name: f"{_PARTITIONERS}{name}Partitioner" for name in ("Default", "Field", "TimeBased", "Daily", "Hourly")
 }
+EXTRACTORS = ("Wallclock", "Record", "RecordField")
+_TIME_BASED = ("TimeBased", "Daily", "Hourly")
 _S3, _FILES, _PARTITIONS, _COMPAT = "S3", "Files", "Partitioner", "Accepted for compatibility"
 
 
@@ -34,6 +36,17 @@ def partitioner_name(text: str) -> str | None:
     """Return the partitioner's name for a class name with or without its package; None if there is no such class."""
     short = text.rsplit(".", 1)[-1].removesuffix("Partitioner")
     return short if short in PARTITIONERS else None
+
+
+def extractor_name(text: str) -> str | None:
+    """Return Wallclock, Record or RecordField for such a name or its class name; None for another name."""
+    short = text.rsplit(".", 1)[-1].rpartition("$")[2].removesuffix("TimestampExtractor")
+    return next((name for name in EXTRACTORS if name.lower() == short.lower()), None)
+
+
+def _check_extractor(text: str) -> None:
+    if extractor_name(text) is None:
+        raise ValueError(f"unknown timestamp extractor; the extractors are {', '.join(EXTRACTORS)}")
 
 
 def _check_format(text: str) -> None:
@@ -146,7 +159,7 @@ class S3SinkConfig(S3ConnectionConfig):
         default=-1,
         type=ConfigType.LONG,
         doc="Span of record timestamps in a file, in ms, after which the files of a topic partition are completed. "
-        "timestamp.extractor selects the timestamps. -1: no limit.",
+        "timestamp.extractor selects the timestamps. Only with a time-based partitioner. -1: no limit.",
         importance=Importance.HIGH,
         group=_FILES,
     )
@@ -220,7 +233,6 @@ class S3SinkConfig(S3ConnectionConfig):
         "keys.format.class",
         default=FORMATS["json"],
         doc="The format of files with keys.",
-        validator=_check_format,
         group=_FILES,
     )
     store_headers: bool = key(
@@ -233,7 +245,6 @@ class S3SinkConfig(S3ConnectionConfig):
         "headers.format.class",
         default=FORMATS["json"],
         doc="The format of files with headers.",
-        validator=_check_format,
         group=_FILES,
     )
     on_null_values: str = key(
@@ -303,8 +314,7 @@ class S3SinkConfig(S3ConnectionConfig):
     timestamp_extractor: str = key(
         "timestamp.extractor",
         default="Wallclock",
-        one_of=("Wallclock", "Record", "RecordField"),
-        case_insensitive=True,
+        validator=_check_extractor,
         doc="The timestamp of a record: the time at which it is processed, the record's timestamp, or a field of the "
         "value.",
         group=_PARTITIONS,
@@ -360,6 +370,28 @@ class S3SinkConfig(S3ConnectionConfig):
         """The time zone of directories and schedules."""
         return ZoneInfo(self.timezone or "UTC")
 
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether directories and rotate.interval.ms use the timestamps of records."""
+        return partitioner_name(self.partitioner_class) in _TIME_BASED
+
+    def warnings_about_keys(self) -> list[str]:
+        """Return one warning for each key that is set and has no effect."""
+        found = super().warnings_about_keys()
+        if self.locale.split("-")[0].split("_")[0] in ("", "en"):
+            found = [warning for warning in found if not warning.startswith("Configuration locale ")]
+        if self.schema_compatibility.upper() != "NONE":
+            found.append(
+                f"Configuration schema.compatibility={self.schema_compatibility} has no effect: a record with another "
+                "schema always completes the files of its topic partition"
+            )
+        if self.rotate_interval_ms > 0 and not self.has_timestamps:
+            found.append(
+                "Configuration rotate.interval.ms has no effect: it needs TimeBasedPartitioner, DailyPartitioner or "
+                "HourlyPartitioner; set rotate.schedule.interval.ms to complete files by the wall clock"
+            )
+        return found
+
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
         """Yield errors in combinations of keys."""
@@ -376,14 +408,21 @@ class S3SinkConfig(S3ConnectionConfig):
                     str(values.get("partition.duration.ms")),
                     "must be positive for TimeBasedPartitioner",
                 )
-            if values.get("path.format") == "":
-                yield ConfigError("path.format", "", "must be set for TimeBasedPartitioner")
-        if partitioner in ("TimeBased", "Daily", "Hourly") and values.get("timezone") == "":
+            path = values.get("path.format")
+            if path is not None and not str(path).removesuffix(str(values.get("directory.delim"))):
+                yield ConfigError("path.format", path, "must be set for TimeBasedPartitioner")
+        if partitioner in _TIME_BASED and values.get("timezone") == "":
             yield ConfigError("timezone", "", f"must be set for {partitioner}Partitioner")
         if (values.get("rotate.schedule.interval.ms") or -1) > 0 and values.get("timezone") == "":
             yield ConfigError("timezone", "", "must be set if rotate.schedule.interval.ms is set")
         if str(values.get("behavior.on.null.values")).lower() == "write" and not values.get("store.kafka.keys"):
             yield ConfigError("behavior.on.null.values", "write", "needs store.kafka.keys=true")
+        for side in ("keys", "headers"):
+            try:
+                if values.get(f"store.kafka.{side}"):
+                    _check_format(str(values.get(f"{side}.format.class")))
+            except ValueError as error:
+                yield ConfigError(f"{side}.format.class", str(values.get(f"{side}.format.class")), str(error))
         for pair in values.get("s3.object.tagging.key.value.pairs") or ():
             if ":" not in pair:
                 yield ConfigError("s3.object.tagging.key.value.pairs", pair, "must have the format key:value")

@@ -15,6 +15,7 @@ from headrace.api.errors import DataError, RecordErrors
 from headrace.data.json_encoding import encode_list
 from headrace.data.json_values import EncodingOptions
 from headrace.data.schema import Schema
+from headrace.data.value_text import convert_to_string
 from headrace_connectors.s3.config import S3SinkConfig, format_name
 from headrace_connectors.s3.spool import Spool
 
@@ -104,7 +105,7 @@ def format_for(class_name: str, spool: Spool, config: S3SinkConfig) -> FileForma
 
         return ParquetFormat(spool, config)
     separator = config.bytes_separator if name == "bytearray" else None
-    text = "\n" if separator is None else separator.encode().decode("unicode_escape")
+    text = "\n" if separator is None else separator.encode("ascii", "backslashreplace").decode("unicode_escape")
     return _Lines(spool, config, text.encode())
 
 
@@ -122,5 +123,8 @@ def extension_of(class_name: str, config: S3SinkConfig) -> str:
 
 
 def header_items(headers: Any) -> list[dict[str, Any]]:
-    """Return headers as JSON documents."""
-    return [{"key": header.key, "value": header.value} for header in headers]
+    """Return headers as documents whose values are strings, as Confluent's sink writes them."""
+    return [
+        {"key": each.key, "value": None if each.value is None else convert_to_string(each.value, each.schema)}
+        for each in headers
+    ]

@@ -6,6 +6,7 @@ The directories are those of Confluent's partitioners, so an object key is the s
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from headrace.data.batch import SinkBatch
 from headrace.data.schema import Schema
 from headrace.data.struct import from_rows
 from headrace.data.text import java_string
-from headrace_connectors.s3.config import S3SinkConfig, partitioner_name
+from headrace_connectors.s3.config import S3SinkConfig, extractor_name, partitioner_name
 from headrace_connectors.s3.joda import JodaFormat
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
@@ -59,7 +60,10 @@ class FieldPartitioner(Partitioner):
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> list[str]:
         """Return one directory per record."""
-        columns = [[f"{name}={self._quoted(value)}" for value in self._values(batch, name)] for name in self._fields]
+        columns = [
+            [f"{name}={'null' if value is None else self._quoted(value)}" for value in self._values(batch, name)]
+            for name in self._fields
+        ]
         return list(map(self._delimiter.join, zip(*columns, strict=True)))
 
     def _quoted(self, value: Any) -> str:
@@ -79,7 +83,8 @@ class FieldPartitioner(Partitioner):
         return text
 
     def _values(self, batch: SinkBatch, name: str) -> list[Any]:
-        return [_field(value, (name,), "partition.field.name") for value in from_rows(batch.value_schema, batch.values)]
+        path = (name,) if _is_field(batch, name) else tuple(name.split("."))
+        return [_field(value, path, "partition.field.name") for value in from_rows(batch.value_schema, batch.values)]
 
 
 class TimeBasedPartitioner(Partitioner):
@@ -118,7 +123,7 @@ def partitioner_for(config: S3SinkConfig) -> Partitioner:
     if name == "Field":
         return FieldPartitioner(config.partition_fields, config.directory_delimiter)
     if name == "TimeBased":
-        path = config.path_format
+        path = config.path_format.removesuffix(config.directory_delimiter)  # Confluent's partitioner removes it, too
         return TimeBasedPartitioner(config.partition_duration_ms, path, config.zone)
     if name in _FORMATS:
         duration_ms, path = _FORMATS[name]
@@ -142,17 +147,17 @@ def with_schema_name(directories: str | list[str], schema: Schema | None, config
 
 def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]] | None:
     """Return a function from a batch and the current time to the records' timestamps; None if they are not needed."""
-    uses_time = partitioner_name(config.partitioner_class) in ("TimeBased", "Daily", "Hourly")
-    if not uses_time and config.rotate_interval_ms <= 0:
+    if not config.has_timestamps:
         return None
-    extractor = config.timestamp_extractor.lower()
+    extractor = (extractor_name(config.timestamp_extractor) or "").lower()
     if extractor == "wallclock":
         return lambda batch, now_ms: [now_ms] * len(batch)
     if extractor == "record":
         return lambda batch, now_ms: [_required(timestamp, batch) for timestamp in batch.timestamp_list()]
     path = tuple(config.timestamp_field.split("."))
     return lambda batch, now_ms: [
-        _to_ms(_field(value, path, "timestamp.field"), path) for value in from_rows(batch.value_schema, batch.values)
+        _to_ms(_required_field(value, path, "timestamp.field"), path)
+        for value in from_rows(batch.value_schema, batch.values)
     ]
 
 
@@ -160,6 +165,20 @@ def _required(timestamp: int | None, batch: SinkBatch) -> int:
     if timestamp is None:
         raise DataError(f"timestamp.extractor=Record: a record of topic {batch.topic} has no timestamp")
     return timestamp
+
+
+def _is_field(batch: SinkBatch, name: str) -> bool:
+    """Whether a name with dots is the name of a field of the value, not the path of a nested field."""
+    if batch.value_schema is not None:
+        return any(field.name == name for field in batch.value_schema.fields)
+    return any(isinstance(value, Mapping) and name in value for value in batch.values)
+
+
+def _required_field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
+    found = _field(value, path, config_key)
+    if found is None:
+        raise DataError(f"{config_key}: field {'.'.join(path)} is null")
+    return found
 
 
 def _field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
@@ -170,16 +189,14 @@ def _field(value: Any, path: tuple[str, ...], config_key: str) -> Any:
         if name not in value:
             raise DataError(f"{config_key}: field {'.'.join(path)} does not exist in the value")
         value = value[name]
-    if value is None:
-        raise DataError(f"{config_key}: field {'.'.join(path)} is null")
     return value
 
 
 def _to_ms(value: Any, path: tuple[str, ...]) -> int:
     if isinstance(value, dt.datetime):
         return (value - _EPOCH) // dt.timedelta(milliseconds=1)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return int(value)
     if isinstance(value, str):
         if value.lstrip("-").isdecimal():
             return int(value)
@@ -188,7 +205,7 @@ def _to_ms(value: Any, path: tuple[str, ...]) -> int:
         except ValueError:
             raise DataError(f"timestamp.field: {value!r:.60} in {'.'.join(path)} is no ISO 8601 timestamp") from None
         return _to_ms(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC), path)
-    raise DataError(f"timestamp.field: {'.'.join(path)} must be a Timestamp, INT64 or STRING, found: "
+    raise DataError(f"timestamp.field: {'.'.join(path)} must be a Timestamp, a number or STRING, found: "
                     f"{type(value).__name__}")  # fmt: skip
 
 

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.errors import ConfigErrors, DataError
+from headrace.data.headers import Headers
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
 from headrace_connectors.s3.config import S3SinkConfig
 from headrace_connectors.s3.files import Encoded, PartitionFiles
-from headrace_connectors.s3.formats import encoder_for, format_for
+from headrace_connectors.s3.formats import encoder_for, format_for, header_items
 from headrace_connectors.s3.joda import JodaFormat
 from headrace_connectors.s3.partitioners import partitioner_for, timestamps_of
 from headrace_connectors.s3.spool import MemoryLimit, Spool, SpoolReader
@@ -69,6 +70,40 @@ class TestPartitioners:
         assert self.directories(sink_batch([{"n": True}]), partition__field__name="n", **props) == ["n=true"]
         with pytest.raises(DataError, match="field x does not exist"):
             self.directories(batch, partition__field__name="x", **props)
+
+    def test_field_partitioner_finds_nested_fields_and_fields_with_dots_in_their_names(self) -> None:
+        props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "place.country"}
+        nested = struct([("place", struct([("country", STRING_SCHEMA)]))])
+        batch = sink_batch([Struct(nested, {"place": Struct(nested.fields[0].schema, {"country": "de"})})], nested)
+        assert self.directories(batch, **props) == ["place.country=de"]
+        assert self.directories(sink_batch([{"place": {"country": "fr"}}]), **props) == ["place.country=fr"]
+        dotted = struct([("place.country", STRING_SCHEMA)])
+        assert self.directories(sink_batch([Struct(dotted, {"place.country": "it"})], dotted), **props) == [
+            "place.country=it"
+        ]
+
+    def test_field_partitioner_writes_the_text_null_for_a_null_field(self) -> None:
+        props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "name"}
+        assert self.directories(sink_batch([{"name": None}]), **props) == ["name=null"]
+
+    def test_delimiter_at_the_end_of_the_path_format_adds_no_directory(self) -> None:
+        found = self.directories(
+            sink_batch([1], timestamps=NOON), partitioner__class="TimeBasedPartitioner", timezone="UTC",
+            partition__duration__ms="3600000", path__format="'hour'=HH/",
+            timestamp__extractor="io.confluent.connect.storage.partitioner.TimeBasedPartitioner$RecordTimestampExtractor",
+        )  # fmt: skip
+        assert found == ["hour=12"]
+
+    def test_record_field_extractor_accepts_floating_point_milliseconds(self) -> None:
+        props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC", "timestamp__extractor": "RecordField"}
+        assert self.directories(sink_batch([{"timestamp": NOON + 0.5}]), **props) == [
+            "year=2026/month=07/day=01/hour=12"
+        ]
+
+    def test_rotate_interval_has_no_effect_without_a_time_based_partitioner(self) -> None:
+        settings = config(rotate__interval__ms="1000")
+        assert timestamps_of(settings) is None
+        assert "rotate.interval.ms has no effect" in settings.warnings_about_keys()[0]
 
     @pytest.mark.parametrize(
         ("name", "zone", "directory"),
@@ -228,12 +263,44 @@ def test_spool_keeps_all_bytes_in_order_and_stays_within_its_memory_limit(steps:
         ({"behavior.on.null.values": "write"}, "behavior.on.null.values"),
         ({"flush.size": "0"}, "flush.size"),
         ({"s3.part.size": "100"}, "s3.part.size"),
+        ({"keys.format.class": "AvroFormat", "store.kafka.keys": "true"}, "keys.format.class"),
+        ({"timestamp.extractor": "Sundial"}, "timestamp.extractor"),
     ],
 )
 def test_error_for_an_invalid_s3_configuration_names_the_key(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         S3SinkConfig.parse(BASE | props)
     assert key in {found.key for found in error.value.errors}
+
+
+def test_formats_of_files_that_are_not_written_are_not_checked() -> None:
+    settings = config(keys__format__class="io.confluent.connect.s3.format.avro.AvroFormat")
+    assert not settings.store_keys
+
+
+@pytest.mark.parametrize(("locale", "warnings"), [("en-US", 0), ("en_GB", 0), ("", 0), ("de-DE", 1)])
+def test_only_a_locale_that_is_not_english_causes_a_warning(locale: str, warnings: int) -> None:
+    assert len(config(locale=locale).warnings_about_keys()) == warnings
+
+
+def test_schema_compatibility_other_than_none_causes_a_warning() -> None:
+    assert (
+        "schema.compatibility=BACKWARD has no effect"
+        in config(schema__compatibility="BACKWARD").warnings_about_keys()[0]
+    )
+
+
+def test_separator_of_bytes_may_contain_any_character_and_escape() -> None:
+    settings = config(format__class="ByteArrayFormat", format__bytearray__separator="ü→\\n")
+    limit = MemoryLimit(1 << 20)
+    spool = Spool(limit)
+    format_for("ByteArrayFormat", spool, settings).append(None, [b"a"])
+    assert spool.read(0, 100) == "aü→\n".encode()
+
+
+def test_header_values_are_strings() -> None:
+    headers = Headers().add("n", 5).add("b", True).add("none", None).add("text", "x").add("list", [1, 2])
+    assert [each["value"] for each in header_items(headers)] == ["5", "true", None, "x", "[1,2]"]
 
 
 def test_waiting_rows_of_parquet_count_towards_the_memory_limit() -> None:
