@@ -21,7 +21,7 @@ from support.cluster_load import Load, await_in_sync, create_topic, elect_prefer
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TOPIC = "corrupt"
-TRUNCATING = r"Truncating {path} at byte [1-9]\d* \(offset [1-9]\d*\), the \d+ bytes after it are lost"
+TRUNCATING = r"Truncating segment {path} to [1-9]\d* bytes \(log end offset [1-9]\d*\), the last \d+ bytes are lost"
 
 
 class NodeWithCorruptFiles:
@@ -113,7 +113,7 @@ def overwrite(path: Path) -> None:
             "stopped",
             "*0.index",
             overwrite,
-            r"Rebuilding the indexes of {log}: the offset index has 37 bytes, but an entry has 8",
+            r"Rebuilding the indexes of segment {log}: the offset index has 37 bytes, not a multiple of",
         ),
         ("stopped", "leader-epoch-checkpoint", overwrite, "Rebuilding {path} from the records: line 1"),
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: the snapshot has version -1"),

@@ -72,7 +72,7 @@ def _decode_checkpoint(data: bytes) -> list[tuple[int, str]]:
     count = _number(lines[1], 2)
     rows = [(number, line) for number, line in enumerate(lines[2:], start=3) if line.strip()]
     if len(rows) != count:
-        raise MalformedFileError(f"line 2 announces {count} entries, but the file contains {len(rows)}")
+        raise MalformedFileError(f"line 2 gives the number of entries as {count}, but the file contains {len(rows)}")
     if not data.endswith(b"\n"):
         raise MalformedFileError(f"line {len(lines)} is incomplete: it does not end with a line feed")
     return rows
@@ -134,7 +134,7 @@ def decode_meta_properties(data: bytes) -> dict[str, str]:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """Return the content of the clean shutdown marker: the epoch of the broker that closed the log directory."""
+    """Return the content of the clean shutdown marker, which stores the epoch of the broker that shut down."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 

@@ -95,7 +95,8 @@ class LogDirectory:
         """Remove the clean shutdown marker. Call this method before any log is written. Raises OSError.
 
         A process that only reads the directory, or that fails to start, must not call this method, so that the clean
-        shutdown marker remains. The directory is synced, so that a power failure cannot restore replaced checkpoints.
+        shutdown marker remains. The directory is synced, so that a power failure cannot bring back checkpoint files
+        that were replaced.
         """
         if self._is_in_use:
             return
@@ -107,8 +108,8 @@ class LogDirectory:
     def undo_mark_in_use(self) -> None:
         """Restore the clean shutdown marker, if every change since `mark_in_use` is synced. Raises OSError.
 
-        The marker is the same file as before, so a segment that another program has modified since the shutdown is
-        still newer than the marker.
+        The marker keeps its modification time. A segment that another program has modified since the shutdown is
+        therefore still newer than the marker.
         """
         if self.was_closed_cleanly and self._is_in_use:
             self._storage.rename(self._path_of(_IN_USE_FILE), self._path_of(CLEAN_SHUTDOWN_FILE))
@@ -154,7 +155,7 @@ class LogDirectory:
             if match is None:
                 if is_served:
                     _log.warning(
-                        "Ignoring the directory %s/%s: its name does not have the form topic-partition", self.path, name
+                        "Ignoring directory %s/%s: its name does not have the form topic-partition", self.path, name
                     )
                 continue
             if match["topic"] != CLUSTER_METADATA_TOPIC:
@@ -193,9 +194,8 @@ class LogDirectory:
     ) -> Callable[[], None]:
         """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
 
-        The function writes nothing if the file already contains these offsets, and is synced if `durable` is set. It
-        also writes nothing if `offsets` are outdated: a newer task for the same file has started, or the directory is
-        closed.
+        If `durable` is set, the function also syncs the file. The function writes nothing if the file already contains
+        these offsets, if a newer task for the same file has started, or if the directory is closed.
         """
         self._last_sequence += 1
         return partial(self._write_checkpoint, self._last_sequence, name, offsets, durable)
@@ -212,7 +212,7 @@ class LogDirectory:
                 self._written[name] = data, durable
 
     def sync(self) -> None:
-        """Sync the directory, so that a power failure cannot restore replaced files. Raises OSError."""
+        """Sync the directory, so that a power failure cannot bring back files that were replaced. Raises OSError."""
         self._storage.sync_directory(self.path)
 
     def has_free_space(self) -> bool:

@@ -34,7 +34,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Set the start offset of leader `epoch`.
 
-        Remove the entries that have a later epoch or a larger start offset. Returns whether any entry changed.
+        Entries with a later epoch or a larger start offset are removed. Returns whether any entry changed.
         """
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._start_offsets[-1]:
             return False

@@ -66,7 +66,9 @@ class OffsetIndex:
     def decode(cls, data: bytes) -> OffsetIndex:
         """Decode an index file. Raises ValueError if an entry is incomplete or the entries are not in order."""
         if len(data) % OFFSET_ENTRY_SIZE:
-            raise ValueError(f"the offset index has {len(data)} bytes, but an entry has {OFFSET_ENTRY_SIZE}")
+            raise ValueError(
+                f"the offset index has {len(data)} bytes, not a multiple of its entry size {OFFSET_ENTRY_SIZE}"
+            )
         flat = array("i")
         flat.frombytes(_without_empty_entries(data, OFFSET_ENTRY_SIZE))
         if sys.byteorder == "little":
@@ -81,7 +83,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Maps timestamps to relative offsets. Each entry has the largest timestamp up to its offset."""
+    """Maps timestamps to relative offsets. Each entry has the largest timestamp of the records up to its offset."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -99,7 +101,7 @@ class TimeIndex:
             self.offsets.append(relative_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """Return the relative offset of the batch from which to search for a record with a timestamp >= `timestamp`."""
+        """Return the relative offset from which to search for the first record with a timestamp >= `timestamp`."""
         index = bisect_right(self.timestamps, timestamp) - 1
         return self.offsets[index] if index >= 0 else 0
 
@@ -116,7 +118,9 @@ class TimeIndex:
     def decode(cls, data: bytes) -> TimeIndex:
         """Decode an index file. Raises ValueError if an entry is incomplete or the entries are not in order."""
         if len(data) % TIME_ENTRY_SIZE:
-            raise ValueError(f"the time index has {len(data)} bytes, but an entry has {TIME_ENTRY_SIZE}")
+            raise ValueError(
+                f"the time index has {len(data)} bytes, not a multiple of its entry size {TIME_ENTRY_SIZE}"
+            )
         index = cls()
         previous = -1
         for timestamp, offset in TIME_ENTRY.iter_unpack(_without_empty_entries(data, TIME_ENTRY_SIZE)):

@@ -153,7 +153,9 @@ def load(
                 )
             producers = load_producers(storage, directory, segments, end_offset)
         except CorruptBatchError as error:
-            _log.warning("%s: recovering the last segment although the log was closed cleanly: %s", directory, error)
+            _log.warning(
+                "Log %s: recovering the last segment although the log was closed cleanly: %s", directory, error
+            )
             is_corrupt = True
             recovery_point = segments[-1].base_offset
     if producers is None:
@@ -172,7 +174,7 @@ def load(
     start_offset = max(log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         _log.warning(
-            "%s: the log end offset %d is before the log start offset %d, deleting all segments and starting at "
+            "Log %s: the log end offset %d is before the log start offset %d, deleting all segments and starting at "
             "offset %d",
             directory,
             end_offset,
@@ -216,7 +218,10 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
         _log.error(
-            "%s/%s has no %s file, so the segment's records are lost on this replica", directory, name, LOG_SUFFIX
+            "Index file %s/%s has no %s file, so the segment's records are lost on this replica",
+            directory,
+            name,
+            LOG_SUFFIX,
         )
     return orphans
 
@@ -224,7 +229,7 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
 def _find_modified(
     segments: Sequence[LogSegment], storage: Storage, checkpoint_time_ns: int, trusted_from: int, trusted_to: int | None
 ) -> int | None:
-    """Return the base offset of the first segment that recovery does not check and that was modified, or None.
+    """Return the base offset of the first modified segment that recovery would not check, or None.
 
     A segment was modified if its file is newer than `checkpoint_time_ns`. After an unclean shutdown, this function
     looks at the segments from the cleaner offset (`trusted_from`) to the recovery point (`trusted_to`). It skips
@@ -239,7 +244,9 @@ def _find_modified(
             and segment.base_offset >= trusted_from
             and storage.modified_ns(path) > checkpoint_time_ns
         ):
-            _log.warning("Recovering %s: the file was modified after this node's last checkpoint or shutdown", path)
+            _log.warning(
+                "Recovering segment %s: the file was modified after this node's last checkpoint or shutdown", path
+            )
             return segment.base_offset
     return None
 
@@ -303,7 +310,7 @@ def create_segment(
                 segment.remove()
             raise
         _log.warning(
-            "%s: cannot create the files of a new segment, continuing without them: %s",
+            "Log %s: cannot create the files of a new segment, continuing without them: %s",
             directory,
             error.strerror or error,
         )
@@ -329,7 +336,7 @@ def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
 
 
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
-    """Complete replacements of segments by compacted ones that a crash interrupted (KAFKA-6264).
+    """Complete the replacements of segments by compacted segments that a crash has interrupted (KAFKA-6264).
 
     A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
@@ -348,7 +355,7 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
             for _, header in swap.iter_headers(0):
                 end_offset = header.next_offset
         except CorruptBatchError as error:
-            _log.error("%s is corrupt: %s", swap.path(LOG_SUFFIX), error)
+            _log.error("Compacted segment %s is corrupt: %s", swap.path(LOG_SUFFIX), error)
             if file_name(base_offset, LOG_SUFFIX) in names:
                 storage.remove(swap.path(LOG_SUFFIX))
                 continue
@@ -357,7 +364,12 @@ def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segme
             swap.release()
         for old in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX)):
             if base_offset <= old < end_offset:
-                _log.info("Replacing %s/%s with the compacted segment", directory, file_name(old, LOG_SUFFIX))
+                _log.info(
+                    "Replacing segment %s/%s with compacted segment %s",
+                    directory,
+                    file_name(old, LOG_SUFFIX),
+                    swap.path(LOG_SUFFIX),
+                )
                 for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
                     storage.remove(f"{directory}/{file_name(old, suffix)}")
         rename_swap_files(storage, swap)
@@ -401,7 +413,7 @@ def _load_epochs(
                     return epochs, []
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
     except CorruptBatchError as error:
-        _log.warning("%s: some leader epochs of the log are lost: %s", directory, error)
+        _log.warning("Log %s: some leader epochs are lost because of a corrupt batch: %s", directory, error)
     return epochs, []
 
 
@@ -413,7 +425,7 @@ def read_topic_id(storage: Storage, directory: str) -> bytes | None:
         return None
     except MalformedFileError as error:
         _log.warning(
-            "%s/%s is unreadable, using the topic id from the cluster metadata: %s",
+            "File %s/%s is unreadable, using the topic id from the cluster metadata: %s",
             directory,
             PARTITION_METADATA_FILE,
             error,

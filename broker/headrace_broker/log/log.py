@@ -122,7 +122,7 @@ class PartitionLog(SegmentedLog):
                 log._write_epochs()
             except OSError as error:  # the next start can rebuild the leader epochs from the records
                 _log.warning(
-                    "%s: cannot write the leader epoch checkpoint, keeping it in memory: %s",
+                    "Log %s: cannot write the leader epoch checkpoint, keeping the epochs in memory: %s",
                     directory,
                     error.strerror or error,
                 )

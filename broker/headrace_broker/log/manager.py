@@ -133,7 +133,7 @@ class LogManager:
             directory.mark_in_use()
             for path in directory.interrupted_deletions():
                 self._background(
-                    partial(self._storage.remove_tree, path), _warn_on_failure("remove a deleted partition")
+                    partial(self._storage.remove_tree, path), _warn_on_failure(f"remove the deleted partition {path}")
                 )
             strays = directory.strays()
             if strays:
@@ -151,7 +151,9 @@ class LogManager:
             for key in directory.partitions():
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
-                    raise LogDirectoryError(f"partition {key[0]}-{key[1]} is in both {both}: remove one of them")
+                    raise LogDirectoryError(
+                        f"partition {key[0]}-{key[1]} is in both {both}: remove it from one of them"
+                    )
                 try:
                     self.logs[key] = self._open(
                         directory,
@@ -288,7 +290,7 @@ class LogManager:
     def _emptiest_directory(self) -> LogDirectory:
         usable = [directory for directory in self.directories if directory.offline_reason is None]
         if not usable:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "cannot create the log: every log directory is offline")
         if len(usable) == 1:
             return usable[0]
         counts = dict.fromkeys((directory.path for directory in usable), 0)
@@ -377,7 +379,7 @@ class LogManager:
         except ApiError as error:
             _log.error("%s", error.message)
         except CorruptBatchError as error:
-            _log.error("%s: %s", log.directory, error)
+            _log.error("Log %s: %s", log.directory, error)
         deleted = log.pop_expired_files(now_ms)
         if deleted:
             self._background(
@@ -391,9 +393,10 @@ class LogManager:
         return True
 
     def _flush(self, log: PartitionLog, now_ms: int, *, with_active: bool, before_close: bool = False) -> None:
-        """Flush the rolled segments in the background, and optionally the active segment too.
+        """Flush the rolled segments in the background, and the active segment if `with_active` is set.
 
-        After a crash, recovery does not have to read flushed segments.
+        If `before_close` is set, the indexes of the active segment are flushed too. After a crash, recovery does not
+        have to read flushed segments.
         """
         key = (log.topic, log.partition)
         if key in self._flushing:
@@ -413,7 +416,7 @@ class LogManager:
     def sync_truncation(self, log: PartitionLog, done: Callable[[], None]) -> None:
         """Sync a log's truncation in the background, then call `done`.
 
-        If the caller did not sync the truncation, the next append would sync it and block the event loop.
+        Without this call, the next append would sync the truncation and block the event loop.
         """
         path, truncations = log.unsynced_truncation, log.truncations
         assert path is not None
@@ -442,7 +445,7 @@ class LogManager:
         self._background(work, _warn_on_failure(f"remove {path}"))
 
     def _take_removed_directories_offline(self) -> None:
-        """Take log directories offline that another program has deleted.
+        """If another program has deleted a log directory, take the directory offline.
 
         Records appended to the open files of a deleted directory would be lost.
         """
@@ -462,7 +465,7 @@ class LogManager:
                 _log.error("Log directory %s is offline: %s", directory.path, log.offline_reason)
 
     def _bring_directories_online(self) -> None:
-        """Bring log directories that went offline because of a full disk back online once there is free space."""
+        """Bring a log directory online again if its disk was full and now has free space."""
         for directory in self.directories:
             if directory.offline_reason is None:
                 continue
@@ -478,7 +481,7 @@ class LogManager:
     # Shutdown
 
     def flush_all(self, now_ms: int) -> None:
-        """Flush all logs in the background in parallel, because `close` alone flushes one log after another."""
+        """Flush all logs in parallel in the background. Without this call, `close` flushes one log after another."""
         for log in self.logs.values():
             if log.offline_reason is None and log.log_end_offset > log.recovery_point:
                 try:

@@ -68,7 +68,9 @@ class PendingDeletions:
         if found == topic_id or (found is None and not self._has_records(path)):
             return
         _log.warning(
-            "%s belongs to a different topic of the same name, renamed it to %s", path, self.mark_stray(directory, key)
+            "Directory %s belongs to a different topic of the same name, renamed it to %s",
+            path,
+            self.mark_stray(directory, key),
         )
 
     def _has_records(self, path: str) -> bool:

@@ -31,7 +31,7 @@ class RecentSnapshots:
         self._batches_left = _BATCHES_PER_SNAPSHOT_MIN
 
     def on_append(self, batches: int, producers: ProducerStateManager, high_watermark: int) -> None:
-        """Take a snapshot if a replay of the batches since the last snapshot would be slower than a new snapshot."""
+        """Create a snapshot if this is faster than a later replay of the batches since the last snapshot."""
         self._batches_left -= batches
         if self._batches_left <= 0:
             self._batches_left = max(_BATCHES_PER_SNAPSHOT_MIN, _BATCHES_PER_PRODUCER * len(producers.producers))
@@ -98,7 +98,7 @@ def remove_snapshots_after(storage: Storage, directory: str, offset: int) -> Non
 def remove_stray_snapshots(storage: Storage, directory: str, segments: Sequence[LogSegment]) -> None:
     """Remove the producer snapshots that are not at a segment's base offset, as Kafka does.
 
-    The newest of these snapshots is kept if it is after the last segment's base offset.
+    Keep the newest of these snapshots if its offset is after the last segment's base offset.
     """
     base_offsets = {segment.base_offset for segment in segments}
     strays = sorted(offset for offset in _snapshot_offsets(storage, directory) if offset not in base_offsets)

@@ -49,7 +49,7 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 = no open one)."""
+    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 if it has none)."""
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -222,7 +222,7 @@ def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
             f"the snapshot has version {version}; headrace reads only version {_SNAPSHOT_VERSION}"
         )
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"the header gives {count} entries, but the file has a length of {len(data)} bytes")
+        raise CorruptSnapshotError(f"the header gives {count} entries, but the file has {len(data)} bytes")
     if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
         raise CorruptSnapshotError("the checksum of the snapshot does not match its contents")
     producers: dict[int, ProducerEntry] = {}

@@ -42,7 +42,7 @@ def recover(
     cleaner_offset: int,
     may_have_gaps: bool,
 ) -> tuple[int, ProducerStateManager]:
-    """Recover the segments after the recovery point. Return (log end offset, producer state).
+    """Recover the segments from the recovery point on. Return (log end offset, producer state).
 
     If offsets are missing between two segments at or after `cleaner_offset`, a power failure has lost the end of the
     first segment but not the second segment. Unless `may_have_gaps` is set, the log is truncated at the gap, so that a
@@ -57,14 +57,16 @@ def recover(
     except CorruptBatchError as error:
         if not may_have_gaps:
             _log.error(
-                "%s: recovering all segments, because a segment before the recovery point is corrupt: %s",
+                "Log %s: recovering all segments, because a segment before the recovery point is corrupt: %s",
                 directory,
                 error,
             )
             return recover(
                 storage, directory, segments, epochs, config, 0, cleaner_offset=cleaner_offset, may_have_gaps=False
             )
-        _log.error("%s: the producer state before offset %d is lost: %s", directory, segments[first].base_offset, error)
+        _log.error(
+            "Log %s: the producer state before offset %d is lost: %s", directory, segments[first].base_offset, error
+        )
         producers = ProducerStateManager()
         producers.clear(segments[first].base_offset)
     end_offset = segments[first].base_offset
@@ -74,14 +76,19 @@ def recover(
         segment = segments[index]
         if index > first and segment.base_offset < end_offset:
             _log.error(
-                "Deleting %s: it overlaps the previous segment, which ends at offset %d",
+                "Deleting segment %s: it overlaps the previous segment, which ends at offset %d",
                 segment.path(LOG_SUFFIX),
                 end_offset,
             )
             drop_segments_from(segments, index)
             break
         if index > first and segment.base_offset > max(end_offset, cleaner_offset):
-            _log.error("%s: offsets %d to %d are missing", directory, end_offset, segment.base_offset - 1)
+            _log.error(
+                "Log %s: offsets %d to %d are missing between two segments",
+                directory,
+                end_offset,
+                segment.base_offset - 1,
+            )
             if not may_have_gaps:
                 drop_segments_from(segments, index)
                 break
@@ -100,7 +107,9 @@ def recover(
             storage.write(f"{directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}", producers.encode_snapshot())
         except OSError as error:
             _log.warning(
-                "%s: cannot write a producer snapshot, continuing without it: %s", directory, error.strerror or error
+                "Log %s: cannot write a producer snapshot, continuing without it: %s",
+                directory,
+                error.strerror or error,
             )
     remove_stray_snapshots(storage, directory, segments)
     return end_offset, producers
@@ -141,7 +150,7 @@ def drop_segments_from(segments: list[LogSegment], index: int) -> None:
     The last segment is renamed first, so that a crash between two renames leaves no gap in the log.
     """
     for segment in reversed(segments[index:]):
-        _log.error("Deleting %s: records before this segment are corrupt or missing", segment.path(LOG_SUFFIX))
+        _log.error("Deleting segment %s: records before this segment are corrupt or missing", segment.path(LOG_SUFFIX))
         segment.mark_deleted()
     del segments[index:]
 
@@ -158,9 +167,9 @@ def _recover_segment(
 ) -> tuple[int, bool]:
     """Check every batch of a segment and rebuild its indexes.
 
-    Returns (offset after the last valid batch, whether all batches are valid). The segments after an invalid batch are
-    dropped before the segment is truncated: if the broker crashes between the two steps, the next start finds the
-    invalid batch again.
+    Returns (offset after the last valid batch, whether all batches are valid). If a batch is invalid, the later
+    segments are dropped before this segment is truncated. If the broker crashes between the two steps, the next start
+    finds the invalid batch again.
     """
     segment.reset_indexes()
     next_offset = segment.base_offset
@@ -179,7 +188,7 @@ def _recover_segment(
             is_interrupted_write = is_last and isinstance(error, IncompleteBatchError)
             _log.log(
                 logging.WARNING if is_interrupted_write else logging.ERROR,
-                "Truncating %s at byte %d (offset %d), the %d bytes after it are lost: %s",
+                "Truncating segment %s to %d bytes (log end offset %d), the last %d bytes are lost: %s",
                 segment.path(LOG_SUFFIX),
                 valid_bytes,
                 next_offset,
@@ -199,7 +208,7 @@ def _recover_segment(
 def _checked_batches(
     segment: LogSegment, next_offset: int, limit: int, producers: ProducerStateManager
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Check each batch, add it to the producer state, yield (position, header). Raises CorruptBatchError."""
+    """Check each batch, update the producer state, and yield (position, header). Raises CorruptBatchError."""
     for position, header, batch in segment.iter_checked_batches(0):
         if not next_offset <= header.base_offset <= header.last_offset < limit:
             reason = (
@@ -223,7 +232,7 @@ def _write_indexes(segment: LogSegment) -> None:
         segment.finish()
     except OSError as error:
         _log.warning(
-            "%s: cannot write the indexes, keeping them in memory: %s",
+            "Segment %s: cannot write the indexes, keeping them in memory: %s",
             segment.path(LOG_SUFFIX),
             error.strerror or error,
         )

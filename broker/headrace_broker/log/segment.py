@@ -98,7 +98,7 @@ class LogSegment:
         roll_jitter_ms: int = 0,
         name_suffix: str = "",
     ) -> None:
-        """Use `name_suffix` `.cleaned` or `.swap` for a compacted segment whose files do not have final names yet."""
+        """`name_suffix` is `.cleaned` or `.swap` for a compacted segment, until its files get their final names."""
         self._storage = storage
         self._directory = directory
         self._name_suffix = name_suffix
@@ -136,7 +136,7 @@ class LogSegment:
             path = self.path(LOG_SUFFIX)
             # `open` creates a missing file; `size` raises FileNotFoundError.
             if self.size_bytes and self._storage.size(path) < self.size_bytes:
-                raise OSError(errno.EIO, f"the file is shorter than its {self.size_bytes} bytes of records", path)
+                raise OSError(errno.EIO, f"the file must have {self.size_bytes} bytes of records, but is shorter", path)
             file = self._file = self._storage.open(path)
             self._open_segments.add(self)
         return file
@@ -146,7 +146,7 @@ class LogSegment:
         size_bytes = min(size_bytes, self.size_bytes - position)
         data = self.file.pread(size_bytes, position)
         if len(data) < size_bytes:
-            reason = f"the file ends at byte {position + len(data)}, but has {self.size_bytes} bytes of records"
+            reason = f"the file ends at byte {position + len(data)}, but must have {self.size_bytes} bytes of records"
             raise OSError(errno.EIO, reason, self.path(LOG_SUFFIX))
         return data
 
@@ -170,7 +170,7 @@ class LogSegment:
         return self._index is not None or self._time_index is not None
 
     def account_indexes(self) -> None:
-        """Add the indexes of a segment that is no longer active to the index memory that `OpenSegments` limits."""
+        """Count the indexes of this inactive segment towards the index memory limit of `OpenSegments`."""
         entries = len(self._index or ()), len(self._time_index or ())
         self._open_segments.account_indexes(self, OFFSET_ENTRY_SIZE * entries[0] + TIME_ENTRY_SIZE * entries[1])
 
@@ -193,7 +193,7 @@ class LogSegment:
         try:
             load()
         except (ValueError, FileNotFoundError) as error:
-            _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG_SUFFIX), error)
+            _log.warning("Rebuilding the indexes of segment %s: %s", self.path(LOG_SUFFIX), error)
             self.rebuild_indexes()
         if not self.is_active:
             self.account_indexes()
@@ -247,9 +247,9 @@ class LogSegment:
         return True
 
     def finish(self) -> bool:
-        """Add the segment's largest timestamp to the time index, and write both indexes. A roll calls this method.
+        """Add the segment's largest timestamp to the time index, and write the index files if the indexes have changed.
 
-        Returns whether the index files had to be written.
+        Returns whether the index files were written.
         """
         if self.max_timestamp > NO_TIMESTAMP:
             entries = len(self.time_index)
@@ -466,7 +466,7 @@ class LogSegment:
         chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
         if position and not self._may_begin_here(chunk, offset):
             _log.warning(
-                "Rebuilding the indexes of %s: an index entry points to byte %d, where no batch begins",
+                "Rebuilding the indexes of segment %s: an index entry points to byte %d, where no batch begins",
                 self.path(LOG_SUFFIX),
                 position,
             )
@@ -551,7 +551,8 @@ class LogSegment:
                 chunk, chunk_start = self._pread(min(_SCAN_SIZE, size_bytes - position), position), position
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 raise IncompleteBatchError(
-                    position, f"the file has only {size_bytes - position} more bytes, a batch header has {HEADER_SIZE}"
+                    position,
+                    f"the file has only {size_bytes - position} more bytes, but a batch header has {HEADER_SIZE}",
                 )
             header = read_header(chunk, position - chunk_start)
             problem = _find_header_problem(header)

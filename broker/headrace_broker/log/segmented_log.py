@@ -189,7 +189,7 @@ class SegmentedLog:
             try:
                 self._write_epochs()
             except OSError as error:
-                raise self._go_offline_unchanged("write the leader epochs of", error) from error
+                raise self._go_offline_unchanged("write leader epoch checkpoint", error) from error
 
     def _write_epochs(self) -> None:
         # Do not sync the file, and do not write it immediately for a new leader. Otherwise a broker that becomes the
@@ -235,7 +235,7 @@ class SegmentedLog:
         return offline_error
 
     def try_go_online(self) -> bool:
-        """Bring a log back online that is offline because of a full disk. Return False if a write still fails."""
+        """Bring the log online again after its disk was full. Return False if a write still fails."""
         try:
             self._active.truncate_torn_tail()
             self._write_epochs()
@@ -432,7 +432,7 @@ class SegmentedLog:
         try:
             self._deleted.append((due_ms, [path for segment in segments for path in segment.mark_deleted()]))
         except OSError as error:
-            raise self._go_offline("delete segments of", error) from error
+            raise self._go_offline("delete segment", error) from error
 
     def pop_expired_files(self, now_ms: int) -> list[str]:
         """Return the `.deleted` files that are older than file.delete.delay.ms. The caller removes them."""
@@ -537,7 +537,7 @@ class SegmentedLog:
             try:
                 self.rewrite_checkpoints()
             except OSError as error:
-                raise self._go_offline_unchanged("write checkpoints of", error) from error
+                raise self._go_offline_unchanged("write offset checkpoint", error) from error
         self.unsynced_truncation, self.checkpoint_ahead_of_log = None, False
 
     def complete_truncation_sync(self, truncations: int, error: OSError | None) -> None:
@@ -564,7 +564,7 @@ class SegmentedLog:
             self.checkpoint_ahead_of_log = self.checkpoint_ahead_of_log or offset < self._log_start_offset
             self._log_start_offset = offset
             self._set_end_offset(offset)
-            if self._epochs.truncate_from_end(0):  # the log has no records, so no leader epoch has any
+            if self._epochs.truncate_from_end(0):  # the log has no records, so remove all leader epochs
                 self._write_epochs()
             self._producers.clear(offset)
             self._recent_snapshots = RecentSnapshots()
@@ -575,8 +575,8 @@ class SegmentedLog:
     def _set_end_offset(self, offset: int) -> None:
         """Set the log end offset after a truncation.
 
-        Lower the high watermark and the recovery point to at most this offset. Leader epochs that begin at or after
-        the new log end offset are removed.
+        This also lowers the high watermark and the recovery point to at most `offset`, and removes the leader epochs
+        that begin at or after `offset`.
         """
         self._log_end_offset = offset
         self.truncations += 1

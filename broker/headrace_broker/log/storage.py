@@ -22,7 +22,7 @@ def is_out_of_file_descriptors(error: OSError) -> bool:
 
 
 def is_disk_full_error(error: OSError) -> bool:
-    """Return whether `error` means that the disk or its quota is full. A retry may succeed after space is freed."""
+    """Return whether `error` means that the disk is full or its quota is used up. A retry may succeed later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -60,7 +60,7 @@ class Storage(Protocol):
     def write(self, path: str, data: Buffer) -> None:
         """Replace a file's contents.
 
-        The write is not atomic: after a crash, the file may contain parts of both contents.
+        The write is not atomic: after a crash, the file may contain parts of the old and the new contents.
         """
 
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
@@ -253,7 +253,7 @@ class DiskStorage:
 
 
 class MemoryFile:
-    """A file of MemoryStorage; all open instances of a file share `data`."""
+    """An open file of MemoryStorage. If a file is opened several times, the MemoryFile objects share `data`."""
 
     __slots__ = ("_data",)
 

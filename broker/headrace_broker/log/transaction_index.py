@@ -26,7 +26,7 @@ def encode_transaction_index(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_transaction_index(data: bytes) -> list[AbortedTxn]:
-    """Return the entries of a transaction index. Ignores an incomplete last entry, which is still being written.
+    """Return the entries of a transaction index. An incomplete last entry, left by an unfinished write, is ignored.
 
     Raises ValueError for an unknown version.
     """

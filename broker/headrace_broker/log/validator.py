@@ -67,7 +67,7 @@ class RecordsRejectedError(ApiError):
 def validate_batch(
     records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
 ) -> BatchHeader:
-    """Return the header of the only batch in `records`. Raises ApiError if a leader must not append the batch."""
+    """Validate the only batch in `records`; return its header. Raises ApiError if a leader must not append it."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the records have {size_bytes} bytes, too few for a record batch")
@@ -86,7 +86,7 @@ def validate_batch(
     if size_bytes > config.segment_bytes:
         raise ApiError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"a record batch of {size_bytes} bytes does not fit into a segment of segment.bytes={config.segment_bytes}",
+            f"a record batch of {size_bytes} bytes exceeds the topic's segment.bytes={config.segment_bytes}",
         )
     if crc32c(memoryview(records)[ATTRIBUTES_OFFSET:]) != header.crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the checksum {header.crc:#010x} does not match the record batch")
@@ -168,7 +168,7 @@ def _check_keys(records: memoryview, header: BatchHeader, config: LogConfig) -> 
     if keyless:
         raise RecordsRejectedError(
             ErrorCode.INVALID_RECORD,
-            f"{len(keyless)} of {header.records_count} records have no key, a compacted topic requires one",
+            f"{len(keyless)} of {header.records_count} records have no key, but a compacted topic requires keys",
             [(index, "a compacted topic requires a key in every record") for index in keyless[:RECORD_ERRORS_MAX]],
         )
 

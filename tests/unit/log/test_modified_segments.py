@@ -75,7 +75,10 @@ def test_segment_modified_while_node_is_down_is_recovered_and_logged(
     log = manager.get("t", 0)
     assert log is not None
     assert log.log_end_offset < int(paths[2].stem)
-    assert f"Recovering {paths[1]}: the file was modified after this node's last checkpoint or shutdown" in caplog.text
+    assert (
+        f"Recovering segment {paths[1]}: the file was modified after this node's last checkpoint or shutdown"
+        in caplog.text
+    )
     assert str(paths[1]) in caplog.text.partition("Truncating ")[2] or f"{tmp_path}/t-0: offsets" in caplog.text
     assert manager.is_corrupt == is_clean  # an incomplete log is normal after a crash
     manager.close(now_ms=NOW)

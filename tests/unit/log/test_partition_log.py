@@ -577,7 +577,7 @@ def test_recovery_truncates_at_corrupt_batch_and_deletes_later_segments(caplog: 
     log = open_log(storage, LogConfig(segment_bytes=400), recovery_point=0)
     assert log.log_end_offset == broken.base_offset + 2
     assert len(log.segments) == 2
-    assert f"{broken.base_offset:020d}.log at byte {position}" in caplog.text
+    assert f"{broken.base_offset:020d}.log to {position} bytes" in caplog.text
     assert values_from(log) == [b"value %d" % number for number in range(log.log_end_offset)]
     assert append(log, b"next").base_offset == broken.base_offset + 2
 

@@ -31,7 +31,7 @@ from headrace_broker.records.varint import decode_varint, encode_varint
 
 
 class BatchFilter:
-    """Filters the batches of a log one by one, in the order of the log."""
+    """Applies compaction to the batches of a log, one batch at a time, in the order of their offsets."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class BatchFilter:
         high_watermark: int,
         last_records: Iterable[LastRecord] = (),
     ) -> None:
-        """Use `offset_map`, which contains the dirty records before `map_end_offset`.
+        """`offset_map` contains the newest offset of each key in the dirty records before `map_end_offset`.
 
-        All later records are retained.
+        All records at or after `map_end_offset` are retained.
         """
         self._offset_map = offset_map
         self._transactions = transactions
@@ -85,8 +85,8 @@ class BatchFilter:
     def _retained_indexes(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
         """Return the indexes of the records to retain.
 
-        These are the newest record of each key, tombstones until their delete horizon, and all records after the offset
-        map. Records without a key are removed.
+        These are the newest record of each key, tombstones until their delete horizon, and all records at or after the
+        end offset of the offset map. Before this offset, records without a key are removed.
         """
         count = len(columns)
         offsets: Sequence[int] = columns.offsets or ()
@@ -106,8 +106,8 @@ class BatchFilter:
         """Return the header of the batch without its records, or None if compaction may remove the batch too.
 
         A batch is retained if it contains a producer's last sequence, the last offset before the high watermark, or the
-        segment's last offset. If the segment did not contain its last offset, recovery would find a gap before the next
-        segment.
+        segment's last offset. If compaction removed the batch with the segment's last offset, recovery would find a gap
+        before the next segment.
         """
         is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
         if not is_last_batch and not self._is_last_of_producer(header):
@@ -125,10 +125,10 @@ class BatchFilter:
 
 
 def _rewrite_batch(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
-    """Return the batch with only the records `kept`. The bytes of these records do not change.
+    """Return the batch with only the records whose indexes are in `kept`.
 
-    If the batch gets a delete horizon, its base timestamp changes. The timestamp delta of each record is then
-    recomputed.
+    If `horizon_ms` is not None, this delete horizon becomes the base timestamp of the batch, and the timestamp delta of
+    each record is adjusted. Otherwise the bytes of the records do not change.
     """
     records = bytes(memoryview(decompress_batch(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
     try:
@@ -178,7 +178,7 @@ def _timestamp_delta(records: bytes, start: int) -> int:
 
 
 def _with_delta(records: bytes, span: tuple[int, int], delta: int) -> bytes:
-    """Return the encoded record with its timestamp delta replaced."""
+    """Return the encoded record at `span` (start, end) in `records`, with the timestamp delta `delta`."""
     _, body = decode_varint(records, span[0])
     _, rest = decode_varint(records, body + 1)
     changed = records[body : body + 1] + encode_varint(delta) + records[rest : span[1]]

@@ -69,8 +69,8 @@ def find_dirty_range(
 ) -> DirtyRange:
     """Return the range of the log that can be cleaned. `segments` are oldest first, the last one is active.
 
-    The range ends before the active segment, the last stable offset (and so the high watermark), and the first segment
-    with a record younger than min.compaction.lag.ms. A `cleaner_offset` outside the log is ignored.
+    The range ends before the first of these: the active segment, the segment with the last stable offset, and the first
+    segment with a record younger than min.compaction.lag.ms. A `cleaner_offset` outside the log is ignored.
     """
     first_dirty = log_start_offset
     if cleaner_offset is not None and log_start_offset <= cleaner_offset <= log_end_offset:

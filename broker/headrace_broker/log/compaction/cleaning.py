@@ -42,8 +42,8 @@ def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> 
     """Yield each cleaned segment, then `CleaningDone` or `CleaningFailed`.
 
     Corrupt batches, invalid transaction indexes, segments over 2 GiB and I/O errors end the cleaning with
-    `CleaningFailed`. Other exceptions are propagated, for example the one with which `maybe_throttle` stops the
-    cleaning.
+    `CleaningFailed`. Other exceptions are propagated, for example the exception that `maybe_throttle` raises to
+    stop the cleaning.
     """
     cleaning = _Cleaning(storage, job, maybe_throttle)
     try:

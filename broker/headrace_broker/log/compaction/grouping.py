@@ -26,7 +26,7 @@ def group_segments(
 ) -> list[list[SegmentSizes]]:
     """Return groups of adjacent segments (oldest first) whose total size fits into one segment.
 
-    `end_offset` is the base offset of the segment after the last one.
+    `end_offset` is the base offset of the segment that follows `segments`.
     """
     groups: list[list[SegmentSizes]] = []
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]

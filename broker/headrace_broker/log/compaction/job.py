@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last batch of an active producer, which compaction must retain for its sequence and epoch.
+    """Identifies the last batch of an active producer.
 
-    `last_offset` is the last offset of the producer's last data batch, -1 if the log contains only a transaction marker
-    of `epoch`.
+    Compaction must retain this batch, because it contains the producer's last sequence and epoch. `last_offset` is the
+    last offset of the producer's last data batch, or -1 if the producer has only a transaction marker of `epoch`.
     """
 
     producer_id: int
@@ -25,7 +25,8 @@ class CleaningJob:
     """A log to clean, and the state of this log at `now_ms`.
 
     `segments` are (base offset, size in bytes) of the inactive segments before `end_offset`, oldest first. Records from
-    `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that max.compaction.lag.ms has passed.
+    `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that a record has been dirty for longer than
+    max.compaction.lag.ms.
     """
 
     directory: str

@@ -18,9 +18,9 @@ If more unsynced bytes were in the page cache, the broker's own fsyncs would be 
 
 
 class SegmentOutput:
-    """Writes the files of `segment`, whose names end with `.cleaned`.
+    """Writes the files of the cleaned segment `segment`. The file names end with `.cleaned`.
 
-    Removes files left over from an earlier cleaning first.
+    The constructor removes files with these names that an earlier cleaning left over.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SegmentOutput:
         self.discard()
 
     def add(self, batch: Buffer) -> None:
-        """Add the next batch. Raises OverflowError if positions in the segment would exceed the index's 31 bits."""
+        """Add the next batch. Raises OverflowError if the segment would become too large for 31-bit file positions."""
         if self.segment.size_bytes + self._pending_bytes + len(batch) > RELATIVE_OFFSET_MAX:
             raise OverflowError
         self._pending.append(batch)

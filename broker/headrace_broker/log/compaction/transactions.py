@@ -1,4 +1,4 @@
-"""Identifies batches of aborted transactions, and transaction markers without remaining data.
+"""Identifies batches of aborted transactions, and transaction markers whose transactions have no records left.
 
 The tracker receives the aborted transactions from the transaction indexes, and then every batch of a log in order. Both
 passes of a cleaning use the tracker. The first pass skips the records of aborted transactions. The second pass removes
@@ -16,7 +16,7 @@ from headrace_broker.records.reader import read_batch
 
 
 class _AbortedInProgress:
-    """An aborted transaction whose abort marker was not read yet.
+    """An aborted transaction whose abort marker has not been read yet.
 
     `has_batches` is True if the log still contains a batch of the transaction.
     """
