@@ -1,8 +1,8 @@
 """Encodes and decodes messages with functions that are compiled at first use for each class and version.
 
-Decoding raises only `DecodeError` for any bytes that a peer sends, and encoding raises only `EncodeError`. Both errors
-name the message, the version and the field. A decoder ignores bytes after the message. A caller that does not allow
-such bytes compares the end position that the decoder returns with the size of the frame.
+Malformed bytes cause a `DecodeError`, and invalid values cause an `EncodeError`; no other exception is raised. Both
+errors name the message, the version and the field. A decoder ignores bytes after the message. To detect such bytes, a
+caller compares the end position that the decoder returns with the size of the frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DecodeError(ProtocolError):
 
 
 class EncodeError(ValueError):
-    """The message has a value that this version cannot encode."""
+    """A message has a value that the requested version cannot encode, or the version is not supported."""
 
     def __init__(self, message: str, version: int, field: str, reason: str) -> None:
         self.message, self.version, self.field, self.reason = message, version, field, reason
@@ -41,7 +41,7 @@ class EncodeError(ValueError):
 def encode(message: Message, version: int) -> list[Buffer]:
     """Return the encoded message as buffers for `writelines`.
 
-    Small fields are joined; large bytes fields and record batches are passed by reference.
+    Small fields are joined into one buffer. Large bytes fields and record batches are passed by reference.
     """
     return encoder(type(message), version)(message)
 
@@ -52,7 +52,7 @@ def encode_joined(message: Message, version: int) -> bytes:
 
 
 def decode(message: type[MessageT], version: int, buffer: Buffer, offset: int = 0) -> MessageT:
-    """Return the instance of `message` that is encoded at `offset` of `buffer`. Raises DecodeError."""
+    """Decode the message of class `message` that begins at `offset` in `buffer`. Raises DecodeError."""
     return decoder(message, version)(buffer, offset)[0]
 
 

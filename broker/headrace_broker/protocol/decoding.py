@@ -1,10 +1,10 @@
 """Generates the function that decodes one message class in one version.
 
-The generated function takes (buffer, position) and returns (message, position after the message). A *run* is a series
-of consecutive fixed-size fields and the length after them. The function unpacks each run with one call. Nested messages
-are read inline. Malformed input cannot exhaust the memory: every length is compared with the bytes left in the buffer
-before memory is allocated, and the number of nested messages is limited. Record batches are memoryviews of the buffer;
-all other values are copied.
+The generated function takes (buffer, position) and returns (message, position after the message). A *run* consists of
+consecutive fixed-size fields and, if a variable-size field follows, its length. The function unpacks each run with one
+call. Nested messages are read inline. Malformed input cannot exhaust the memory: every length is compared with the
+bytes left in the buffer before memory is allocated, and the number of nested messages is limited. Record batches are
+memoryviews of the buffer; all other values are copied.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DecoderSource(Source):
         self.line(f"{targets} = {self.name('unpack', unpacker(letters))}(buffer, position); position += {size}", about)
 
     def _length(self, variable: str, letter: str) -> None:
-        """Generate code that reads a length; the length of null is negative, or zero in flexible versions."""
+        """Generate code that reads a length. Null has a negative length, or the length zero in flexible versions."""
         if not self._flexible:
             self.defer(letter, variable)
             self._flush()
@@ -197,8 +197,8 @@ class DecoderSource(Source):
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
         """Generate code that reads a compact array of integers.
 
-        The unpackers of short arrays raise if the buffer is too short, so only the length of a long
-        array is compared with the buffer.
+        The function that unpacks a short array raises an error if the buffer is too short. Only the length
+        of a long array is compared with the bytes left in the buffer.
         """
         count, size = self.fresh("n"), _SIZES[kind]
         self.defer("B", count)

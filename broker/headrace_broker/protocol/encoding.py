@@ -1,8 +1,8 @@
 """Generates the function that encodes one message class in one version.
 
-The generated function takes a message and returns a list of buffers. A *run* is a series of consecutive fixed-size
-fields and the length after them. The function packs each run with one call. Nested messages are written inline. Large
-bytes fields and record batches become separate buffers, without a copy.
+The generated function takes a message and returns a list of buffers. A *run* consists of consecutive fixed-size fields
+and, if a variable-size field follows, its length. The function packs each run with one call. Nested messages are
+written inline. Large bytes fields and record batches become separate buffers, without a copy.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class EncoderSource(Source):
     def _flush(self, extra: tuple[str, str] | None = None) -> None:
         """Generate code that packs the values in `run`, and clear `run`.
 
-        With `extra`, the code also packs `extra`, and `run` is not cleared: the caller generates one
-        branch with `extra` and another branch that packs `run` again.
+        `extra` is a value that the code packs after `run`. In this case, `run` is not cleared, because the
+        caller then generates a second branch that packs `run` without `extra`.
         """
         run = [*self.run, (*extra, self.path)] if extra else list(self.run)
         if not extra:
@@ -116,7 +116,7 @@ class EncoderSource(Source):
             self.line(f"raise ValueError('version {self._version} has no such field, but it is set')")
 
     def _differs_from_default(self, field: Field, value: str) -> str:
-        """Return an expression that is true when the field's value differs from the default."""
+        """Return a Python expression that is true if the field's value differs from the default."""
         if field.default is None:
             return f"{value} is not None"
         if isinstance(field.default, type):
@@ -157,7 +157,7 @@ class EncoderSource(Source):
     def _assign_with_length(self, value: str, *, nullable: bool, encode: str, empty: str) -> tuple[str, str]:
         """Generate code that assigns a value and its length on the wire to two variables.
 
-        Return the names of the variables. A null value has the length that stands for null.
+        Return the names of the variables. The length of null is -1, or 0 in flexible versions.
         """
         variable, size = self.fresh("v"), self.fresh("n")
         plus, null = (" + 1", "0") if self._flexible else ("", "-1")

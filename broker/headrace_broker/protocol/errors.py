@@ -2,8 +2,8 @@
 
 `ErrorCode` has the names and codes of Kafka 4.4, and states for each code whether a client may retry.
 An `ApiError` carries the error code that the client receives in the response. `ProtocolError` means
-that the peer violated the protocol, so its connection must be closed. `codec.EncodeError`, which is a
-subclass of neither, means that this process built a message that cannot be encoded.
+that the peer violated the protocol, so its connection must be closed. `codec.EncodeError` means
+that this process built a message that cannot be encoded; it is not a subclass of these exceptions.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class RemoveAccessControlEntryRecord(MetadataRecord, api_key=19, versions="0", f
 
 
 class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
-    """The record changes nothing; it advances the log end offset while the cluster is idle."""
+    """Changes no state. Kafka's controller appends this record to advance the log end offset of an idle cluster."""
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
@@ -243,7 +243,7 @@ class RemoveUserScramCredentialRecord(MetadataRecord, api_key=22, versions="0", 
 
 
 class BeginTransactionRecord(MetadataRecord, api_key=23, versions="0", flexible="0+"):
-    """A metadata transaction starts: its records are applied together or not at all (KIP-868)."""
+    """A metadata transaction starts: the records that follow are applied together or not at all (KIP-868)."""
 
     name: str | None = string(nullable="0+", default=None, tag=0)
 
@@ -314,7 +314,7 @@ def encode_metadata_record(record: MetadataRecord, version: int | None = None) -
 
 
 def decode_metadata_record(value: Buffer) -> MetadataRecord:
-    """Return the record that is encoded in `value`. Raises DecodeError, also for an unknown type or version."""
+    """Return the record that is encoded in `value`. Raises DecodeError, for example for an unknown type."""
     try:
         frame_version, position = read_unsigned_varint(value, 0)
         record_type, position = read_unsigned_varint(value, position)

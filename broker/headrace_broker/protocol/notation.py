@@ -198,7 +198,7 @@ def _compile_and_construct(self: Message, **values: object) -> None:
 
 
 class _MessageType(type):
-    """Metaclass that replaces field declarations with slots, because a slot must not be a class attribute."""
+    """Metaclass that turns field declarations into `__slots__`; Python forbids a class attribute with a slot's name."""
 
     def __new__(
         mcs,
@@ -258,7 +258,7 @@ class Response(Message):
 
 
 class Request(Message, Generic[ResponseT_co]):
-    """A request; its type parameter is the class of its response, so that a client's `request(message)` is typed."""
+    """A request. Its type parameter is its response class, so type checkers know what `request(message)` returns."""
 
     __slots__ = ()
 
@@ -298,7 +298,7 @@ def compile_constructor(message: type[Message]) -> Callable[..., None]:
 
 
 class _ReadOnly:
-    """Mixin that makes a shared default read-only; copies of the default and new messages of its class are mutable."""
+    """Mixin for the shared default of a message class. The default is read-only; a copy of it is mutable."""
 
     __slots__ = ()
 

@@ -56,7 +56,7 @@ def rest_of_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]
             if value > 0xFFFFFFFF:
                 break
             return value, position
-    raise MalformedError("a varint of more than 32 bits")
+    raise MalformedError("the varint has more than 32 bits")
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -107,13 +107,13 @@ def raise_elements() -> None:
 
 
 def raise_tag_size(read: int, size: int) -> None:
-    """Reject a known tagged field whose value does not have the size that precedes it."""
+    """Reject a known tagged field if the size of its value differs from the size that precedes the value."""
     raise MalformedError(f"Error reading tagged field of size {size}, its value has {read} bytes")
 
 
 def raise_uuid(value: bytes) -> None:
     """Reject a UUID that does not have 16 bytes."""
-    raise ValueError(f"a UUID has 16 bytes, not {len(value)}")
+    raise ValueError(f"a UUID must have 16 bytes, not {len(value)}")
 
 
 class _Writers(dict[int, Callable[..., bytes]]):

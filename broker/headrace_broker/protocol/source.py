@@ -57,7 +57,7 @@ class Source:
 
     @contextmanager
     def field(self, name: str) -> Iterator[None]:
-        """Assign the lines added inside this context to the field `name` of the current struct."""
+        """Associate the lines added inside this context with the field `name`, so that their errors name it."""
         self._path.append(name)
         yield
         self._path.pop()

@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(1)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Parse `argv`, or the process's arguments if `argv` is None; if there are none, print the help to stderr."""
+        """Parse `argv`, by default the process's arguments. Without arguments, print the help to stderr and exit."""
         arguments = sys.argv[1:] if argv is None else list(argv)
         if not arguments:
             self.print_help(sys.stderr)
@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(self._attach_values(arguments))
 
     def _attach_values(self, arguments: list[str]) -> list[str]:
-        """Join options and values with "=", because argparse, unlike Kafka, rejects values that begin with a dash."""
+        """Join each option and its value with "=", because argparse otherwise rejects values that begin with a dash."""
         joined: list[str] = []
         indexes = iter(range(len(arguments)))
         for index in indexes:
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         return len(word) > 2 and word[:2] == "--" and len(found) == 1 and next(iter(found.values())).nargs is None
 
     def add_bootstrap_server(self, other_name: str | None = "--broker-list") -> None:
-        """Add `--bootstrap-server` and any deprecated alias of Kafka's tool; see `required_server`."""
+        """Add `--bootstrap-server`, and `other_name` as its deprecated name; see `required_server`."""
         names = [name for name in ("--bootstrap-server", other_name) if name]
         help_text = "REQUIRED: the brokers to connect to first."
         self.add_argument(*names, dest="bootstrap_server", metavar="HOST:PORT,…", help=help_text)
@@ -131,9 +131,9 @@ class Parser(argparse.ArgumentParser):
         return given[0]
 
     def require_action(self, options: argparse.Namespace, action: str, allowed: Mapping[str, Collection[str]]) -> None:
-        """Exit with a usage error if an option is given that `action` does not allow.
+        """Exit with a usage error if an option is given that does not apply to `action`.
 
-        `allowed` is {option: actions}.
+        `allowed` maps each option to the actions that it applies to.
         """
         for name, actions in allowed.items():
             if action not in actions:
@@ -281,7 +281,7 @@ async def admin_client(options: argparse.Namespace, **properties: str) -> AsyncI
 
 
 def broker_message(error: ClientError) -> str:
-    """Return the error message that the broker sent, without the failed object and the error code's name."""
+    """Return the error's message without its prefix, which names the failed object and the error code."""
     from headrace_broker.client.errors import BrokerError
 
     if isinstance(error, BrokerError):
@@ -333,7 +333,7 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function in a daemon thread, so that a hanging read or write does not keep the process alive."""
+    """Run a blocking function in a daemon thread, so that a blocked read or write does not keep the process alive."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -360,7 +360,7 @@ async def run_in_thread(function: Callable[[], T]) -> T:
 
 
 def run_and_exit(main: Callable[[], int]) -> NoReturn:
-    """Run a tool and exit with the tool's status. If the output's reader has closed the pipe, print no error."""
+    """Run a tool and exit with the tool's status. If the reader of stdout has closed the pipe, print no error."""
     try:
         status = main()
         sys.stdout.flush()

@@ -96,7 +96,7 @@ def _parser() -> Parser:
 
 
 def _target(parser: Parser, options: argparse.Namespace) -> tuple[str, str | None]:
-    """Return the entity type and the entity name; "" = the default entity, None = all entities of the type."""
+    """Return (entity type, entity name). The name is "" for the default entity and None for all entities."""
     for option in ("user", "client", "ip", "group", "client_metrics", "broker_logger"):
         if is_given(options, option):
             parser.error(f"--{option.replace('_', '-')}: not supported yet; only topics and brokers are supported")
@@ -197,7 +197,7 @@ async def _existing(admin: Admin, kind: str) -> list[str]:
 def description(
     kind: str, name: str, entries: Sequence[DescribeConfigsResourceResult], *, shows_all: bool
 ) -> list[str]:
-    """Return the lines of --describe for one entity: its dynamic configs, or with --all all its configs."""
+    """Return the lines of --describe for one entity: its dynamic configs, or all configs if `shows_all` is set."""
     if kind == _BROKERS and not name:
         title, source = f"Default configs for {kind} in the cluster are:", _DYNAMIC_DEFAULT_BROKER
     else:

@@ -142,7 +142,7 @@ def _line_reader(options: argparse.Namespace) -> LineReader:
     from headrace_broker.tools.line_reader import LineReader
 
     if options.line_reader is not None and not options.line_reader.endswith("LineMessageReader"):
-        raise ToolError(f"line reader {options.line_reader} is not supported, only LineMessageReader is")
+        raise ToolError(f"line reader {options.line_reader} is not supported; use LineMessageReader")
     return LineReader(properties_of(options.reader_config, options.reader_property))
 
 

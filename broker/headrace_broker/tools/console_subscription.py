@@ -46,7 +46,7 @@ async def _assign_partition(consumer: Consumer, options: argparse.Namespace) -> 
 
 
 class _TopicAssignment:
-    """Assigns all partitions of the selected topics, including those that are created later."""
+    """Assigns all partitions of the selected topics, including partitions that are created later."""
 
     def __init__(self, consumer: Consumer, options: argparse.Namespace) -> None:
         self._consumer = consumer

@@ -255,9 +255,9 @@ async def _lines(admin: Admin, options: argparse.Namespace, group: GroupDescript
 
 
 async def _offset_rows(admin: Admin, group: GroupDescription) -> list[tables.OffsetRow]:
-    """Return a row per partition.
+    """Return one row per partition.
 
-    Members with the most partitions are first, partitions without a member are last.
+    The partitions of the member with the most partitions are first. Partitions without a member are last.
     """
     from headrace_broker.tools.group_changes import end_offsets
 

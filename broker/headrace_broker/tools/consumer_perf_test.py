@@ -155,7 +155,7 @@ async def _subscribe(consumer: Consumer, options: argparse.Namespace, count: _Co
         return
     matches = topic_filter(options.include)
     if matches is None:
-        raise ToolError(f"--include {options.include}: not a regular expression")
+        raise ToolError(f"--include {options.include} is not a regular expression")
     await consumer.subscribe(pattern=matches, on_assigned=count.on_assigned, on_revoked=count.on_revoked)
 
 

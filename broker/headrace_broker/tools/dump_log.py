@@ -247,7 +247,7 @@ def _sequence(header: BatchHeader, offset: int) -> int:
 def _has_decoder_class(options: argparse.Namespace) -> bool:
     for name in (options.key_decoder_class, options.value_decoder_class):
         if name is not None and not name.endswith("StringDecoder"):
-            raise ValueError(f"decoder class {name} is not supported, only StringDecoder is")
+            raise ValueError(f"decoder class {name} is not supported; use StringDecoder")
     return bool(options.key_decoder_class or options.value_decoder_class)
 
 

@@ -87,7 +87,7 @@ async def delete_offsets(admin: Admin, group: str, arguments: Sequence[str]) -> 
 
 
 async def reset_offsets(admin: Admin, options: argparse.Namespace, groups: Sequence[str]) -> int:
-    """Plan new offsets for groups without members, commit them with --execute, and return the exit code."""
+    """Compute new offsets for groups without members, and commit them if --execute is set. Return the exit code."""
     status = 0
     plans: dict[str, resets.OffsetPlan] = {}
     for group_id, group in (await admin.describe_groups(groups)).items():

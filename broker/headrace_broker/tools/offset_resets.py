@@ -17,7 +17,7 @@ _DURATION = re.compile(
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Parse `YYYY-MM-DDThh:mm:ss.sss` into a timestamp; without a time zone, it means UTC. Raises ToolError."""
+    """Parse `YYYY-MM-DDThh:mm:ss.sss` into a timestamp. The default time zone is UTC. Raises ToolError."""
     try:
         if "T" not in text:
             raise ValueError("It does not contain a 'T' according to ISO8601 format")

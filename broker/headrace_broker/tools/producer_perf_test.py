@@ -1,7 +1,7 @@
 """kafka-producer-perf-test: measure a producer's throughput and latency (Kafka's ProducerPerformance).
 
-If several records must be sent at the same time, the tool passes them to the producer with one call. A record's latency
-ends with its acknowledgement.
+If several records are due at the same time, the tool passes them to the producer with one call. A record's latency is
+the time from this call to the record's acknowledgement.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("Exactly one of --record-size, --payload-file or --payload-monotonic is required")
     for name in ("transactional_id", "transaction_duration_ms"):
         if is_given(options, name):
-            parser.error(f"--{name.replace('_', '-')}: not supported yet; there are no transactions")
+            parser.error(f"--{name.replace('_', '-')}: not supported yet; headrace has no transactions")
     for name, minimum in (("num_records", 1), ("record_size", 1), ("reporting_interval", 1), ("warmup_records", 0)):
         number = getattr(options, name)
         if number is not None and number < minimum:
@@ -177,7 +177,7 @@ class _ProducerTest:
         await self._producer.flush()
 
     def _batch_sizes(self) -> Iterator[int]:
-        """Yield how many records to send with one call. These are the records of the next 2 ms, up to a limit."""
+        """Yield the number of records to send with each call: the records of the next 2 ms, up to a limit."""
         options = self._options
         size = options.record_size or 100
         limit = max(1, min(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX // size))

@@ -75,10 +75,10 @@ def check_plan(plan: ReassignmentPlan) -> None:
 
 
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
-    """Raise ToolError if the plan names a log directory of a broker that has several log directories.
+    """Raise ToolError if the plan names a log directory that is not the only log directory of its broker.
 
     `directories` = {broker: log directories}. Each broker chooses the log directory of its replica, so a plan cannot
-    choose between several.
+    choose between several log directories.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:

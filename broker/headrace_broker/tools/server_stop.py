@@ -1,4 +1,4 @@
-"""kafka-server-stop: send SIGTERM to all of this user's brokers on this machine, or to those with a role or node id.
+"""kafka-server-stop: send SIGTERM to this user's local brokers, or only to brokers with a given role or node id.
 
 Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
 run). Brokers that another process manages, such as the embedded broker of a Connect worker, are left alone. As in
@@ -23,7 +23,7 @@ _OVERRIDES = ("--override", "--property")
 
 @dataclass(frozen=True, slots=True)
 class BrokerCommand:
-    """A broker's properties file, if any, and overridden properties, as parsed from its command line."""
+    """The properties file (None if not given) and the overridden properties on a broker's command line."""
 
     file: str | None
     overrides: dict[str, str]
@@ -35,7 +35,7 @@ class BrokerCommand:
 
 
 def parse_command(command: Sequence[str]) -> BrokerCommand | None:
-    """Parse a process's command line. Returns None unless the process is a broker that no other process manages."""
+    """Parse a process's command line. Return None if it is not a broker, or if another process manages the broker."""
     arguments = _broker_arguments(command)
     if arguments is None or any(argument.partition("=")[0] in _OWNED for argument in arguments):
         return None

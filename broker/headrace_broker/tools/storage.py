@@ -103,8 +103,8 @@ def _check_version(options: argparse.Namespace) -> None:
     for name, level in requested.items():
         if level != supported.get(name, 0):
             raise ToolError(
-                f"{name}={level} is not supported: this version of headrace writes metadata.version "
-                f"{_METADATA_VERSION} ({METADATA_VERSION}), with every other feature at 0"
+                f"{name}={level} is not supported: this version of headrace supports only metadata.version "
+                f"{_METADATA_VERSION} ({METADATA_VERSION}) and level 0 of all other features"
             )
 
 

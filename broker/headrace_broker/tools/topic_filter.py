@@ -35,7 +35,7 @@ def select_topics(names: Iterable[str], expression: str | None, *, exclude_inter
 
 
 def topic_partition_filter(rules: str) -> tuple[TopicFilter, PartitionFilter]:
-    """Parse `TOPIC:PARTITIONS,…` with a number, `FROM-TO` (TO excluded), `FROM-`, `-TO` or nothing for PARTITIONS.
+    """Parse `TOPIC:PARTITIONS,…`. PARTITIONS is a number, `FROM-TO` (TO excluded), `FROM-`, `-TO` or empty.
 
     Return a topic filter and a partition filter. Raises ToolError.
     """

@@ -124,7 +124,7 @@ def test_tagged_field_with_wrong_size_raises_decode_error() -> None:
 
 
 def test_unterminated_varint_raises_decode_error() -> None:
-    with pytest.raises(DecodeError, match="a varint of more than 32 bits"):
+    with pytest.raises(DecodeError, match="the varint has more than 32 bits"):
         decode(MetadataRequest, 9, b"\xff" * 20)
 
 
@@ -150,7 +150,11 @@ def test_unknown_version_raises_decode_error_or_encode_error(version: int) -> No
     ("request_", "version", "expected_error"),
     [
         (ProduceRequest(acks=70_000), 9, r"field acks, timeout_ms.*'h' format requires"),
-        (ProduceRequest(topic_data=[TopicProduceData(topic_id=b"short")]), 13, r"topic_data\.topic_id: a UUID has 16"),
+        (
+            ProduceRequest(topic_data=[TopicProduceData(topic_id=b"short")]),
+            13,
+            r"topic_data\.topic_id: a UUID must have 16",
+        ),
         (MetadataRequest(topics=[MetadataRequestTopic(name="a" * 40_000)]), 1, r"field topics\.name"),
         (MetadataRequest(topics=None), 0, "field topics"),
         (MetadataRequest(allow_auto_topic_creation=False), 3, "field allow_auto_topic_creation: version 3 has no such"),

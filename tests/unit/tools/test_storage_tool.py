@@ -70,7 +70,7 @@ def test_format_rejects_unsupported_feature_levels(tmp_path: Path, capsys: pytes
     file = properties(tmp_path)
     for option in ("--release-version=4.2", "--feature=metadata.version=29", "--feature=kraft.version=1"):
         assert main(["format", "-t", ID, "-c", file, option]) == 1
-        assert "is not supported: this version of headrace writes metadata.version 4.3" in capsys.readouterr().err
+        assert "this version of headrace supports only metadata.version 4.3" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
     assert (
         main(["format", "-t", ID, "-c", file, "-r", "4.3", "-f", "metadata.version=30", "-f", "share.version=0"]) == 0

@@ -1,8 +1,8 @@
 """The requests and responses of the protocol, in one module per API.
 
 A module is imported when one of its messages is first used. Classes and fields have Kafka's names
-(fields in snake case). `messages.MetadataRequest` is the request itself. The messages that are nested
-in the request are in the API's module, because several APIs have a nested message `TopicData`::
+(fields in snake case). Requests and responses can be imported from this package. The messages nested in
+them must be imported from the API's module, because several APIs have a nested message `TopicData`::
 
     from headrace_broker.protocol.messages import MetadataRequest
     from headrace_broker.protocol.messages.metadata import MetadataRequestTopic

@@ -1,4 +1,4 @@
-"""AlterPartition (56): a leader requests an ISR change of its partitions from the controller (KIP-497).
+"""AlterPartition (56): a leader asks the controller to change the ISR of its partitions (KIP-497).
 
 Version 3 adds the broker epoch of each ISR member, so that an old incarnation of a broker cannot
 enter the ISR (KIP-903).

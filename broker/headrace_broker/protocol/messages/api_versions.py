@@ -1,4 +1,4 @@
-"""ApiVersions (18): the APIs and versions that the broker supports, and the finalized features.
+"""ApiVersions (18): request the APIs and versions that the broker supports, and the finalized features.
 
 This is the first request on a connection, and it is allowed before authentication. The response header is always
 version 0, because the client does not know the broker's versions yet. A broker responds to an unsupported version in

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): the state and members of groups of the consumer protocol (KIP-848).
+"""ConsumerGroupDescribe (69): describe the state and members of groups of the consumer protocol (KIP-848).
 
 Version 1 also returns whether a member uses the classic or the consumer protocol (KIP-1099).
 """

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): the quotas of users, client ids and IP addresses that match a filter (KIP-546)."""
+"""DescribeClientQuotas (48): list the quotas of users, client ids and IP addresses that match a filter (KIP-546)."""
 
 from __future__ import annotations
 

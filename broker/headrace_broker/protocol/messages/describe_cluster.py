@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the nodes of the cluster, its id and its controller (KIP-700).
+"""DescribeCluster (60): describe the cluster's nodes, id and controller (KIP-700).
 
 In version 1 a client may request the controllers instead of the brokers (KIP-919). Version 2 adds fenced brokers
 (KIP-1073).

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the configs of topics, brokers, loggers and groups.
+"""DescribeConfigs (32): describe the configs of topics, brokers, loggers and groups.
 
 Version 1 adds the source and the synonyms of a value, version 3 adds the type and the documentation of a config,
 version 4 is flexible. Connect reads the `cleanup.policy` of its internal topics with this request.

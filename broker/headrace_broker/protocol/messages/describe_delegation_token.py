@@ -1,4 +1,4 @@
-"""DescribeDelegationToken (41): the delegation tokens of the requested owners (KIP-48)."""
+"""DescribeDelegationToken (41): list the delegation tokens of owners (KIP-48)."""
 
 from __future__ import annotations
 

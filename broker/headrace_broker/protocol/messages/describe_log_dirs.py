@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): the log directories of a broker and the sizes of the replicas in them.
+"""DescribeLogDirs (35): describe a broker's log directories and the sizes of the replicas in them.
 
 A null topic list requests all topics. Version 2 is flexible, version 3 adds a top-level error,
 version 4 adds the sizes of the volumes (KIP-827), version 5 adds `is_cordoned`.

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): the producers that are active in partitions, with their open transactions (KIP-664)."""
+"""DescribeProducers (61): list the producers that are active in partitions, with their open transactions (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum (55): the leader, leader epoch, voters and observers of the metadata quorum (KIP-595).
+"""DescribeQuorum (55): describe the leader, leader epoch, voters and observers of the metadata quorum (KIP-595).
 
 Version 1 adds the times of the last fetches (KIP-836), version 2 adds directory ids and the nodes' listeners (KIP-853).
 """

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (90): the start offsets of share groups in their partitions (KIP-932).
+"""DescribeShareGroupOffsets (90): describe the start offset of each partition of share groups (KIP-932).
 
 Version 1 adds the lag.
 """

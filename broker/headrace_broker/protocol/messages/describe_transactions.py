@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): the state of transactional ids (KIP-664)."""
+"""DescribeTransactions (65): describe the state of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): the SCRAM mechanisms of users, without secrets (KIP-554)."""
+"""DescribeUserScramCredentials (50): list the SCRAM mechanisms of users, without secrets (KIP-554)."""
 
 from __future__ import annotations
 

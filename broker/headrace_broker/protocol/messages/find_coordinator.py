@@ -1,4 +1,4 @@
-"""FindCoordinator (10): the coordinator of a group (key type 0), a transactional id (1) or a share group (2).
+"""FindCoordinator (10): find the coordinator of a group (key type 0), a transactional id (1) or a share group (2).
 
 From version 4 on a request contains several keys, and the response contains the results in `coordinators`; in earlier
 versions the response contains a single result in its own fields. Version 6 adds share groups.

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (71): the metrics that a client should push, and the interval (KIP-714)."""
+"""GetTelemetrySubscriptions (71): request the metrics that the client should push, and the push interval (KIP-714)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListConfigResources (74): the names of the resources that have configs.
+"""ListConfigResources (74): list the names of the resources that have configs.
 
 Version 0 lists client-metrics subscriptions only (KIP-714), version 1 also lists other resource types (KIP-1142).
 """

@@ -1,4 +1,4 @@
-"""ListGroups (16): the groups that this broker coordinates.
+"""ListGroups (16): list the groups that this broker coordinates.
 
 Version 3 is flexible, version 4 can filter by state, version 5 can filter by type (KIP-848).
 """

@@ -1,4 +1,4 @@
-"""ListOffsets (2): the offset for a timestamp, or one of the special offsets.
+"""ListOffsets (2): find the offset for a timestamp, or one of the special offsets.
 
 Negative timestamps are special: -1 latest, -2 earliest, -3 maximum timestamp (from version 7 on), -4 earliest local
 (from version 8 on), -5 latest tiered (from version 9 on), -6 earliest pending upload (from version 11 on). A consumer

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the reassignments in progress (KIP-455).
+"""ListPartitionReassignments (46): list the reassignments in progress (KIP-455).
 
 `kafka-topics --describe` also sends this request. A null topic list requests the reassignments of all topics.
 """

@@ -1,4 +1,4 @@
-"""ListTransactions (66): the transactional ids that this broker coordinates (KIP-664).
+"""ListTransactions (66): list the transactional ids that this broker coordinates (KIP-664).
 
 The request can filter by state and producer id, from version 1 on by duration (KIP-994), and from version 2 on by a
 pattern of the transactional id (KIP-1152).

@@ -1,4 +1,4 @@
-"""Metadata (3): the brokers, the controller, and the leaders and replicas of the topics' partitions.
+"""Metadata (3): request the brokers, the controller, and the leaders and replicas of the topics' partitions.
 
 From version 1 on a null topic list requests all topics and an empty list requests no topics; in version 0 an empty list
 requests all topics.
@@ -10,7 +10,7 @@ Changes by version:
 * 9 is flexible.
 * 10 adds topic ids to the response.
 * 12: the client may request topics by id.
-* 13 adds a top-level error, after which the client must connect to its bootstrap servers again (KIP-1102).
+* 13 adds a top-level error code, which can tell the client to connect to its bootstrap servers again (KIP-1102).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetFetch (9): the committed offsets of groups.
+"""OffsetFetch (9): read the committed offsets of groups.
 
 From version 2 on, a null topic list requests all topics of the group. Version 7 can require stable
 offsets, which are not part of an open transaction. From version 8 on, a request contains several

@@ -1,4 +1,4 @@
-"""ReadShareGroupState (84): the delivery state of share partitions (KIP-932)."""
+"""ReadShareGroupState (84): read the delivery state of share partitions (KIP-932)."""
 
 from __future__ import annotations
 

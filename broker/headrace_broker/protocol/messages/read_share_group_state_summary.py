@@ -1,4 +1,4 @@
-"""ReadShareGroupStateSummary (87): the start offsets of share partitions, without the records' state (KIP-932)."""
+"""ReadShareGroupStateSummary (87): read the start offsets of share partitions, without the records' state (KIP-932)."""
 
 from __future__ import annotations
 

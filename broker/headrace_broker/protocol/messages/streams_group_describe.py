@@ -1,4 +1,4 @@
-"""StreamsGroupDescribe (89): the topology, state and members of streams groups (KIP-1071)."""
+"""StreamsGroupDescribe (89): describe the topology, state and members of streams groups (KIP-1071)."""
 
 from __future__ import annotations
 
