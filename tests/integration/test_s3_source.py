@@ -144,7 +144,9 @@ def test_keys_headers_and_tombstones_are_restored(bucket: s3.S3Server, compressi
     assert [(record.key, record.value) for record in restored] == [
         ("k0", {"id": 0, "name": "n0"}), ("k1", {"id": 1, "name": "n1"}), ("k2", None),
     ]  # fmt: skip
-    assert [[(each.key, each.value) for each in record.headers] for record in restored] == [[("h", "x"), ("h", "5")]] * 3
+    assert [[(each.key, each.value) for each in record.headers] for record in restored] == [
+        [("h", "x"), ("h", "5")]
+    ] * 3
 
 
 def test_null_record_keys_are_restored_from_objects(bucket: s3.S3Server) -> None:

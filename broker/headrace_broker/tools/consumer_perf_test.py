@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.tools.command_line import (
     Parser,
-    ToolError,
     client_config,
     is_given,
     open_cluster,
@@ -153,10 +152,9 @@ async def _subscribe(consumer: Consumer, options: argparse.Namespace, count: _Co
     if options.topic is not None:
         await consumer.subscribe([options.topic], on_assigned=count.on_assigned, on_revoked=count.on_revoked)
         return
-    matches = topic_filter(options.include)
-    if matches is None:
-        raise ToolError(f"--include {options.include} is not a regular expression")
-    await consumer.subscribe(pattern=matches, on_assigned=count.on_assigned, on_revoked=count.on_revoked)
+    await consumer.subscribe(
+        pattern=topic_filter(options.include), on_assigned=count.on_assigned, on_revoked=count.on_revoked
+    )
 
 
 async def _read(consumer: Consumer, options: argparse.Namespace, count: _ConsumeCounts) -> None:

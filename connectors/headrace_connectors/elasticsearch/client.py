@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import ssl
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +19,7 @@ from headrace.api.errors import ConnectError
 from headrace_connectors.elasticsearch.config import ElasticsearchSinkConfig
 from headrace_connectors.elasticsearch.responses import TEMPORARY_STATUSES
 
+_JKS_MAGIC, _PKCS12_START = b"\xfe\xed\xfe\xed", b"\x30\x82"
 _BULK = "/_bulk?filter_path=errors,error,items.*.status,items.*.error.type,items.*.error.reason"
 
 
@@ -172,5 +174,20 @@ def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
             password = config.key_password or config.keystore_password
             context.load_cert_chain(config.keystore, password="" if password is None else password.value)
     except (OSError, ValueError) as error:
-        raise ConnectError(f"The files of elastic.https.ssl.* are unusable: {error}") from error
+        problem = _key_store_error(config) or f"The files of elastic.https.ssl.* are unusable: {error}"
+        raise ConnectError(problem) from error
     return context
+
+
+def _key_store_error(config: ElasticsearchSinkConfig) -> str | None:
+    """Return an error that names the first file in a format of Java's key stores, or None."""
+    for name, location in (("truststore", config.truststore), ("keystore", config.keystore)):
+        path = Path(location or "")
+        start = path.read_bytes()[:4] if path.is_file() else b""
+        if start == _JKS_MAGIC or start[:2] == _PKCS12_START:
+            export = "keytool -importkeystore -srckeystore STORE -destkeystore STORE.p12 -deststoretype PKCS12, then "
+            return (
+                f"elastic.https.ssl.{name}.location: {path} is a Java key store, but only PEM is supported. Export it: "
+                f"{export if start == _JKS_MAGIC else ''}openssl pkcs12 -nodes -in STORE.p12 -out STORE.pem"
+            )
+    return None

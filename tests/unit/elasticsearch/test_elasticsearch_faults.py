@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,19 @@ def test_api_key_and_password_are_sent(server: ScriptedServer) -> None:
     assert server.authorization == "ApiKey secret"
     put(server, connection__username="u", connection__password="p")
     assert server.authorization == "Basic dTpw"
+
+
+@pytest.mark.parametrize("side", ["truststore", "keystore"])
+@pytest.mark.parametrize("start", [b"\xfe\xed\xfe\xed\x00\x02", b"\x30\x82\x04\x00"])
+def test_error_for_a_java_key_store_says_how_to_export_it(tmp_path: Path, side: str, start: bytes) -> None:
+    store = tmp_path / "store.jks"
+    store.write_bytes(start)
+    settings = {"connection.url": "https://127.0.0.1:1", f"elastic.https.ssl.{side}.location": str(store)}
+    values = config_def(ElasticsearchSinkConfig).validate(settings)
+    ElasticsearchSinkConnector().validate(settings, values)
+    [error] = values["connection.url"].errors
+    assert f"elastic.https.ssl.{side}.location: {store} is a Java key store" in error
+    assert "openssl pkcs12" in error
 
 
 @pytest.mark.parametrize("status", [401, 403])
