@@ -377,6 +377,41 @@ def test_parquet_objects_do_not_depend_on_the_batches_of_records(bucket: s3.S3Se
     assert table.column("id").to_pylist() == list(range(25_000))
 
 
+def test_struct_without_fields_is_rejected_by_parquet(bucket: s3.S3Server) -> None:
+    empty, outer = struct([]), struct([("id", INT32_SCHEMA), ("inner", struct([]))])
+    records = [
+        row(0, value=Struct(empty, {}), value_schema=empty),
+        row(1, value=Struct(outer, {"id": 1, "inner": Struct(empty, {})}), value_schema=outer),
+        row(2),
+    ]
+    run = put(bucket, records, format__class="ParquetFormat", errors__tolerance="all", flush__size="1")
+    assert [(record.offset, str(error)) for record, error in run.reported] == [
+        (0, "ParquetFormat cannot store a struct without fields"),
+        (1, "field inner: ParquetFormat cannot store a struct without fields"),
+    ]
+    assert len(bucket.objects()) == 1
+
+
+def test_files_are_completed_when_the_schema_of_parquet_keys_changes(bucket: s3.S3Server) -> None:
+    keys = [struct([("a", INT32_SCHEMA)]), struct([("b", STRING_SCHEMA)])]
+    values = [{"a": 1}, {"b": "x"}]
+    records = [row(at, key=Struct(keys[at // 2], values[at // 2]), key_schema=keys[at // 2]) for at in range(4)]
+    put(bucket, records, store__kafka__keys="true", keys__format__class="ParquetFormat", flush__size="4")
+    assert len(bucket.objects()) == 2  # the values and keys of the first two records; the others are in open files
+    [stored] = [data for key, data in bucket.objects().items() if "keys" in key]
+    assert pq.read_table(io.BytesIO(stored)).to_pylist() == [{"a": 1}, {"a": 1}]
+
+
+def test_timestamp_in_microseconds_is_reported(bucket: s3.S3Server) -> None:
+    records = [row(0, timestamp=1_782_907_200_000_000), row(1, timestamp=1_782_907_200_000)]
+    run = put(bucket, records, partitioner__class="HourlyPartitioner", timezone="UTC", timestamp__extractor="Record",
+              errors__tolerance="all", flush__size="1")  # fmt: skip
+    [(record, error)] = run.reported
+    assert record.offset == 0
+    assert "is not between the years 1 and 9999" in str(error)
+    assert list(bucket.objects()) == ["topics/items/year=2026/month=07/day=01/hour=12/items+0+0000000001.json"]
+
+
 def test_value_that_parquet_cannot_contain_is_reported_with_its_column(bucket: s3.S3Server) -> None:
     schema = struct([("amount", decimal_schema(2))])
     records = [

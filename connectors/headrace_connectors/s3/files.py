@@ -21,14 +21,19 @@ class Encoded:
     """Records of a topic partition in the form in which they are written."""
 
     schema: Schema | None
-    """The schema of the values; records with different schemas are in different files."""
+    """The schema of the values."""
     offsets: Sequence[int]
     is_tombstone: bool
     sides: Sequence[tuple[Schema | None, Sequence[Any]]]
-    """For each file of a directory, the schema and one encoded item for each record."""
+    """For each file of a directory, the schema that all its records must share, and one encoded item per record."""
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def schemas(self) -> Sequence[Schema | None]:
+        """The schemas of the values and of each file; records with different ones are in different files."""
+        return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:
         """Return the records from `start` to before `end`."""
@@ -51,7 +56,7 @@ class OpenFiles:
 
     directory: str
     first_offset: int
-    schema: Schema | None
+    schemas: Sequence[Schema | None]
     files: Files
     last_offset: int = 0
     records: int = 0
@@ -89,7 +94,7 @@ class PartitionFiles:
         for directory, start, end in self._slices(len(records), directories, timestamps):
             part = records.part(start, end)
             found = self.open.get(directory)
-            if found is not None and found.schema != part.schema:
+            if found is not None and found.schemas != part.schemas:
                 self.complete()
                 found = None
             if found is None:
@@ -104,7 +109,7 @@ class PartitionFiles:
     def _open(self, directory: str, records: Encoded) -> OpenFiles:
         first = records.offsets[0]
         files = self.create(directory, first, records.is_tombstone)
-        found = self.open[directory] = OpenFiles(directory, first, records.schema, files)
+        found = self.open[directory] = OpenFiles(directory, first, records.schemas, files)
         return found
 
     def _count(self, start: int, count: int, timestamps: Sequence[int] | None) -> None:

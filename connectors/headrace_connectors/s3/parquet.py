@@ -58,7 +58,10 @@ def encode_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
         found = "values without a schema" if schema is None else f"values of type {schema.type.name}"
         error = DataError(f"ParquetFormat needs structs with a schema, found {found}")
         raise RecordErrors(dict.fromkeys(range(len(values)), error))
-    arrow = arrow_schema(schema)
+    try:
+        arrow = arrow_schema(schema)
+    except DataError as error:
+        raise RecordErrors(dict.fromkeys(range(len(values)), error)) from None
     try:
         return _encode(arrow, values)
     except DataError:
@@ -79,7 +82,9 @@ def _encode(schema: pa.Schema, rows: Sequence[Any]) -> ArrowRows:
 
 @lru_cache(maxsize=1000)
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the columns of a struct; the Connect schema is stored beside them."""
+    """Return the columns of a struct; the Connect schema is stored beside them. Raises DataError."""
+    if not schema.fields:
+        raise DataError("ParquetFormat cannot store a struct without fields")
     metadata = {SCHEMA_METADATA: encode_schema(schema, EncodingOptions())}
     return pa.schema([_field(field.name, field.schema) for field in schema.fields], metadata)
 
@@ -183,7 +188,7 @@ class _SpoolFile(io.RawIOBase):
 def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array([_dicts(field.type, value) for value in values] if _nested(field.type) else values, field.type)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         found = sorted({type(value).__name__ for value in values if value is not None})
         raise DataError(
             f"field {field.name} cannot be written as Parquet's {field.type}: {error} (values: {', '.join(found)})"
@@ -206,6 +211,8 @@ def _dicts(type_: pa.DataType, value: Any) -> Any:
 
 
 def _field(name: str, schema: Schema) -> pa.Field:
+    if schema.type is Type.STRUCT and not schema.fields:
+        raise DataError(f"field {name}: ParquetFormat cannot store a struct without fields")
     return pa.field(name, _type(schema), nullable=schema.optional)
 
 
@@ -219,5 +226,5 @@ def _type(schema: Schema) -> pa.DataType:
     if schema.type is Type.ARRAY and schema.value_schema is not None:
         return pa.list_(_field("element", schema.value_schema))
     if schema.type is Type.MAP and schema.key_schema is not None and schema.value_schema is not None:
-        return pa.map_(_type(schema.key_schema), _field("value", schema.value_schema))
+        return pa.map_(_field("key", schema.key_schema).type, _field("value", schema.value_schema))
     return _TYPES[schema.type]

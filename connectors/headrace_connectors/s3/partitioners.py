@@ -210,4 +210,10 @@ def _to_ms(value: Any, path: tuple[str, ...]) -> int:
 
 
 def _moment(timestamp_ms: int, zone: dt.tzinfo) -> dt.datetime:
-    return (_EPOCH + dt.timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+    try:
+        return (_EPOCH + dt.timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+    except OverflowError:
+        raise DataError(
+            f"timestamp.extractor: {timestamp_ms} ms is not between the years 1 and 9999; are the timestamps in "
+            "microseconds or nanoseconds?"
+        ) from None

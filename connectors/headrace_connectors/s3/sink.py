@@ -367,11 +367,13 @@ def _sides(config: S3SinkConfig) -> list[_Side]:
 
 
 def _encode(side: _Side, batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
+    """Return the schema that a file's records must share (None: any schemas), and the encoded records."""
     texts = batch.compact
     if side.read is _values and isinstance(texts, JsonTexts):
         return None, texts.texts  # the task accepts texts only if its format is JSON
     schema, items = side.read(batch)
-    return schema, side.encode(schema, items)
+    encoded = side.encode(schema, items)
+    return schema if format_name(side.format_class) == "parquet" else None, encoded
 
 
 def _values(batch: SinkBatch) -> tuple[Schema | None, Sequence[Any]]:
