@@ -102,6 +102,25 @@ def test_later_records_replace_the_document_of_their_key(server: SearchServer) -
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
+def test_record_whose_document_is_newer_is_logged_once_for_each_partition(
+    server: SearchServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(server, [keyed(100, "a"), keyed(101, "b")])
+    caplog.clear()
+    put(server, [keyed(0, "a"), keyed(1, "b"), keyed(2, "c")])  # the topic was recreated
+    assert {key: each["id"] for key, each in server.documents("items").items()} == {"a": 100, "b": 101, "c": 2}
+    messages = [each.getMessage() for each in caplog.records if "its document is newer" in each.getMessage()]
+    assert len(messages) == 1
+    assert messages[0].startswith("Record items-0 at offset 0 is not stored")
+
+
+def test_topics_that_share_an_index_and_use_keys_as_ids_are_logged(
+    server: SearchServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(server, [keyed(0, "a"), keyed(0, "b", topic="ITEMS")])
+    assert "The topics items and ITEMS are written to the index items" in caplog.text
+
+
 def test_tombstones_delete_documents(server: SearchServer) -> None:
     records = [keyed(0, "a"), keyed(1, "b"), keyed(2, "a", value=None, value_schema=None)]
     put(server, records, behavior__on__null__values="DELETE")

@@ -1,6 +1,7 @@
 """Decides what the response to a bulk request means for each of its operations. No I/O and no clock.
 
-- A stale external version, and an existing document of a `create`, mean that the record is already stored.
+- An existing document of a `create`, or with the same external version, means that the record is already stored. A
+  document with a higher version is newer than the record, which is not stored then.
 - Statuses 429, 502, 503 and 504 are temporary: the operation is repeated.
 - The error types of `MALFORMED` concern the document: behavior.on.malformed.documents decides.
 - Everything else fails the task.
@@ -8,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -30,9 +32,11 @@ class Verdict(Enum):
     """What happens next to an operation."""
 
     STORED = 0
-    RETRY = 1
-    MALFORMED = 2
-    FATAL = 3
+    NEWER = 1
+    """The document has a higher version. A later record of the key was faster, or other records wrote the document."""
+    RETRY = 2
+    MALFORMED = 3
+    FATAL = 4
 
 
 class Outcome(NamedTuple):
@@ -43,10 +47,13 @@ class Outcome(NamedTuple):
 
 
 _STORED = Outcome(Verdict.STORED)
+_VERSIONS = re.compile(r"current version \[(\d+)\] is higher or equal to the one provided \[(\d+)\]")
 
 
-def outcomes_of(response: Mapping[str, Any], count: int, shows_reason: bool) -> list[Outcome]:
+def outcomes_of(response: Any, count: int, shows_reason: bool) -> list[Outcome]:
     """Return one outcome per operation of a bulk request. Raises ValueError if the response does not match it."""
+    if not isinstance(response, Mapping):
+        raise ValueError(f"the response to a bulk request is not a JSON object: {response!r:.100}")
     if response.get("errors") is False:
         return [_STORED] * count
     items = response.get("items")
@@ -61,13 +68,20 @@ def _outcome(action: str, item: Mapping[str, Any], shows_reason: bool) -> Outcom
         return _STORED
     type_, status = str(error.get("type")), int(item.get("status", 0))
     if type_ == _CONFLICT or status == 409:
-        return _STORED if action != "update" else Outcome(Verdict.RETRY, type_)
+        return Outcome(Verdict.RETRY, type_) if action == "update" else _conflict(str(error.get("reason")))
     reason = f"{type_}, status {status}"
     if status in TEMPORARY_STATUSES:
         return Outcome(Verdict.RETRY, f"{reason}: {error.get('reason')}")
     if type_ in MALFORMED:
         return Outcome(Verdict.MALFORMED, f"{reason}: {error.get('reason')}" if shows_reason else reason)
     return Outcome(Verdict.FATAL, f"{reason}: {error.get('reason')}")
+
+
+def _conflict(reason: str) -> Outcome:
+    versions = _VERSIONS.search(reason)
+    if versions is None or versions[1] == versions[2]:
+        return _STORED
+    return Outcome(Verdict.NEWER, reason)
 
 
 def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:

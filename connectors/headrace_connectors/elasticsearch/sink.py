@@ -175,14 +175,27 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         if config.resources:
             if topic not in config.resources:
                 raise DataError(f"Topic {topic} is missing in topic.to.external.resource.mapping")
-            return config.resources[topic]
-        if config.is_data_stream:
+            name = config.resources[topic]
+        elif config.is_data_stream:
             name = data_stream_name(config.stream_type, config.stream_dataset, config.stream_namespace, topic)
             self._client.ensure_data_stream(name)
         else:
             name = index_name(topic)
             self._client.ensure_index(name)
+        self._warn_about_shared_index(name, topic)
         return name
+
+    def _warn_about_shared_index(self, name: str, topic: str) -> None:
+        others = [other for other, target in self._targets.items() if target == name]
+        config = self._config
+        if others and not (config.ignores_key(topic) or config.is_data_stream or config.is_upsert):
+            logger.warning(
+                "The topics %s and %s are written to the index %s, and keys are ids: if both topics have a record with "
+                "the same key, the one with the higher offset is stored, because offsets are versions",
+                others[0],
+                topic,
+                name,
+            )
 
     def _create_mapping(self, target: str, batch: SinkBatch) -> None:
         config = self._config

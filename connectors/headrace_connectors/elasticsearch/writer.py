@@ -78,6 +78,7 @@ class BulkWriter:
         self._oldest_s = 0.0
         self._in_flight = 0
         self._ids_in_flight: set[str] = set()
+        self._with_newer_documents: set[TopicPartition] = set()
         self._is_flushing = False
         self._is_stopped = False
         self._error: Exception | None = None
@@ -245,12 +246,29 @@ class BulkWriter:
                 if outcome.verdict is Verdict.FATAL:
                     raise error
                 self._on_malformed(operation, error)
+            if outcome.verdict is Verdict.NEWER:
+                self._warn_about_newer_document(operation, outcome.reason)
         self._finish([each for at, each in enumerate(operations) if at not in repeated])
         reasons = [outcomes[at].reason for at in again if outcomes[at].reason]
         where = f"Elasticsearch at {self._client.address} rejected {len(again)} records, the first is record "
         return [
             operations[at] for at in again
         ], f"{where}{operations[again[0]].position}: {reasons[0]}" if again else ""
+
+    def _warn_about_newer_document(self, operation: Operation, reason: str) -> None:
+        """Log the first conflict of each partition: the server may have documents of a topic that was recreated."""
+        with self._changed:
+            is_first = operation.run.partition not in self._with_newer_documents
+            self._with_newer_documents.add(operation.run.partition)
+        if is_first:
+            logger.warning(
+                "Record %s is not stored, because its document is newer: %s. This is normal if the key has later "
+                "records. If the topic was recreated, or several topics or partitions write the same keys, their "
+                "offsets cannot be compared: delete the index, or use one partition per key. Further such records "
+                "of this partition are not logged",
+                operation.position,
+                reason,
+            )
 
     def _finish(self, operations: Sequence[Operation]) -> None:
         with self._changed:

@@ -158,6 +158,20 @@ def test_each_status_and_error_type_leads_to_its_outcome(result: dict[str, Any],
     assert [each.verdict for each in outcomes_of({"errors": True, "items": [result]}, 1, False)] == [verdict]
 
 
+@pytest.mark.parametrize(("current", "verdict"), [(10, Verdict.STORED), (11, Verdict.NEWER)])
+def test_conflict_with_a_higher_version_means_that_the_document_is_newer(current: int, verdict: Verdict) -> None:
+    conflict = item(409, "version_conflict_engine_exception")
+    conflict["index"]["error"]["reason"] = (
+        f"[k]: version conflict, current version [{current}] is higher or equal to the one provided [10]"
+    )
+    assert [each.verdict for each in outcomes_of({"errors": True, "items": [conflict]}, 1, False)] == [verdict]
+
+
+def test_response_that_is_not_json_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not a JSON object: '<html>'"):
+        outcomes_of("<html>", 2, False)
+
+
 def test_response_with_another_number_of_items_is_an_error() -> None:
     with pytest.raises(ValueError, match="does not have 2 items"):
         outcomes_of({"errors": True, "items": [item(201)]}, 2, False)
