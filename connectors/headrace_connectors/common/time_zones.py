@@ -1,0 +1,76 @@
+"""Parses the names of time zones that Java and Joda-Time accept. This module does no I/O except reading zone files.
+
+Accepted are names of the IANA database, offsets such as ``+02:00``, offsets with a prefix such as ``GMT+2`` and
+``UTC+02:00``, and Java's short names such as ``PST`` (``java.time.ZoneId.SHORT_IDS``).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from zoneinfo import ZoneInfo
+
+_UTC_NAMES = ("UTC", "GMT", "UT", "Z")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?:(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?|(\d{2})(\d{2})(\d{2})?)")
+_LARGEST_OFFSET = dt.timedelta(hours=18)
+_SHORT_NAMES = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "EST": "-05:00",
+    "HST": "-10:00",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "MST": "-07:00",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
+
+
+def time_zone(name: str) -> dt.tzinfo:
+    """Return the time zone with this name. Raises ValueError with the reason if there is none."""
+    name = name.strip()
+    if name.upper() in _UTC_NAMES:
+        return dt.UTC
+    name = _SHORT_NAMES.get(name, name)
+    offset = _OFFSET.fullmatch(name)
+    if offset is not None:
+        return _fixed(offset, name)
+    try:
+        return ZoneInfo(name)
+    except (ValueError, KeyError, OSError):  # OSError: the name of a directory of zones, such as Europe
+        raise ValueError(
+            f"unknown time zone {name!r}; set a name such as UTC or Europe/Berlin, or an offset such as +02:00"
+        ) from None
+
+
+def check_time_zone(name: str) -> None:
+    """Validate a configuration value. Raises ValueError with the reason if it is not the name of a time zone."""
+    time_zone(name)
+
+
+def _fixed(offset: re.Match[str], name: str) -> dt.tzinfo:
+    sign, *digits = offset.groups()
+    hours, minutes, seconds = (int(digits[index] or digits[index + 3] or 0) for index in range(3))
+    found = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if found > _LARGEST_OFFSET or minutes > 59 or seconds > 59:
+        raise ValueError(f"the offset of the time zone {name} is not between -18:00 and +18:00")
+    return dt.timezone(-found if sign == "-" else found) if found else dt.UTC

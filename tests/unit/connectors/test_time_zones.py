@@ -1,0 +1,44 @@
+"""Tests of the names of time zones that connector configurations accept."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from headrace_connectors.common.time_zones import check_time_zone, time_zone
+
+_NOON = dt.datetime(2026, 7, 1, 12)
+
+
+@pytest.mark.parametrize("name", ["UTC", "utc", "GMT", "UT", "Z", "+00:00", "GMT+0", "GMT-00:00"])
+def test_names_of_utc_have_the_offset_zero(name: str) -> None:
+    assert time_zone(name) is dt.UTC
+
+
+@pytest.mark.parametrize("name", ["+2", "+02", "+02:00", "+0200", "+020000", "+02:00:00", "GMT+2", "UTC+02:00", "UT+2"])
+def test_offsets_have_the_formats_of_java(name: str) -> None:
+    assert time_zone(name) == dt.timezone(dt.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("-03:30", -12600), ("GMT-1", -3600), ("+18:00", 64800), ("EST", -18000)]
+)
+def test_offsets_have_signs_and_minutes(name: str, seconds: int) -> None:
+    assert time_zone(name).utcoffset(_NOON) == dt.timedelta(seconds=seconds)
+
+
+def test_short_names_of_java_are_those_of_regions() -> None:
+    assert time_zone("PST") == ZoneInfo("America/Los_Angeles")
+    assert time_zone("Europe/Berlin") == ZoneInfo("Europe/Berlin")
+    # The sign of these names of the IANA database is opposite to that of an offset.
+    assert time_zone("Etc/GMT+2").utcoffset(_NOON) == dt.timedelta(hours=-2)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Mars/X", "Europe", "../UTC", "+19:00", "+01:60", "GMT+", "+1:2", "UTC+99", "+123"]
+)
+def test_unknown_name_is_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        check_time_zone(name)
