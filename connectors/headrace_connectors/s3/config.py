@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
-from zoneinfo import ZoneInfo
 
 from headrace.api.config import ConfigType, Importance, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.time_zones import check_time_zone, time_zone
 from headrace_connectors.s3.connection import S3ConnectionConfig
 from headrace_connectors.s3.joda import JodaFormat
 
@@ -63,10 +64,7 @@ def _check_partitioner(text: str) -> None:
 
 def _check_zone(text: str) -> None:
     if text:
-        try:
-            ZoneInfo(text)
-        except Exception:  # noqa: BLE001 - zoneinfo raises several kinds of exceptions for invalid names
-            raise ValueError("unknown time zone; set a name such as UTC or Europe/Berlin") from None
+        check_time_zone(text)
 
 
 def _check_path(text: str) -> None:
@@ -366,9 +364,9 @@ class S3SinkConfig(S3ConnectionConfig):
     )
 
     @property
-    def zone(self) -> ZoneInfo:
+    def zone(self) -> dt.tzinfo:
         """The time zone of directories and schedules."""
-        return ZoneInfo(self.timezone or "UTC")
+        return time_zone(self.timezone or "UTC")
 
     @property
     def has_timestamps(self) -> bool:

@@ -112,6 +112,7 @@ class TestPartitioners:
             ("Hourly", "UTC", "year=2026/month=07/day=01/hour=12"),
             ("Daily", "Pacific/Kiritimati", "year=2026/month=07/day=02"),
             ("Hourly", "Asia/Kolkata", "year=2026/month=07/day=01/hour=17"),
+            ("Hourly", "+02:00", "year=2026/month=07/day=01/hour=14"),
         ],
     )
     def test_time_partitioners_use_local_time(self, name: str, zone: str, directory: str) -> None:
