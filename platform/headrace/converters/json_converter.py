@@ -207,7 +207,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
             raise RecordErrors(errors) from None
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Decode like `to_connect_batch`, but check schemaless objects without creating maps, if possible."""
+        """Parse like `to_connect_batch`, but keep valid schemaless objects as text (`JsonTexts`) if possible."""
         texts = None if self._schemas_enabled or not all(data) else json_texts(cast("Sequence[bytes]", data))
         return self.to_connect_batch(topic, data) if texts is None else [SchemaRun(None, texts)]
 
@@ -230,9 +230,9 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     def _payload_run(
         self, data: Sequence[bytes | None], position: int, first: bytes
     ) -> tuple[PayloadDecoder, Sequence[bytes]]:
-        """Return the payloads of consecutive records with the same schema, starting at index `position`.
+        """Return the decoder and the payloads of consecutive records with the same schema.
 
-        The first item of the result is the decoder for these payloads.
+        `first` is the record at index `position`, with which the run of records starts.
         """
         if self._fixed_decoder is not None:
             return self._fixed_decoder, _until_null_or_empty(data, position)
@@ -250,9 +250,10 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
         return decoder, payloads
 
     def _parse_envelope(self, data: bytes) -> tuple[PayloadDecoder, bytes, bytes]:
-        """Return the decoder and the payload of an envelope, and the bytes before the payload.
+        """Return the decoder of an envelope's payload, the payload, and the bytes before the payload.
 
-        The last item is empty if the envelope is formatted differently from Kafka's (whitespace, order of fields).
+        The bytes before the payload are empty if the envelope has another format than Kafka's: whitespace, or another
+        order of the fields.
         """
         try:
             envelope = _envelope_decoder.decode(data)
@@ -288,7 +289,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
 def _all_have_prefix(prefix: bytes, data: Sequence[Any]) -> bool:
     """Whether all items start with the prefix and end with a brace.
 
-    A prefix that the smallest and the largest item share is shared by all items, so only those two are compared.
+    If the smallest and the largest item start with the prefix, all items do, so only these two are compared with it.
     """
     try:
         smallest, largest = min(data), max(data)

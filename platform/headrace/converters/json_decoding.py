@@ -3,9 +3,9 @@
 `from_json` converts one parsed value to a Connect value of a schema and performs all checks. It is the reference
 implementation; `headrace.converters.json_lists` decodes whole lists faster with the same results.
 
-Unlike Kafka's JsonConverter, this converter never changes values silently: it rejects a string in a numeric field and a
-number outside the range of its type, while Kafka reads 0 or another number. Schemaless integers of more than 64 bits
-are kept.
+Unlike Kafka's JsonConverter, this converter rejects a string in a numeric field, and an integer outside the range of
+its type; Kafka's converter silently reads 0 or another number. Schemaless integers of more than 64 bits are kept. As in
+Kafka, a number in an integer field loses its fraction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def parse(data: bytes) -> Any:
-    """Parse JSON; numbers with a decimal point become exact `Decimal`. Raises DataError."""
+    """Parse JSON; a number with a decimal point or an exponent becomes an exact `Decimal`. Raises DataError."""
     try:
         return _exact.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
@@ -38,7 +38,7 @@ def parse(data: bytes) -> Any:
 
 
 def invalid_json_error(error: Exception) -> DataError:
-    """Return the error for bytes that are not JSON."""
+    """Return the DataError for bytes that are not JSON; `error` is the reason."""
     return DataError(f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}")
 
 

@@ -1,9 +1,9 @@
-"""Decodes whole lists of JSON texts to Connect values, column by column.
+"""Decodes whole lists of JSON texts to Connect values in columnar form.
 
-msgspec parses each text directly into an object with one slot per field and checks types and ranges; the slots become
-columns. Values that msgspec accepts are identical to the result of `headrace.converters.json_decoding`, the reference
-implementation. If msgspec rejects a list, `json_decoding` decodes the list value by value. A rejected list contains
-invalid values, values in a form that only `from_json` supports, or maps with different keys.
+msgspec parses each text into an object with one slot per field, and checks types and ranges. Each slot then becomes a
+column. The values are identical to those of `headrace.converters.json_decoding`, the reference implementation. If
+msgspec rejects a list, `json_decoding` decodes the list value by value. A rejected list contains invalid values, values
+in a form that only `from_json` supports, or maps with different keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PayloadDecoder:
         return from_json(self.schema, parse(payload), self._replace_null)
 
     def decode_list(self, payloads: Sequence[bytes]) -> Values:
-        """Decode every value, with structs as rows. Raises RecordErrors naming every invalid payload."""
+        """Decode every value, with structs as rows. Raises RecordErrors with an error for each invalid payload."""
         if self._fast is not None:
             try:
                 return self._fast(payloads)
@@ -76,7 +76,7 @@ def _fast_decoder(schema: Schema | None, replace_null: bool) -> _ListDecoder | N
 
 
 def _decode_without_schema(payloads: Sequence[bytes]) -> Values:
-    """Return columns if all payloads are maps with the same keys in the same order, otherwise a list."""
+    """Decode schemaless payloads: to columns if all are maps with the same keys, otherwise to a list of values."""
     if len(payloads) >= _MIN_MAPS_FOR_COLUMNS:
         first = _plain_decoder.decode(payloads[0])
         decode = _map_decoder(tuple(first)) if type(first) is dict and 0 < len(first) <= _MAP_KEYS_MAX else None
@@ -102,7 +102,7 @@ def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
 
 
 def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
-    """Compile a decoder: msgspec checks names, types and ranges; `conversions` convert the remaining fields."""
+    """Return a decoder of structs: msgspec checks names, types and ranges, then some columns are converted."""
     names = [field.name for field in schema.fields]
     fields: list[Any] = []
     conversions: list[tuple[int, Callable[[Any], Any]]] = []
@@ -134,7 +134,7 @@ _MSGSPEC_TYPES: dict[Type, Any] = {
 
 
 def _field_plan(schema: Schema, replace_null: bool) -> tuple[Any, Callable[[Any], Any] | None]:
-    """Return the type with which msgspec decodes a struct's field, and the conversion to apply afterwards (or None)."""
+    """Return the type with which msgspec decodes a struct's field, and the conversion of the result (or None)."""
     if schema.default is not None or schema.name == DECIMAL_NAME or not schema.type.is_primitive:
         return msgspec.Raw, lambda raw: from_json(schema, parse(raw), replace_null)
     convert: Callable[[Any], Any] | None = float32 if schema.type is Type.FLOAT32 else None
@@ -157,9 +157,10 @@ def _unless_none(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] |
 def _compile_column_decoder(
     fields: Sequence[tuple[Any, ...]], **options: Any
 ) -> Callable[[Sequence[bytes]], list[list[Any]]]:
-    """Return the function that decodes JSON objects with these fields (name, type, default) to one list per field.
+    """Return a function that decodes a list of JSON objects to one list per field.
 
-    Raises ValueError for a name with characters that JSON escapes.
+    `fields` contains the name, type and optional default of each field. Raises ValueError for a name with characters
+    that JSON escapes.
     """
     slots = [f"v{index}" for index in range(len(fields))]
     row = msgspec.defstruct(

@@ -1,8 +1,8 @@
-"""Encodes columnar values as JSON with a template: the JSON that all records share is encoded only once.
+"""Encodes columnar values as JSON with a template: the JSON that all records have in common is encoded only once.
 
-One column of strings may differ between records, for example the lines of a file to which transforms added constant
-fields. That column is encoded in one call, and the template is added around each value when record batches are built.
-All other values are encoded by `headrace.data.json_encoding`, which produces the same bytes.
+The values of one column of strings may differ between records, for example lines of a file to which transforms added
+constant fields. This column is encoded in one call. The producer adds the template before and after each value when it
+builds record batches. `headrace.data.json_encoding` encodes all other values, and produces the same bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode_compact(
 def _find_template(
     schema: Schema | None, values: Columns, options: EncodingOptions
 ) -> tuple[bytes, Lines | list[Any], bytes]:
-    """Return the JSON before the column that differs between records, that column, and the JSON after the column.
+    """Return the only column that differs between records, with the JSON before it and the JSON after it.
 
     Raises DataError if the values do not fit a template.
     """
@@ -57,9 +57,9 @@ def _find_template(
             found = column
             texts.append(b"")
         else:
-            raise DataError("more than one column of strings")
+            raise DataError("more than one column differs between records, or it is not a column of strings")
     if found is None:
-        raise DataError("no column of strings")
+        raise DataError("no column of strings differs between records")
     return texts[0], found, texts[1] + b"}"
 
 
@@ -82,7 +82,7 @@ def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValu
 
 
 def _encode_if_unescaped(lines: Lines) -> bytes | None:
-    """Return the lines in UTF-8 as the content of JSON strings; None if they contain characters that JSON escapes."""
+    """Return the lines in UTF-8, separated by line feeds; None if they contain characters that JSON escapes."""
     text = lines.text
     if '"' in text or "\\" in text:
         return None

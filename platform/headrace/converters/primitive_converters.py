@@ -34,9 +34,9 @@ class PrimitiveConverterConfig(Config):
 
 
 class _PrimitiveConverter(Converter[PrimitiveConverterConfig], HeaderConverter[PrimitiveConverterConfig]):
-    """Converts single values with `_encode` and `_decode`, which are not called for null.
+    """The base class of the converters of primitive values; null is converted to null.
 
-    Both methods raise DataError for values that they cannot convert.
+    A subclass defines `_encode` and `_decode` for all other values. They raise DataError for an invalid value.
     """
 
     abstract = True

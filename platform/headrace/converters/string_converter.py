@@ -34,7 +34,7 @@ class StringConverterConfig(Config):
 
 
 class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringConverterConfig]):
-    """Converts keys, values or headers to and from text. Bytes that cannot be decoded become U+FFFD, as in Java."""
+    """Converts keys, values or headers to and from text. Invalid bytes are decoded as U+FFFD, as in Java."""
 
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
 
@@ -85,7 +85,7 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
         return SchemaAndValue(OPTIONAL_STRING_SCHEMA, None if data is None else data.decode(self._encoding, "replace"))
 
     def to_connect_batch(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Decode the string of each record."""
+        """Decode each string."""
         encoding = self._encoding
         lines = _as_lines(data) if encoding == "utf-8" else None
         if lines is not None:
@@ -103,10 +103,10 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
 
 
 def _as_lines(data: Sequence[bytes | None]) -> Lines | None:
-    """Decode the items together as `Lines`; None if `data` is empty, or an item is null or contains a line feed.
+    """Decode the items in one call as `Lines`; None if `data` is empty, or an item is null or contains a line feed.
 
-    Joining the items does not change the result, because a line feed ends an incomplete UTF-8 sequence as the end of an
-    item does.
+    The items are joined with line feeds. A line feed ends an incomplete UTF-8 sequence, as the end of an item does, so
+    the result is the same as for single items.
     """
     try:
         joined = b"\n".join(data)  # type: ignore[arg-type]

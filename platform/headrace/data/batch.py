@@ -1,9 +1,9 @@
-"""Batch: many records of one topic, partition, key schema and value schema, stored as a struct of lists.
+"""Batch: many records with the same topic, partition, key schema and value schema, stored as one list per attribute.
 
 Tasks, transforms and converters pass batches to each other; per-record objects are created only for code that needs
 them. Never modify a batch or its lists after passing it on: `replace` and `take` create modified copies. Struct values
 are rows (see `headrace.data.struct`). If `keys`, `timestamps` or `headers` is None, all records lack this attribute; if
-`timestamps` is an int (in ms), all records share it. The values may be stored in a columnar form (see
+`timestamps` is an int (in ms), all records have this timestamp. The values may be stored in a columnar form (see
 `headrace.data.columns`): `values` always returns a list, and code that supports the columnar forms uses `compact`.
 """
 
@@ -23,7 +23,7 @@ _B = TypeVar("_B", bound="Batch")
 
 
 class Batch:
-    """Records of one topic, partition, key schema and value schema; `len` is the number of records."""
+    """Records with the same topic, partition, key schema and value schema; `len` is the number of records."""
 
     topic: str
     partition: int | None
@@ -74,7 +74,7 @@ class Batch:
         return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
 
     def replace(self: _B, **changes: Any) -> _B:
-        """Return a copy with some attributes changed; per-record lists must keep their length."""
+        """Return a copy with some attributes changed; a new list must have one item per record, as the old one."""
         if "values" in changes:
             changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))
@@ -115,17 +115,17 @@ class Batch:
             }
 
     def to_records(self) -> list[Any]:
-        """Return the records as single objects; the subclass of `Batch` determines their class."""
+        """Return one object per record; the subclass of `Batch` determines the class of the objects."""
         return [ConnectRecord(**row) for row in self._rows()]
 
 
 class SourceBatch(Batch):
     """Records from one source partition.
 
-    `source_offset` is the offset of the last record; `source_offsets`, if given, contains one offset per record. Both
-    describe the records that were read: a batch from which a transform dropped records keeps its `source_offset`, so
-    that the committed offset moves past the dropped records. A batch without records whose `source_offset` is None
-    removes the stored offset of its source partition.
+    `source_offset` is the offset of the last record that the task read; `source_offsets`, if given, contains one offset
+    per record. If a transform drops records, the batch keeps its `source_offset`: the committed offset then moves past
+    the dropped records. A batch that has no records, and None as `source_offset`, removes the stored offset of its
+    source partition.
     """
 
     source_partition: Mapping[str, Any]
@@ -149,7 +149,7 @@ class SourceBatch(Batch):
         self.source_offsets = source_offsets
 
     def to_records(self) -> list[SourceRecord]:
-        """Return single records; without per-record offsets every record has the batch's `source_offset`."""
+        """Return one object per record; if `source_offsets` is None, every record has the batch's `source_offset`."""
         offsets = self.source_offsets if self.source_offsets is not None else [self.source_offset] * len(self)
         return [
             SourceRecord(source_partition=self.source_partition, source_offset=offset, **row)
@@ -160,8 +160,8 @@ class SourceBatch(Batch):
 class SinkBatch(Batch):
     """Records from one topic partition, with their offsets.
 
-    The ``original_*`` attributes keep topic, partition and offsets as they were before transforms. `raw` references the
-    bytes that the platform fetched, for the dead letter queue.
+    The ``original_*`` attributes contain the topic, partition and offsets that the records had before transforms. `raw`
+    references the bytes that the platform fetched; the dead letter queue needs them.
     """
 
     offsets: Sequence[int]
@@ -195,7 +195,7 @@ class SinkBatch(Batch):
         self.original_offsets = offsets if original_offsets is None else original_offsets
 
     def to_records(self) -> list[SinkRecord]:
-        """Return the batch as single records."""
+        """Return one object per record."""
         return [
             SinkRecord(
                 offset=offset,
@@ -211,7 +211,10 @@ class SinkBatch(Batch):
 
 
 def from_records(records: Iterable[ConnectRecord]) -> list[Batch]:
-    """Group consecutive records with equal topic, partition, schemas and other shared attributes into batches."""
+    """Return a batch for each run of consecutive records with equal topic, partition, schemas and source partition.
+
+    Sink records of one batch also have the same original topic and partition, and the same `raw` object.
+    """
     return [_build_batch(list(run)) for _, run in groupby(records, key=_batch_key)]
 
 

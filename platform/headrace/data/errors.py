@@ -8,11 +8,11 @@ class ConnectError(Exception):
 
 
 class DataError(ConnectError):
-    """A value does not match its schema or type, or is out of range. The message names the field and the reason."""
+    """A value does not match its schema or type, or is out of range. The message contains the reason."""
 
 
 class UnknownField(DataError, KeyError):
-    """A struct has no field of that name."""
+    """A struct has no field with the requested name."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would quote it

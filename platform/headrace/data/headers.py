@@ -1,7 +1,8 @@
 """Record headers: an ordered list of (key, schema, value); keys may repeat.
 
-Records of a batch often have the same headers. They then share one `Headers` object, so that transforms and converters
-process it once, with `map_headers`. Code that changes the headers of a single record therefore changes a copy.
+Records of a batch often have the same headers. These records then share one `Headers` object, and transforms and
+converters use `map_headers` to process the object once. Code that changes the headers of a single record must
+therefore change a copy of the object.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _R = TypeVar("_R")
 
 
 class Header(NamedTuple):
-    """One header."""
+    """One header of a record: its key, and its value with a schema."""
 
     key: str
     schema: Schema | None
@@ -47,9 +48,9 @@ class Headers(list[Header]):
 
 
 def map_headers(function: Callable[[_T], _R], headers: Sequence[_T]) -> list[_R]:
-    """Return the result of `function` for the headers of each record; it is called once for each distinct object.
+    """Return the result of `function` for the headers of each record.
 
-    Records that share an object share the result, too.
+    Records that share a headers object share one call of `function` and its result.
     """
     results = {number: function(each) for number, each in dict(zip(map(id, headers), headers, strict=True)).items()}
     if len(results) == 1:

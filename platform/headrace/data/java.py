@@ -17,7 +17,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 
 def trim(text: str) -> str:
-    """Java's ``String.trim``: strip only ASCII blanks and control characters, and keep other Unicode spaces."""
+    """Java's ``String.trim``: remove ASCII blanks and control characters at both ends; keep other Unicode spaces."""
     return text.strip(_BLANKS)
 
 
@@ -83,16 +83,16 @@ def float32(value: float) -> float:
 
 
 def wrap(number: int, bits: int) -> int:
-    """Keep the lowest `bits` bits as a signed number, as Java's narrowing casts between integers do."""
+    """Return the lowest `bits` bits of the number as a signed number, as Java's narrowing casts of integers do."""
     half = 1 << (bits - 1)
     return ((number + half) & ((1 << bits) - 1)) - half
 
 
 def float_to_integer(value: float, bits: int) -> int:
-    """Java's cast of a floating point number to an integer type.
+    """Convert a floating point number to an integer of `bits` bits, as Java's cast does.
 
-    The number is truncated towards zero and clamped to the range; NaN becomes 0. For 16 and 8 bits Java casts to
-    ``int`` first and then narrows.
+    The number is truncated towards zero and clamped to the range; NaN becomes 0. For 16 and 8 bits, Java first casts
+    to ``int`` and then keeps the lowest bits.
     """
     if value != value:
         return 0
@@ -117,15 +117,15 @@ def string_hash(text: str) -> int:
 
 
 def hash_map_order(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the iteration order of a ``java.util.HashMap`` into which these string keys were put in this order."""
+    """Return the iteration order of a ``java.util.HashMap`` to which these string keys were added in this order."""
     return _hash_map_order(tuple(keys))
 
 
 def hash_map_copy_order(keys: Iterable[str], added: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the iteration order of ``new HashMap<>(map)``, to which other keys were added after the copy.
+    """Return the iteration order of the copy ``new HashMap<>(map)`` after the keys `added` were put into the copy.
 
-    `keys` has the order of the map that was copied. The table of the copy has the size that its entries need, and
-    doubles when it is more than 3/4 full; a map that starts empty has at least 16 buckets.
+    `keys` are the keys of the original map, in its iteration order. The hash table of the copy has the smallest size
+    for these keys, and doubles when it is more than 3/4 full. A map that was not copied has at least 16 buckets.
     """
     copied = tuple(keys)
     buckets = 1

@@ -1,8 +1,8 @@
 """Java's SimpleDateFormat with the English locale and in UTC: patterns such as ``yyyy-MM-dd'T'HH:mm:ss.SSSXXX``.
 
 Formatting supports every pattern letter. Parsing is as lenient as Java's: fields may overflow (month 13 is January of
-the next year), blanks before a field and text after the last field are skipped, and ``S`` is a number of milliseconds
-whatever its width. The week letters (Y w W F) are supported for formatting only, not for parsing.
+the next year), blanks before a field and text after the last field are skipped, and ``S`` always means a number of
+milliseconds, however many digits it has. The week letters (Y w W F) are supported only for formatting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ZONE_HOURS |= {"PST": -8, "PDT": -7, "CET": 1, "CEST": 2, "BST": 1, "EET": 2, "
 
 
 class _Token(NamedTuple):
-    """A pattern letter repeated `width` times, or literal text (then `letter` is empty)."""
+    """A part of a pattern: a letter that is repeated `width` times, or literal text (then `letter` is empty)."""
 
     letter: str
     width: int
@@ -55,7 +55,7 @@ def _tokenize(pattern: str) -> list[_Token]:
 
 
 def _parse_quoted(pattern: str, position: int) -> tuple[str, int]:
-    """Return the literal that starts with the quote at index `position`, and the index after its end."""
+    """Return the literal text that the quote at index `position` starts, and the index after the closing quote."""
     if pattern[position + 1 : position + 2] == "'":
         return "'", position + 2
     text = ""
@@ -80,7 +80,10 @@ def _sunday_weekday(day: dt.date) -> int:
 
 
 def _week(moment: dt.datetime) -> tuple[int, int]:
-    """Return week year and week by the rules of the US locale: weeks start on Sunday, 1 January is always in week 1."""
+    """Return the week-based year and the week number by the rules of the US locale.
+
+    Weeks start on Sunday, and the week with 1 January is week 1.
+    """
     year = moment.year
     last = dt.date(year, 12, 31)
     if (last - moment.date()).days < _sunday_weekday(last) + 1 and _sunday_weekday(last) != 6:
@@ -128,7 +131,7 @@ def _field_formatter(token: _Token) -> Callable[[dt.datetime], str]:
 
 
 def _compile_formatter(tokens: list[_Token]) -> Callable[[dt.datetime], str]:
-    """Compile the pattern to a function such as ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
+    """Compile the pattern to generated code such as ``"%04d-%02d %s" % (moment.year, moment.month, part0(moment))``."""
     template, arguments = "", []
     scope: dict[str, Any] = {}
     for number, token in enumerate(tokens):
@@ -178,7 +181,7 @@ def _compile_fast_parser(
 
 
 def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
-    """Whether the field has exactly as many digits as pattern letters, because the next token is also a number."""
+    """Whether the field has exactly as many digits as pattern letters: the case if the next token is a number, too."""
     if index + 1 >= len(tokens):
         return False
     following = tokens[index + 1]
@@ -186,7 +189,7 @@ def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
 
 
 class SimpleDateFormat:
-    """A compiled date pattern. Two-digit years are resolved to 80 years before to 20 years after `today`."""
+    """A compiled date pattern. A two-digit year means a year from 80 years before `today` to 20 years after it."""
 
     __slots__ = ("_century_start", "_fast", "_tokens", "format", "pattern")
     pattern: str

@@ -61,7 +61,7 @@ class JavaPattern:
         return self._compiled.fullmatch(text) is not None
 
     def replace_first(self, text: str, replacement: str) -> str:
-        """Replace the first match; ``$1``, ``${name}`` and ``\\x`` in the replacement work as in Java.
+        """Replace the first match in `text`; ``$1``, ``${name}`` and ``\\x`` in the replacement work as in Java.
 
         Raises ValueError for a replacement that Java rejects.
         """
@@ -92,7 +92,10 @@ class JavaPattern:
         return result
 
     def _group_number(self, replacement: str, number: int, position: int) -> tuple[int, int]:
-        """Parse a group number: read further digits as long as the pattern has a group with that number."""
+        """Return a group number and the index after it; digits belong to it while the pattern has such a group.
+
+        `number` is the first digit, and `position` is the index after this digit.
+        """
         if number > self._compiled.groups:
             raise ValueError(f"No group {number}")
         while position < len(replacement) and "0" <= replacement[position] <= "9":
@@ -103,7 +106,7 @@ class JavaPattern:
         return number, position
 
     def check_replacement(self, replacement: str) -> None:
-        """Raises ValueError if the replacement references a group that the pattern does not have."""
+        """Validate a replacement. Raises ValueError if it references a group that the pattern does not have."""
         groups = dict.fromkeys(self._compiled.groupindex, "")
         self._expand({**groups, **dict.fromkeys(range(self._compiled.groups + 1), "")}, replacement)
 
@@ -146,5 +149,5 @@ def _translate_escape(escape: re.Match[str], in_class: bool) -> str:
 
 
 def check_pattern(pattern: str) -> None:
-    """Validate a configuration value. Raises ValueError with the reason if it is not a valid pattern."""
+    """Check that a configuration value is a valid pattern. Raises ValueError with the reason if it is not."""
     JavaPattern(pattern)

@@ -29,19 +29,19 @@ _TEXT_TYPES = {str}
 
 
 def encode_tree(tree: Any) -> bytes:
-    """Encode the result of `to_json` as text."""
+    """Return the JSON text of a tree that `to_json` has created."""
     return java_escapes(_encoder.encode(tree))
 
 
 def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
-    """Encode a schema as text."""
+    """Return a schema as JSON text, as in the ``schema`` part of JsonConverter's envelope."""
     return encode_tree(schema_to_json(schema, lambda of, default: to_json(of, default, options)))
 
 
 def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
-    """Encode each value; a struct may be a row or a `Struct`.
+    """Return the JSON text of each value; a struct may be a row or a `Struct`.
 
-    Raises RecordErrors with every value that the schema rejects.
+    Raises RecordErrors, which contains an error for each value that does not match the schema.
     """
     texts = list_encoder(schema, options)(values)
     if texts is not None:
@@ -61,7 +61,7 @@ def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptio
 
 
 def java_escapes(text: bytes) -> bytes:
-    """Escape as Jackson does: upper-case hex for control characters, two surrogates for characters over 16 bits."""
+    r"""Change escapes to Jackson's: ``\u001F`` in upper case, and two surrogates for characters above U+FFFF."""
     if b"\\" in text and b"\\u00" in text:  # the first test is a fast memchr and usually fails
         text = _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
     return text if text.isascii() else _four_bytes.sub(_surrogates, text)
@@ -73,7 +73,7 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 
 def _encode_lines(items: list[Any]) -> list[bytes]:
-    """Encode many items at once; JSON never contains a raw newline, so the result can be split at newlines."""
+    """Encode all items in one call, then split the text at newlines; an item's JSON never contains a raw newline."""
     texts = java_escapes(_encoder.encode_lines(items)).split(b"\n")
     texts.pop()
     return texts
@@ -113,9 +113,9 @@ def _try_encode_lines(items: list[Any]) -> list[bytes] | None:
 
 
 def _struct_encoder(schema: Schema, options: EncodingOptions) -> ListEncoder:
-    """Compile an encoder: msgspec validates the plain fields of all rows, then encodes one object per row.
+    """Return an encoder of structs: msgspec validates the plain fields of all rows, then encodes one object per row.
 
-    If some fields need a conversion, the objects are created by generated code such as
+    If some fields need a conversion or a check that msgspec lacks, generated code creates the objects:
     ``[Row(v0, f1(v1), …) for v0, v1, … in rows if <conditions that msgspec cannot check>]``.
     """
     names = [f"v{field.index}" for field in schema.fields]
@@ -156,7 +156,10 @@ _CHECKED_INLINE = {Type.FLOAT64: "float", Type.BYTES: "bytes"}
 
 
 def _field_code(name: str, schema: Schema, options: EncodingOptions, scope: dict[str, Any]) -> tuple[str, str, Any]:
-    """Return a field's expression, the condition under which its value is valid, and the type that msgspec checks."""
+    """Return code for a field of a struct: the expression of its JSON value, and the condition for a valid value.
+
+    The third item of the result is the type that msgspec checks. `scope` receives the functions that the code calls.
+    """
     replaced = schema.default is not None and options.replace_null_with_default
     plain = _PYTHON_TYPES.get(schema.type)
     if replaced or is_logical(schema) or (plain is None and schema.type not in _CHECKED_INLINE):

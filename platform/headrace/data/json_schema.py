@@ -1,7 +1,8 @@
 """Converts Connect schemas to and from JSON: the ``schema`` part of JsonConverter's envelope.
 
-Names and order of the keys are the same as in Kafka's JsonConverter: type, then items | keys,
-values | fields, then optional, name, version, doc, parameters, default; in a struct's fields ``field`` comes last.
+Names and order of the keys are the same as in Kafka's JsonConverter: ``type``, then ``items`` (arrays), ``keys`` and
+``values`` (maps) or ``fields`` (structs), then ``optional``, ``name``, ``version``, ``doc``, ``parameters``,
+``default``. The schema of a struct's field ends with the key ``field``, the field's name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FromJson = Callable[[Schema, Any], Any]
 
 
 def schema_to_json(schema: Schema, to_json: ToJson) -> dict[str, Any]:
-    """Convert a schema to a JSON object."""
+    """Convert a schema to a JSON object; `to_json` converts the default values."""
     tree: dict[str, Any] = {"type": _TYPE_NAMES[schema.type]}
     if schema.type is Type.ARRAY:
         tree["items"] = _element_to_json(schema.value_schema, to_json)
@@ -55,7 +56,7 @@ def has_plain_names(schema: Schema) -> bool:
 
 
 def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
-    """Parse a schema from a JSON object; None for null. Raises DataError if something is missing or invalid."""
+    """Parse a schema from a JSON object; None for null. Raises DataError if a key is missing or a value is invalid."""
     if tree is None:
         return None
     schema = _parse_type(tree, from_json)

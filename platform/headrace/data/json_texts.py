@@ -1,7 +1,7 @@
-"""JsonTexts: schemaless JSON objects that are still text, for sinks that write JSON.
+"""JsonTexts: schemaless JSON objects that stay text until a Python object is needed, for sinks that write JSON.
 
 A sink that writes values as JSON needs no Python objects: it writes the text that the topic contains. `json_texts`
-checks each text completely, so that a later conversion to Python objects cannot fail.
+checks each text completely; a later conversion to Python objects therefore cannot fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JsonTexts(ColumnarValues):
     __slots__ = ("texts",)
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        """Use `json_texts` for texts that may be invalid."""
+        """Wrap texts that are known to be valid; for other texts, call `json_texts`."""
         super().__init__(len(texts))
         self.texts = texts
 
@@ -62,7 +62,7 @@ def json_texts(texts: Sequence[bytes]) -> JsonTexts | None:
 
 
 def _is_utf8(joined: bytes) -> bool:
-    """Whether all texts are UTF-8. A character cannot extend over two texts, because a text starts with a brace."""
+    """Whether all joined texts are UTF-8. Each text starts with a brace, so no character extends over two texts."""
     if joined.isascii():
         return True
     try:
@@ -79,5 +79,5 @@ def _long(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _is_convertible(text: bytes) -> bool:
-    """Whether a long text has no integer with very many digits, and is not nested very deeply."""
+    """Whether Python can convert a long JSON text: no integer is too long, and the nesting is not too deep."""
     return text.count(b"{") + text.count(b"[") <= _DEPTH_MAX and not _long_integer.search(text)

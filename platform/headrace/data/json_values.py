@@ -23,7 +23,7 @@ from headrace.data.values import infer_type
 
 
 class EncodingOptions(NamedTuple):
-    """The configuration options that affect the encoded text."""
+    """The options of JsonConverter that affect the encoded text."""
 
     numeric_decimals: bool = False
     replace_null_with_default: bool = True
@@ -78,7 +78,7 @@ def _logical(schema: Schema, value: Any, options: EncodingOptions) -> Any:
 
 def _number(value: Any) -> Any:
     if not value.is_finite():
-        raise DataError(f"A Decimal cannot be {value}")
+        raise DataError(f"Invalid value {value}: a Decimal must be a finite number")
     return msgspec.Raw(str(value).encode())
 
 
@@ -98,7 +98,7 @@ def _double(schema: Schema, value: Any, options: EncodingOptions) -> Any:
 
 
 def double_json(value: float) -> Any:
-    """Return a double in Java's format; between 1e-3 and 1e7 msgspec's own format is the same."""
+    """Convert a double to what msgspec encodes in Java's format; from 1e-3 to 1e7, msgspec's own format is the same."""
     if 1e-3 <= value < 1e7:
         return value
     text = double_text(value)

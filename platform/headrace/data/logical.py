@@ -1,9 +1,10 @@
-"""Logical types: Decimal, Date, Time and Timestamp over BYTES, INT32 and INT64.
+"""Logical types: Decimal (stored as BYTES), Date and Time (as INT32), and Timestamp (as INT64).
 
 In records and batches a logical value is a Python object: `decimal.Decimal`, `datetime.date`, `datetime.time` or an
 aware `datetime.datetime` in UTC. The functions in this module convert between these objects and the base values that
-are serialized: two's-complement unscaled bytes, days since 1970-01-01, milliseconds of the day, milliseconds since the
-epoch. Java has millisecond precision, so a conversion to the base type rounds microseconds down.
+converters serialize: the bytes of the unscaled number in two's complement, days since 1970-01-01, milliseconds since
+midnight, milliseconds since the epoch. Java's types have milliseconds, so a conversion to the base value rounds
+microseconds down.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def decimal_scale(value: Decimal) -> int:
     """Java's ``BigDecimal.scale()``: the number of digits after the point. Raises DataError for NaN and infinities."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
-        raise DataError(f"A Decimal cannot be {value}")
+        raise DataError(f"Invalid value {value}: a Decimal must be a finite number")
     return -exponent
 
 
@@ -105,12 +106,12 @@ def big_endian(number: int) -> bytes:
 
 
 def decimal_to_bytes(value: Decimal, scale: int) -> bytes:
-    """Return the unscaled value in big-endian two's complement."""
+    """Return the unscaled value of a Decimal as bytes in big-endian two's complement."""
     return big_endian(unscaled(value, scale))
 
 
 def bytes_to_decimal(data: bytes, scale: int) -> Decimal:
-    """The inverse of `decimal_to_bytes`. Raises DataError for empty bytes."""
+    """Return the Decimal with this unscaled value (see `decimal_to_bytes`). Raises DataError for empty bytes."""
     if not data:
         raise DataError("Invalid bytes for Decimal field: zero length")
     return from_unscaled(int.from_bytes(data, "big", signed=True), scale)
@@ -152,7 +153,7 @@ def timestamp_to_millis(value: dt.datetime) -> int:
 
 
 def millis_to_timestamp(millis: int) -> dt.datetime:
-    """Return the datetime in UTC. Raises DataError outside the years 1 to 9999."""
+    """Return the datetime in UTC, `millis` milliseconds after the epoch. Raises DataError outside years 1 to 9999."""
     try:
         return _EPOCH + _MILLISECOND * millis
     except OverflowError:
@@ -160,9 +161,9 @@ def millis_to_timestamp(millis: int) -> dt.datetime:
 
 
 def to_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """Return the function that converts logical values of that schema to base values.
+    """Return the function that converts values of a logical schema to base values, the form that is serialized.
 
-    Return None if the schema is not logical. Only the schema's name is checked, not its type.
+    Return None if the schema's name is not that of a logical type; the schema's type is not checked.
     """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
@@ -171,9 +172,9 @@ def to_base(schema: Schema) -> Callable[[Any], Any] | None:
 
 
 def from_base(schema: Schema) -> Callable[[Any], Any] | None:
-    """Return the function that converts base values of that schema to logical values.
+    """Return the function that converts base values, the serialized form, to values of a logical schema.
 
-    Return None if the schema is not logical. Only the schema's name is checked, not its type.
+    Return None if the schema's name is not that of a logical type; the schema's type is not checked.
     """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)

@@ -1,4 +1,4 @@
-"""Single records: the form that source tasks may return and that per-record transforms and sinks receive.
+"""Single records: a source task may return them, and per-record transforms and sinks receive them.
 
 Do not modify a record after passing it on; create a modified copy with `replace`.
 """
@@ -18,7 +18,7 @@ _R = TypeVar("_R", bound="ConnectRecord")
 
 
 class TimestampType(IntEnum):
-    """The origin of a consumed record's timestamp; the values are the same as in the record batch attribute."""
+    """The origin of a consumed record's timestamp; the values are those of Kafka's enum ``TimestampType``."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -41,7 +41,7 @@ class ConnectRecord(msgspec.Struct, kw_only=True):
     headers: Headers = msgspec.field(default_factory=Headers)
 
     def replace(self: _R, **changes: Any) -> _R:
-        """Return a copy with some attributes changed; unless `headers` is given, both share one headers object."""
+        """Return a copy with some attributes changed; without new `headers`, the copy shares the record's headers."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -55,9 +55,9 @@ class SourceRecord(ConnectRecord, kw_only=True):
 class SinkRecord(ConnectRecord, kw_only=True, eq=False):
     """A record consumed from a topic.
 
-    The ``original_*`` attributes keep the topic, partition and offset that the record had before transforms (KIP-793).
-    `raw` references the bytes that the platform fetched, for the dead letter queue; two records that differ only in
-    `raw` are equal.
+    The ``original_*`` attributes contain the topic, partition and offset that the record had before transforms
+    (KIP-793). `raw` references the bytes that the platform fetched, which the dead letter queue needs; two records that
+    differ only in `raw` are equal.
     """
 
     offset: int

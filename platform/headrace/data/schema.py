@@ -1,8 +1,8 @@
 """Schemas: immutable, hashable descriptions of values.
 
-Two schemas are equal if type, optional, default, name, version, doc, parameters, fields (including their order), key
-schema and value schema are all equal, as in Kafka Connect. The hash is computed only once, so schemas are efficient
-dictionary keys; caches throughout the platform rely on that.
+As in Kafka Connect, two schemas are equal if all their attributes are equal: type, optional, default, name, version,
+doc, parameters, fields (including their order), key schema and value schema. The hash is computed only once, so schemas
+are efficient dictionary keys; caches throughout the platform rely on that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.data.errors import DataError, UnknownField
 
 
 class Type(Enum):
-    """The twelve types of Connect; `value` is the lower-case name that error messages and ``Cast`` specs use."""
+    """The twelve types of Connect's schemas; a member's value is the lower-case name that a ``spec`` of Cast uses."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -35,7 +35,7 @@ class Type(Enum):
 
     @property
     def is_primitive(self) -> bool:
-        """Whether the type is neither ARRAY, MAP nor STRUCT."""
+        """Whether the type is primitive: any type except ARRAY, MAP and STRUCT."""
         return self not in (Type.ARRAY, Type.MAP, Type.STRUCT)
 
 
@@ -218,12 +218,12 @@ def struct(fields: Iterable[Field | tuple[str, Schema]], **attributes: Any) -> S
 
 
 def array(value_schema: Schema, **attributes: Any) -> Schema:
-    """Build an ARRAY schema with that element schema."""
+    """Build an ARRAY schema; `value_schema` is the schema of the elements."""
     return Schema(Type.ARRAY, value_schema=value_schema, **attributes)
 
 
 def map_of(key_schema: Schema, value_schema: Schema, **attributes: Any) -> Schema:
-    """Build a MAP schema with those key and value schemas."""
+    """Build a MAP schema with these schemas of keys and values."""
     return Schema(Type.MAP, key_schema=key_schema, value_schema=value_schema, **attributes)
 
 

@@ -1,4 +1,7 @@
-"""SinkRecords: the records of one `put`, as batches and as a sequence whose record objects are created on access."""
+"""SinkRecords: the records of one call of a sink task's `put`, both as batches and as a sequence of records.
+
+The record objects are created when the sequence is accessed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from headrace.data.records import SinkRecord
 
 
 class SinkRecords(Sequence[SinkRecord]):
-    """An immutable sequence of records; `batches` groups them by partition and schema, in the same order."""
+    """An immutable sequence of records; `batches` contains the same records in the same order, grouped into batches."""
 
     __slots__ = ("_records", "_starts", "batches")
 
@@ -42,7 +45,10 @@ class SinkRecords(Sequence[SinkRecord]):
         return f"SinkRecords({len(self)} records in {len(self.batches)} batches)"
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Return the index of the record's batch in `batches`, and the record's index in it. Raises IndexError."""
+        """Return the position of a record: the index of its batch in `batches`, and its index in this batch.
+
+        Raises IndexError.
+        """
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(f"record index {index} is out of range: there are {len(self)} records")
@@ -50,7 +56,7 @@ class SinkRecords(Sequence[SinkRecord]):
         return batch, position - self._starts[batch]
 
     def take(self, indexes: Sequence[int]) -> SinkRecords:
-        """Return the records at these increasing indexes."""
+        """Return the records at these indexes, which must increase."""
         located = [self.locate(index) for index in indexes]
         runs = groupby(located, key=itemgetter(0))
         return SinkRecords([self.batches[batch].take([at for _, at in run]) for batch, run in runs])

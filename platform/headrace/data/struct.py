@@ -1,4 +1,4 @@
-"""Struct: one value of a STRUCT schema, for per-record code; and rows, the form of structs inside batches.
+"""The two forms of a value with a STRUCT schema: `Struct` for per-record code, and rows inside batches.
 
 Inside a `Batch` a struct is a **row**: a tuple of the field values in schema order. Nested structs, including those in
 arrays and maps, are rows as well. `to_rows` and `from_rows` convert whole lists between the two forms.
@@ -26,12 +26,12 @@ else:
 
 
 class Struct(_Mapping):
-    """A value of a STRUCT schema: a mapping of field names to values, which `put` changes.
+    """A value of a STRUCT schema: a mapping of field names to values; `put` sets a field.
 
-    As a mapping it returns a field's default if the field is null, as Java's ``Struct.get`` does. It contains every
-    field of its schema; `get` returns None for other names, like `dict.get`, so that the same code handles records with
-    and without a schema. A struct is only equal to a struct. `repr` is Java's ``Struct{a=1,b=x}`` (null fields are
-    omitted).
+    The mapping contains every field of the schema. For a null field it returns the field's default, as Java's
+    ``Struct.get`` does. For a name that is not a field, `get` returns None, as `dict.get` does; the same code can
+    therefore handle records with and without a schema. A struct equals only other structs, never a dict. `repr` is
+    Java's ``Struct{a=1,b=x}``, without null fields.
     """
 
     __slots__ = ("row", "schema")
@@ -40,7 +40,10 @@ class Struct(_Mapping):
     """The fields' values in schema order, without defaults."""
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
-        """`values` is a mapping of field names (validated) or a sequence in schema order (not validated, like rows)."""
+        """Create a struct; `values` is a mapping of field names to values, or all values in the order of the fields.
+
+        Values of a mapping are validated. Values of a sequence are not, for example those of a row.
+        """
         if schema.type is not Type.STRUCT:
             raise DataError(f"Not a struct schema: {schema!r}")
         self.schema = schema
@@ -98,8 +101,8 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        A default value's own schema may differ from `schema`, because the default is created before the schema is
-        complete; if `schema` has a default, it is sufficient that the fields are equal.
+        If `schema` has a default, equal fields are sufficient: a struct that is a default value is created before the
+        schema that contains it, so the schemas cannot be equal.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)
@@ -135,7 +138,7 @@ def contains_struct(schema: Schema | None) -> bool:
 
 
 def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert record values with this schema to their batch form; return the same list if no value changes."""
+    """Convert structs in the values to rows; return the same list if the schema contains no struct."""
     if not contains_struct(schema):
         return values
     convert = row_converter(schema)
@@ -143,7 +146,7 @@ def to_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
 
 
 def from_rows(schema: Schema | None, values: list[Any]) -> list[Any]:
-    """Convert batch values with this schema to their record form; return the same list if no value changes."""
+    """Convert rows in the values to structs; return the same list if the schema contains no struct."""
     if not contains_struct(schema):
         return values
     convert = struct_converter(schema)
@@ -156,7 +159,7 @@ def _identity(value: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts a record's value of that schema to its batch form."""
+    """Return the function that converts structs in a value of this schema to rows, the form in batches."""
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:
@@ -184,7 +187,7 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=1024)
 def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts a batch value of that schema to a record's value."""
+    """Return the function that converts rows in a value of this schema to structs, the form in records."""
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:

@@ -1,8 +1,8 @@
 """Formats any Connect value as Java's ``toString`` does, for StringConverter, the file sink and Cast.
 
 Examples: ``Struct{a=1,b=x}`` (null fields are omitted), ``{a=1, b=2}`` for maps in HashMap order, ``[a, b]`` for lists,
-``null``, ``true``. Floating point numbers are printed as in Java, dates as by ``java.util.Date`` in UTC. Byte strings
-are printed in hexadecimal, because Java prints only an object address for them.
+``null``, ``true``. Floating point numbers have Java's format, and dates the format of ``java.util.Date`` in UTC. Bytes
+are printed in hexadecimal; Java prints only an object address for them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def java_string(value: Any, schema: Schema | None = None) -> str:
 
 
 def date_text(value: dt.date | dt.time | dt.datetime) -> str:
-    """``java.util.Date.toString`` in UTC: ``Thu Jan 01 00:00:00 UTC 1970``."""
+    """Format as ``java.util.Date.toString`` does in UTC: ``Thu Jan 01 00:00:00 UTC 1970``."""
     if isinstance(value, dt.datetime):
         moment = value.astimezone(dt.UTC) if value.tzinfo is not None else value
     elif isinstance(value, dt.date):

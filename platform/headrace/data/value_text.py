@@ -1,8 +1,9 @@
 """Converts values to readable strings and back, as ``org.apache.kafka.connect.data.Values`` does.
 
-`parse_string` infers the type of a value from a string: ``null``, ``true``, the smallest integer type, FLOAT32 if the
-number does not overflow it, dates and times, ``[…]`` and ``{…}`` with a merged element schema. If only a prefix of the
-string is such a value, the result is the whole string; Kafka returns the prefix's value and ignores the rest.
+`parse_string` infers the type of a value from a string: ``null``, ``true``, an integer of the smallest type, a FLOAT32
+unless the number is too large for it, a date or time, and ``[…]`` and ``{…}`` with a schema that fits all elements. If
+only the beginning of the string is such a value, the result is the whole string; Kafka returns the value of the
+beginning and ignores the remaining text.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class _ValueParser:
         return not any(token.strip() for token in self.tokens[self.next :])
 
     def _accept(self, expected: str) -> bool:
-        """Consume the next non-blank token if it is the expected one."""
+        """Consume the next non-blank token if it equals `expected`; return whether it does."""
         position = self.next
         while position < len(self.tokens) - 1 and not self.tokens[position].strip():
             position += 1

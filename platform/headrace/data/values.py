@@ -38,7 +38,7 @@ _INFERRED_TYPES: dict[type, Type] = {
 
 
 def infer_type(value: Any) -> Type | None:
-    """Infer the type of a schemaless value (int is INT64, float is FLOAT64); None for types that Connect lacks."""
+    """Infer the Connect type of a schemaless value (int is INT64, float is FLOAT64); None if there is no such type."""
     found = _INFERRED_TYPES.get(type(value))
     if found is None:
         from headrace.data.struct import Struct
@@ -50,7 +50,10 @@ def infer_type(value: Any) -> Type | None:
 
 
 def validate(schema: Schema, value: Any, location: str = "value") -> None:
-    """Validate one value; a struct must be a `Struct`. Raises DataError that names `location`: ``field: "id"``."""
+    """Validate one value; a struct must be a `Struct`.
+
+    Raises DataError. The message contains `location`, for example ``field: "id"``.
+    """
     if value is None:
         if not schema.optional:
             raise DataError(
@@ -89,7 +92,7 @@ def _validate_class(schema: Schema, value: Any, location: str) -> None:
         if not isinstance(value, logical) or (isinstance(value, dt.datetime) and schema.name != TIMESTAMP_NAME):
             raise _mismatch_error(schema, value, location)
         if isinstance(value, Decimal) and not value.is_finite():
-            raise DataError(f"A Decimal cannot be {value} for {location}")
+            raise DataError(f"Invalid value {value} for {location}: a Decimal must be a finite number")
         return
     if not isinstance(value, _PYTHON_CLASSES[schema.type]) or (
         isinstance(value, bool) and schema.type is not Type.BOOLEAN
