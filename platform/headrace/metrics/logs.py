@@ -61,18 +61,18 @@ _SECRET_KEY = re.compile(r"password|passphrase|secret|token|credential|jaas\.con
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a configuration key looks like that of a secret."""
+    """Whether the name of a configuration key suggests that its value is a secret, for example a password."""
     return _SECRET_KEY.search(key) is not None
 
 
 def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
-    """Mask the values of keys that are in `secret_keys` or whose names look like those of secrets."""
+    """Mask the values of secrets from now on: keys in `secret_keys`, and keys that `is_secret_key` recognizes."""
     declared = set(secret_keys)
     secrets.add(value for key, value in properties.items() if key in declared or is_secret_key(key))
 
 
 def set_process_context(connector: str, scope: str = "") -> None:
-    """Set the context of all log lines of this process for which `connector_context` is not set."""
+    """Set the context of this process's log lines; a `connector_context` that is set takes precedence."""
     global _process_context
     _process_context = context(connector, scope)
 
@@ -84,7 +84,7 @@ def clear_process_context() -> None:
 
 
 def context(connector: str, scope: str = "") -> str:
-    """Return the prefix of KIP-449: `[flights-source|task-0] `, `[flights-source|worker] `."""
+    """Return the prefix of log messages from KIP-449: `[flights-source|task-0] `, `[flights-source|worker] `."""
     return f"[{connector}|{scope}] " if scope else f"[{connector}] "
 
 
@@ -137,14 +137,15 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 def check_level(level: str) -> None:
-    """Raise KeyError for an unknown level."""
+    """Check that a log level exists. Raises KeyError if it does not."""
     LEVELS[level.upper()]
 
 
 def set_level(name: str, level: str, now_ms: int) -> list[str]:
     """Set the level of a logger and its child loggers; return their names. Raises KeyError for an unknown level.
 
-    The root logger's children keep the levels that were set for them; all others inherit the root logger's level.
+    For the root logger, only its own level is set: loggers with a level of their own keep it, and all others inherit
+    the root logger's level.
     """
     number = LEVELS[level.upper()]
     if name in ROOT_NAMES:

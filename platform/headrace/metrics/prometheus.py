@@ -1,7 +1,7 @@
 """The worker's metrics page in Prometheus' text format, with the metric names that dashboards for Kafka Connect use.
 
-The names are those of jmx_exporter's rules for Kafka Connect (`kafka_connect_source_task_...`), plus Confluent's where
-they differ (`kafka_connect_source_task_metrics_...`); the two sets do not collide.
+The page contains the metrics of tasks and workers under two names: those of jmx_exporter's rules for Kafka Connect
+(`kafka_connect_source_task_...`), and Confluent's (`kafka_connect_source_task_metrics_...`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TASK_STATES = ("running", "paused", "failed", "unassigned", "destroyed", "resta
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """A metric of a task: its name in Kafka Connect, and the task's counter that it shows."""
+    """A metric of a task: its name in Kafka Connect, and the name of the task's counter that contains its value."""
 
     group: str
     name: str
@@ -30,7 +30,7 @@ class _Attribute:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of jmx_exporter's rules and of Confluent's."""
+        """The metric's name in jmx_exporter's rules, and Confluent's name."""
         return f"kafka_connect_{self.group}_{self.name}", f"kafka_connect_{self.group}_metrics_{self.name}"
 
 
@@ -76,7 +76,7 @@ _ATTRIBUTES = [
 
 
 def render(metrics: WorkerMetrics) -> bytes:
-    """Return the metrics page."""
+    """Return the page with the worker's metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_PageCollector(metrics))
     ProcessCollector(registry=registry)  # measures the worker's process, not those of connectors and tasks
@@ -162,7 +162,7 @@ def _statuses(metrics: WorkerMetrics) -> Iterator[Metric]:
 
 
 def _task_metrics(attribute: _Attribute, tasks: Iterable[TaskCounters], types: Mapping[str, str]) -> Iterator[Metric]:
-    """Return the metric under both names, for the tasks that have its counter."""
+    """Yield the metric under both of its names, with the value of each task that has the counter."""
     only_type = {"source_task": "source", "sink_task": "sink"}.get(attribute.group)
     family_class = _family_class(attribute.name)
     for name in attribute.names:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class PathsConfig(Config):
-    """The configuration of the providers that read files."""
+    """The configuration of FileConfigProvider and DirectoryConfigProvider."""
 
     allowed_paths: list[str] = key(
         "allowed.paths",
@@ -41,7 +41,7 @@ class _AllowedPaths:
         """Return the resolved path; log an error and return None if it is not permitted."""
         path = Path(text).resolve()
         if self._allowed and not any(path.is_relative_to(allowed) for allowed in self._allowed):
-            logger.error("The path %s is not permitted to be accessed: it is not below allowed.paths", text)
+            logger.error("The path %s is not permitted to be accessed: it is not below a path in allowed.paths", text)
             return None
         return path
 

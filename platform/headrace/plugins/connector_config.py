@@ -164,7 +164,7 @@ def _base_keys(worker: Mapping[str, str]) -> list[ConfigKey]:
 
 
 def base_def(worker: Mapping[str, str]) -> ConfigDef:
-    """Return the keys that sources and sinks share; the worker's converters are the defaults."""
+    """Return the keys that sources and sinks share; the defaults of the converter keys are the worker's converters."""
     return ConfigDef(_base_keys(worker))
 
 
@@ -196,7 +196,7 @@ def _dead_letter_queue_keys() -> list[ConfigKey]:
 
 
 def framework_value(props: Mapping[str, str | None], key: str) -> Any:
-    """Return the typed value of a key that all connectors or all sinks have, or its default. Raises ConfigError."""
+    """Return the typed value of a framework key of connectors or sinks, or the key's default. Raises ConfigError."""
     definition = _sink_keys()[key]
     text = props.get(key)
     return definition.default if text is None else definition.parse(text)

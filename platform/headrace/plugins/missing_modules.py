@@ -1,7 +1,7 @@
-"""Explains errors that a missing Python package causes: the message names the extra that installs the package.
+"""Explains errors that a missing Python package causes: the explanation names the extra that installs the package.
 
-The extras are read from the metadata of the distribution that contains the plug-in, so that third-party plug-ins get
-the same message for their own extras.
+The extras are read from the metadata of the distribution that contains the plug-in. An error of a third-party plug-in
+therefore names an extra of the plug-in's own distribution.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\
 
 
 def explain(error: BaseException, distribution_name: str = "headrace") -> str | None:
-    """Return what to install if a ModuleNotFoundError is among the error and its causes, otherwise None."""
+    """Return a text that says what to install, if the error or one of its causes is a ModuleNotFoundError."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ModuleNotFoundError) and found.name:
@@ -23,14 +23,17 @@ def explain(error: BaseException, distribution_name: str = "headrace") -> str | 
 
 
 def add_note(error: BaseException, plugin: type) -> None:
-    """Add a note with what to install to an error of a plug-in, if a missing package caused the error."""
+    """If a missing package caused a plug-in's error, add a note to the error that says what to install."""
     explanation = explain(error, distribution_of(plugin))
     if explanation is not None:
         error.add_note(f"{plugin.__name__}: {explanation}")
 
 
 def distribution_of(plugin: type) -> str:
-    """Return the distribution with an entry point in the plug-in's package; if there is none, the package."""
+    """Return the name of the distribution that has an entry point in the plug-in's top-level package.
+
+    If no distribution has such an entry point, return the name of the package.
+    """
     package = plugin.__module__.partition(".")[0]
     for found in distributions():
         for point in found.entry_points:
@@ -50,7 +53,7 @@ def _what_to_install(module: str, distribution_name: str) -> str:
 
 
 def _extras_with(found: Distribution, module: str) -> list[str]:
-    """Return the extras that install a package with the module's name, the smallest extra first."""
+    """Return the distribution's extras that install a package with the module's name, the smallest extra first."""
     packages: dict[str, list[str]] = {}
     for text in found.requires or ():
         match = _REQUIREMENT.match(text)

@@ -24,7 +24,7 @@ CONVERTER_KEYS = ("key.converter", "value.converter", "header.converter")
 
 @dataclass(frozen=True, slots=True)
 class PluginSection:
-    """The configuration section of one plug-in: the keys with its prefix."""
+    """The keys of a connector's configuration that configure one plug-in: those with the plug-in's prefix."""
 
     plugin: Any
     prefix: str
@@ -40,20 +40,23 @@ class PluginSection:
 
     @property
     def accepts_any_key(self) -> bool:
-        """Whether no key of the section is reported as unknown.
+        """Whether validation accepts every key of the section, instead of reporting unknown keys.
 
-        This applies to a plug-in whose class was not found, and to one without a configuration model: it may read its
-        keys from `config.originals`.
+        True if the plug-in's class was not found, or if the plug-in has no configuration model. A plug-in without a
+        model may read its keys from `config.originals`.
         """
         return self.plugin.__dict__.get("abstract", False) or self.model is Config
 
     def props(self, props: Props) -> dict[str, str]:
-        """Return the part of a connector's configuration that the plug-in receives, without the prefix."""
+        """Return the plug-in's own configuration: the keys of this section in `props`, without the prefix."""
         below = {name[len(self.prefix) :]: text for name, text in props.items() if name.startswith(self.prefix)}
         return {**{name: text for name, text in below.items() if text is not None}, **self.fixed_props}
 
     def value(self, name: str, props: Props) -> Any:
-        """Return the typed value of a key of the section, without the prefix, or its default. Raises ConfigError."""
+        """Return the typed value of a key of this section, or its default. Raises ConfigError.
+
+        `name` is the key without the prefix.
+        """
         definition = self.definition.keys[self.prefix + name]
         text = props.get(definition.name)
         return definition.default if text is None else definition.parse(text)
@@ -66,7 +69,7 @@ class PluginSection:
 
 
 def aliases(props: Props, key: str) -> list[str]:
-    """Return the items of a list of aliases without duplicates."""
+    """Return the aliases in the value of `key`, for example ``transforms``, without duplicates."""
     return [alias for alias in dict.fromkeys(parse_value(key, props.get(key) or "", ConfigType.LIST)) if alias]
 
 
@@ -118,7 +121,7 @@ def _type_key(name: str, alias: str, kind: str, base: str) -> ConfigKey:
 
 
 def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]:
-    """Return the sections of the transforms or predicates by alias. Raises ConfigErrors if a class is not found."""
+    """Return the section of each transform or predicate by alias. Raises ConfigErrors if a class is not found."""
     problems: list[ConfigError] = []
     sections = list(aliased_sections(props, problems, key, kind, ""))
     problems += [MissingConfigError(each.type_key) for each in sections if not props.get(each.type_key)]
@@ -144,8 +147,8 @@ def converter_section(key: str, props: Props) -> PluginSection | None:
 def converter_props(key: str, *levels: Props) -> Props:
     """Return the first configuration in `levels` that names the converter's class, or else the default converters.
 
-    The levels are a connector's and the worker's configuration: if the connector names the class, none of the
-    worker's settings for this converter apply. Raises ConfigErrors if there is no class.
+    `levels` are the configurations of the connector and the worker, in this order. If the connector names the class,
+    the worker's settings for this converter do not apply. Raises ConfigErrors if no configuration names a class.
     """
     for props in (*levels, DEFAULT_CONVERTERS):
         if props.get(key):
@@ -154,7 +157,7 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create a converter: see `converter_props`. Raises ConfigErrors, ConnectError and any error of the converter."""
+    """Create the converter that `converter_props` selects. Raises ConfigErrors, ConnectError, converter errors."""
     props = converter_props(key, *levels)
     section = converter_section(key, props)
     assert section is not None

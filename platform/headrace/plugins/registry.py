@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(Enum):
-    """A kind of plug-in: its label, entry-point group, base class, and the suffix that names may omit."""
+    """A kind of plug-in: its label, entry-point group, base class, and the suffix that names of plug-ins may omit."""
 
     CONNECTOR = ("connector", "headrace.connectors", Connector, "Connector")
     TRANSFORM = ("transform", "headrace.transforms", Transformation, "Transformation")
@@ -97,7 +97,7 @@ class Registry:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def find(self, kind: Kind, name: str) -> type[Any]:
-        """Return the class with that name. Raises PluginNotFoundError."""
+        """Return the plug-in class with that name. Raises PluginNotFoundError."""
         with self._lock:
             found = self._classes.get((kind, name))
             if found is None:
@@ -116,7 +116,7 @@ class Registry:
             return list(dict.fromkeys(classes))
 
     def report_broken_plugins(self) -> None:
-        """Import all plug-ins of other distributions than headrace, and log one line for each that fails."""
+        """Import all third-party plug-ins, and log a line for each plug-in that cannot be imported."""
         with self._lock:
             for kind in Kind:
                 for entry in self._entries_of_kind(kind):
@@ -272,7 +272,10 @@ def _installed_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 def find_installed() -> None:
-    """Find all installed plug-ins, without importing them; later calls of this process and its children are faster."""
+    """Read the entry points of all installed plug-ins, without importing the plug-ins.
+
+    Later look-ups of this process and its child processes use the cached entry points.
+    """
     for kind in Kind:
         _installed_entry_points(kind.group)
 
@@ -292,12 +295,12 @@ def _import_error_message(subject: str, error: BaseException, entry: _Entry) -> 
 
 
 def _connector_or_plugin(cls: Any) -> Any:
-    """Return the connector class for a task class, and any other class unchanged."""
+    """Return the connector class of a task class; return any other class unchanged."""
     return connector_for(cls) if isinstance(cls, type) and issubclass(cls, Task) else cls
 
 
 def _standalone_modules(directory: Path) -> Iterator[str]:
-    """Yield a directory's modules and packages that mention headrace in their source; skip all other libraries."""
+    """Yield the names of the modules and packages in a directory whose source mentions headrace; skip all others."""
     for path in sorted(directory.iterdir()):
         source = path / "__init__.py" if path.is_dir() else path
         name = path.name if path.is_dir() else path.stem
@@ -314,9 +317,10 @@ def plugin_directories(plugin_path: Iterable[str]) -> Iterator[str]:
 
 
 def _is_plugin_directory(path: Path) -> bool:
-    """Whether a path in a directory of plugin.path is a directory of plug-ins, as in Kafka Connect.
+    """Whether `path`, a child of a directory in plugin.path, is a directory with plug-ins.
 
-    It is not a package itself, and it contains a distribution, or a module or package that mentions headrace.
+    As in Kafka Connect, a plug-in may have a directory of its own. Such a directory is not a package itself, and
+    contains a distribution, or a module or package that mentions headrace.
     """
     if not path.is_dir() or (path / "__init__.py").exists():
         return False
@@ -357,7 +361,7 @@ def default() -> Registry:
 
 
 def find(kind: str, name: str) -> type[Any]:
-    """Return the class with that name from this process's registry; `kind` is a `Kind` label.
+    """Return the plug-in class with that name from this process's registry; `kind` is the label of a `Kind`.
 
     Raises PluginNotFoundError.
     """

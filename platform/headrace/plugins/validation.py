@@ -44,7 +44,7 @@ ClientOverrideCheck = Callable[[type[Connector]], Iterable[tuple[str, str, bool]
 
 @dataclass(slots=True)
 class Validation:
-    """The result of validating one configuration: its keys, their values and errors, and warnings."""
+    """The result of the validation of one configuration: its keys, their values and errors, and the warnings."""
 
     name: str
     type: str
@@ -90,14 +90,14 @@ def validate_connector(
     plugin: str | None = None,
     client_overrides: ClientOverrideCheck = lambda connector_class: (),
 ) -> Validation:
-    """Validate a connector's configuration whose variables are resolved.
+    """Validate a connector's configuration, in which variables are already resolved.
 
     `originals` is the configuration with its variables: the result shows the variables and never their values. If
     `plugin` is given, ``connector.class`` must name the same plug-in. `client_overrides` returns the problems of the
-    client overrides: key, message, and whether it is an error or a warning.
+    client overrides: for each problem the key, the message, and True for an error or False for a warning.
 
-    If the connector class is missing or not found, the result has this error and those of the keys that all connectors
-    have. Raises ConnectError if `plugin` is not found or is another plug-in.
+    If the connector class is missing or not found, the result contains this error, and the errors of the keys that all
+    connectors have. Raises ConnectError if `plugin` is not found, or if ``connector.class`` names another plug-in.
     """
     problems: list[ConfigError] = []
     connector_class = _connector_class(props, plugin, problems)
@@ -244,7 +244,7 @@ def _check_combinations(result: Validation, props: Props) -> None:
 
 
 def _check_type(result: Validation, connector_class: type[Connector], props: Props, worker: Mapping[str, str]) -> None:
-    """Check the rules of sources or of sinks."""
+    """Add the errors of rules that apply only to source connectors, or only to sink connectors."""
     if issubclass(connector_class, SinkConnector):
         _check_sink(result, connector_class, props, worker)
         return
@@ -318,9 +318,10 @@ def _add_warnings(
     props: Props,
     worker: Mapping[str, str],
 ) -> None:
-    """Add a warning for each key without effect; an unknown key becomes a value that recommends the nearest known key.
+    """Add a warning for each key that has no effect, and a recommendation for each unknown key.
 
-    Such a value has no definition and no errors, so clients of Connect's API can read it. It does not show its setting,
+    An unknown key is added to the result as a value that recommends the most similar known key. This value has neither
+    a definition nor errors, a form that clients of Connect's API can read. The value omits the configured setting,
     because the key may be a misspelt password.
     """
     known, prefixes = _known_keys(result, connector_class, sections, props)
@@ -357,7 +358,7 @@ _WITHOUT_EFFECT = {
 def _known_keys(
     result: Validation, connector_class: type[Connector], sections: list[PluginSection], props: Props
 ) -> tuple[set[str], tuple[str, ...]]:
-    """Return the known keys, and the prefixes of further known keys."""
+    """Return the known keys, and the prefixes with which further known keys begin."""
     task_model = getattr(getattr(connector_class, "task_class", None), "config_model", Config)
     known = {*result.definitions, *config_def(task_model).keys}
     known |= {f"{section.prefix}plugin.version" for section in sections[1:]}

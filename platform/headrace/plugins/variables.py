@@ -32,7 +32,10 @@ def unresolved_variables(properties: Mapping[str, str | None]) -> list[str]:
 
 
 def resolved_variables(original: str | None, text: str | None) -> list[tuple[str, str]]:
-    """Return the resolved value and the name of each variable in a configuration value."""
+    """Return a pair (resolved value, variable) for each variable in the configuration value `original`.
+
+    `text` is the same configuration value with resolved variables.
+    """
     if original is None or text is None or original == text:
         return []
     parts = VARIABLE_SPLIT.split(original)
@@ -42,11 +45,12 @@ def resolved_variables(original: str | None, text: str | None) -> list[tuple[str
 
 
 class VariableRestorer:
-    """Replaces resolved values in task configurations with their variables again, before they are stored.
+    """Replaces resolved values in task configurations with the variables, before the configurations are stored.
 
-    A key with the same value in the connector's configuration gets the connector's text, as in Kafka Connect. In
-    addition, the values of secrets (`secret_keys` of the connector) become variables wherever a task's configuration
-    contains them, for example a password in a URL that the connector has built.
+    As in Kafka Connect, if a key has the same value in the configurations of the task and the connector, it gets the
+    connector's original text with variables. In addition, a resolved secret (a value of one of the connector's
+    `secret_keys`) is replaced wherever a task's configuration contains it, for example a password in a URL that the
+    connector has built.
     """
 
     MIN_LENGTH = 4  # a shorter value of a secret is replaced only if it is the whole value of a key
@@ -92,7 +96,10 @@ class ConfigResolver:
 
     @classmethod
     def from_worker(cls, worker: Mapping[str, str]) -> ConfigResolver:
-        """Create the providers in ``config.providers`` of a worker's properties. Raises ConfigError, ConfigErrors."""
+        """Create a resolver with the providers that ``config.providers`` in the worker's properties names.
+
+        Raises ConfigError, ConfigErrors.
+        """
         providers = {}
         for name in filter(None, (text.strip() for text in (worker.get("config.providers") or "").split(","))):
             prefix = f"config.providers.{name}."

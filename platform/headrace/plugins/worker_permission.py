@@ -1,4 +1,4 @@
-"""Checks whether the worker's configuration permits a plug-in that a boolean key must enable. No I/O."""
+"""Checks whether a worker permits plug-ins that a boolean worker key enables, as python.transform.enable. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.api.config_def import ConfigType, parse_value
 
 
 def refusal(plugin: Any, worker: Mapping[str, str]) -> str | None:
-    """Return why a worker with these properties refuses the plug-in; None if it permits it."""
+    """Return why a worker with these properties does not permit the plug-in; None if the worker permits the plug-in."""
     name = plugin.required_worker_key
     if not name:
         return None

@@ -16,7 +16,7 @@ from headrace_broker.protocol import KAFKA_VERSION
 
 
 class AdminEndpoints:
-    """The endpoints of this module, for one herder."""
+    """The endpoints of this module; they return the state of one herder's worker."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
@@ -39,7 +39,7 @@ class AdminEndpoints:
     async def root(self, request: Request) -> Response:
         """Return the version and the cluster id.
 
-        Tools check the version, so the response has the Kafka release whose REST API this server implements.
+        The version is the Kafka release whose REST API this server implements, because tools check it.
         """
         from importlib.metadata import version
 
@@ -54,7 +54,8 @@ class AdminEndpoints:
     async def health(self, request: Request) -> Response:
         """Return whether the worker has completed startup (KIP-1017).
 
-        Failed connectors and brokers that do not respond are in the body only: restarting the worker repairs neither.
+        The status code depends only on the startup. The body also reports failed connectors and unreachable brokers,
+        which a restart of the worker would not repair.
         """
         health = self._herder.health()
         if health.is_ready:
@@ -80,7 +81,7 @@ class AdminEndpoints:
         return JSONResponse(await self._herder.plugin_config(path_param(request, "pluginName")))
 
     async def validate(self, request: Request) -> Response:
-        """Validate a configuration; the response contains the errors."""
+        """Validate a connector's configuration; the response contains the errors."""
         plugin = path_param(request, "pluginName")
         return JSONResponse(await self._herder.validate(plugin, await config_body(request)))
 

@@ -1,9 +1,9 @@
-"""Basic authentication of REST requests, as Kafka Connect's `BasicAuthSecurityRestExtension` does it.
+"""Basic authentication of REST requests, as in Kafka Connect's `BasicAuthSecurityRestExtension`.
 
-A request without valid credentials gets status 401. As in Kafka Connect, the response has no WWW-Authenticate header,
-and its body is a plain text. Users and passwords come from properties files with lines `user=password`: the file in
-`rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are read once,
-at startup.
+The response to a request without valid credentials has status 401. As in Kafka Connect, it has no WWW-Authenticate
+header, and its body is a plain text. Users and passwords come from properties files with lines `user=password`: the
+file in `rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are
+read once, at startup.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LOGIN_MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileL
 
 
 class Authenticator:
-    """Checks the Authorization header of requests against users with passwords.
+    """Compares the Authorization header of requests with the users and passwords of credentials files.
 
-    `files` contains the passwords by user, for each credentials file. A request is accepted if one file accepts it.
-    As in Kafka Connect, an empty file accepts every request.
+    `files` contains the passwords by user, one mapping for each credentials file. A request is accepted if any file
+    contains its user and password. As in Kafka Connect, every request is accepted if any file is empty.
     """
 
     def __init__(self, files: Sequence[Mapping[str, str]]) -> None:
         self._files = files
 
     def accepts(self, header: str | None) -> bool:
-        """Whether the value of the Authorization header has the name and password of a user."""
+        """Whether a request with this value of the Authorization header is accepted."""
         user, password = parse_header(header)
         return any(not users or _has_password(users, user, password) for users in self._files)
 
@@ -68,7 +68,7 @@ def unauthorized_response(media_type: str) -> Response:
 
 
 def parse_header(header: str | None) -> tuple[str | None, str]:
-    """Return the user and password of an Authorization header; the user is None if it has no basic credentials."""
+    """Return the user and password in an Authorization header; the user is None if there are no basic credentials."""
     scheme, space, encoded = (header or "").partition(" ")
     if not space or scheme.lower() != "basic":
         return None, ""
@@ -83,7 +83,8 @@ def parse_header(header: str | None) -> tuple[str | None, str]:
 def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -> Authenticator | None:
     """Return the authenticator of the worker; None if its REST API needs no credentials.
 
-    `environment` contains the environment variables, with Java's options. Raises OSError, ValueError.
+    `environment` contains the process's environment variables; Java's options in them may name a JAAS file. Raises
+    OSError, ValueError.
     """
     if not is_basic_auth_enabled(config["rest.extension.classes"]):
         return None
@@ -91,7 +92,10 @@ def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -
 
 
 def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> list[str]:
-    """Return the credentials files of the worker's configuration, or of its JAAS file. Raises OSError, ValueError."""
+    """Return the credentials files that the worker's configuration, or else its JAAS file, names.
+
+    Raises OSError, ValueError.
+    """
     if configured := config[USERS_FILE]:
         return [str(configured)]
     from headrace.rest import jaas  # a late import, because most workers need no JAAS file
@@ -117,7 +121,10 @@ def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> 
 
 
 def _read_users(path: str) -> Mapping[str, str]:
-    """Read a Java properties file, whose encoding is ISO 8859-1. Raises OSError, ValueError."""
+    """Return the passwords by user in a credentials file, a Java properties file in ISO 8859-1.
+
+    Raises OSError, ValueError.
+    """
     import javaproperties
 
     with open(path, "rb") as file:

@@ -33,7 +33,7 @@ _EXTERNAL_OFFSETS_MESSAGE = (
 
 
 class ConnectorEndpoints:
-    """The endpoints of this module, for one herder."""
+    """The endpoints of this module; one herder executes their requests."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
@@ -152,7 +152,7 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        """Restart a connector, optionally including its tasks, or only failed instances (KIP-745)."""
+        """Restart a connector and optionally its tasks; with `onlyFailed`, only those that have failed (KIP-745)."""
         include_tasks, only_failed = boolean_param(request, "includeTasks"), boolean_param(request, "onlyFailed")
         status = await self._herder.restart(
             _connector_name(request), include_tasks=include_tasks, only_failed=only_failed

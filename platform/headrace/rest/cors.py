@@ -1,8 +1,8 @@
 """Cross-origin resource sharing (CORS), with the headers of Kafka Connect 4 (Jetty's `CrossOriginHandler`).
 
-`access.control.allow.origin` contains regular expressions for whole origins, or `*`. If they do not match the origin of
-a request, the response has no CORS headers, so that browsers withhold it from the page; the request is executed
-nevertheless.
+`access.control.allow.origin` contains regular expressions that match whole origins, or `*`. If the origin of a request
+matches none of them, the request is executed, but its response has no CORS headers. The browser then withholds the
+response from the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALLOWED_HEADERS = "Content-Type"
 
 
 class CrossOrigin:
-    """Middleware that adds the CORS headers to responses; preflight requests are passed on, too."""
+    """Middleware that adds the CORS headers to responses. The application also handles preflight requests."""
 
     def __init__(self, app: ASGIApp, origins: OriginPatterns, methods: Sequence[str]) -> None:
         self._app = app

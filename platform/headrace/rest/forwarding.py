@@ -26,13 +26,13 @@ _RETURNED_HEADERS = ("content-type", "location")
 
 
 class WorkerGoneError(HerderError):
-    """The other worker has stopped. It has not executed the request, or the request may be executed twice."""
+    """The other worker has stopped, and the request can be sent again: it was not executed, or it is idempotent."""
 
 
 async def forward(request: Request, error: ForwardError, config: WorkerConfig) -> Response:
-    """Forward a request to the worker that the error names, and return its response.
+    """Forward a request to the worker at `error.url`, and return the worker's response.
 
-    Raises WorkerGoneError if the worker is gone; other errors are HerderErrors.
+    Raises WorkerGoneError if the worker has stopped and the request can be sent again, otherwise another HerderError.
     """
     hop = request.query_params.get("forward")
     if hop == "false":

@@ -1,4 +1,4 @@
-r"""Reads JAAS files, with which Java applications configure authentication, and finds their path in the environment.
+r"""Parses JAAS files, the authentication settings of Java applications, and finds their path in the environment.
 
     KafkaConnect {
         org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule required
@@ -34,7 +34,7 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """A login module of a section."""
+    """A login module in a section of a JAAS file."""
 
     class_name: str
     flag: str
@@ -42,7 +42,7 @@ class LoginModule:
 
 
 def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the system properties that the environment variables with Java's options set (`-Dname=value`)."""
+    """Return Java's system properties: those that options `-Dname=value` in environment variables set, and defaults."""
     properties = {"user.home": environment.get("HOME", ""), "/": "/", "file.separator": "/"}
     for variable in _OPTION_VARIABLES:
         text = environment.get(variable, "")
@@ -58,7 +58,7 @@ def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def configuration_file(properties: Mapping[str, str]) -> str | None:
-    """Return the path of the JAAS file that the system properties name; None if they name none."""
+    """Return the path of the JAAS file that the system properties name; None if they do not name a file."""
     value = properties.get(CONFIGURATION_PROPERTY, "").removeprefix("=")  # `==FILE` overrides the JDK's own settings
     if value.startswith("file:"):
         value = unquote(urlsplit(value).path)
@@ -68,7 +68,7 @@ def configuration_file(properties: Mapping[str, str]) -> str | None:
 def parse(text: str, properties: Mapping[str, str], path: str) -> dict[str, list[LoginModule]]:
     """Return the sections of a JAAS file; `properties` replace `${name}` in options.
 
-    Raises ValueError, which names the path, the line and what is expected there.
+    Raises ValueError with the path, the line and the token that is expected there.
     """
     parser = _Parser(text, properties, path)
     sections: dict[str, list[LoginModule]] = {}
@@ -84,7 +84,7 @@ def parse(text: str, properties: Mapping[str, str], path: str) -> dict[str, list
 
 
 class _Parser:
-    """A position in the tokens of a file."""
+    """Reads the tokens of a JAAS file one after another."""
 
     def __init__(self, text: str, properties: Mapping[str, str], path: str) -> None:
         self._text = text

@@ -15,9 +15,9 @@ _PATH_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
 def document(operations: Iterable[Operation], *, has_basic_auth: bool) -> dict[str, Any]:
-    """Return the document of these operations.
+    """Return the OpenAPI document that describes these operations.
 
-    With `has_basic_auth`, all operations except the internal ones need credentials.
+    With `has_basic_auth`, all operations require credentials, except those that only other workers request.
     """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

@@ -1,6 +1,6 @@
-"""The table of the REST API's operations: the routes, the authentication and the OpenAPI document derive from it.
+"""The table of the REST API's operations, which defines the routes, their authentication and the OpenAPI document.
 
-The operation ids are the names of the methods of Kafka Connect's resources, as in Kafka's own OpenAPI document.
+The operation ids are the method names of Kafka Connect's REST resources, as in Kafka's own OpenAPI document.
 Schema names refer to `rest/openapi_schemas.py`. This module has no I/O.
 """
 
@@ -34,7 +34,7 @@ class Operation:
 
     @property
     def tag(self) -> str:
-        """The group of the operation in the document: the first segment of its path."""
+        """The operation's tag in the OpenAPI document: the first segment of the path, or `worker` for the path `/`."""
         return self.path.split("/")[1] or "worker"
 
 

@@ -44,7 +44,10 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return await forward_until_reachable(request, error)
 
     async def forward_until_reachable(request: Request, error: ForwardError) -> Response:
-        """Forward a request; if the other worker has gone, wait for the rebalance, and execute or forward it again."""
+        """Forward a request to another worker.
+
+        If that worker has stopped, wait for the rebalance, then execute the request here or forward it again.
+        """
         from headrace.rest import forwarding  # a late import, because a standalone worker never forwards
 
         loop = asyncio.get_running_loop()
@@ -88,7 +91,7 @@ def _timeout_message(tracker: StageTracker) -> str:
 
 def _log_late_result(operation: asyncio.Future[Response]) -> None:
     if not operation.cancelled() and (error := operation.exception()) is not None:
-        log.warning("A REST request that had timed out failed: %s", error)
+        log.warning("REST request failed after the timeout response had been sent: %s", error)
 
 
 def error_response(status: int, message: str) -> JSONResponse:
@@ -117,7 +120,7 @@ async def json_body(request: Request) -> Any:
 
 
 async def raw_body(request: Request) -> bytes:
-    """Return the request body; it is kept for `forward` and for a second call. Raises PayloadTooLargeError."""
+    """Return the request body, and keep it for later calls and for `forward`. Raises PayloadTooLargeError."""
     known: bytes | None = getattr(request.state, "body", None)
     if known is not None:
         return known
@@ -131,7 +134,7 @@ async def raw_body(request: Request) -> bytes:
 
 
 def _check_media_type(request: Request) -> None:
-    """Reject a body whose Content-Type is not JSON; a body without a Content-Type is read as JSON."""
+    """Reject a body whose Content-Type is not JSON; a body without a Content-Type is parsed as JSON."""
     declared = request.headers.get("content-type")
     if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaTypeError(
@@ -143,7 +146,8 @@ def _check_media_type(request: Request) -> None:
 async def json_object_body(request: Request, *, numbers_as_text: bool = False) -> dict[str, Any]:
     """Parse the request body as a JSON object. Raises BadRequestError.
 
-    With `numbers_as_text`, numbers are strings as they were written, as in Kafka Connect's configurations: `1e3`.
+    With `numbers_as_text`, a number becomes a string with the same characters, for example `1e3`, as in Kafka
+    Connect's configurations.
     """
     body = await json_body(request)
     if numbers_as_text and isinstance(body, dict):
@@ -162,7 +166,7 @@ async def config_body(request: Request) -> dict[str, Any]:
 
 
 def to_config(body: dict[str, Any]) -> dict[str, Any]:
-    """Convert the values to strings, except null. Raises BadRequestError."""
+    """Convert all values to strings, except null. Raises BadRequestError for an object or array."""
     for key, value in body.items():
         if isinstance(value, (dict, list)):
             raise BadRequestError(f"The value of {key} must be a string, number or boolean")
@@ -198,5 +202,5 @@ def path_param(request: Request, part: str) -> str:
 
 
 def boolean_param(request: Request, name: str) -> bool:
-    """Return a boolean query parameter; false if missing."""
+    """Return a boolean query parameter; a missing parameter is false."""
     return request.query_params.get(name, "false").lower() == "true"

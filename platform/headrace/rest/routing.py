@@ -1,4 +1,4 @@
-"""Creates the routes of the REST server from the table of operations, and answers OPTIONS requests."""
+"""Creates the routes of the REST server from the table of operations, and responds to OPTIONS requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headrace.runtime.worker_config import WorkerConfig
 
 
 def routes(endpoints: Mapping[str, Endpoint], config: WorkerConfig, authenticator: Authenticator | None) -> list[Route]:
-    """Return the routes of these endpoints, which are given by operation id.
+    """Return a route for each of `endpoints`, which are mapped by operation id.
 
-    All routes except those of internal requests require the credentials of a user if there is an authenticator.
+    If there is an authenticator, all routes require a user's credentials, except those for requests of other workers.
     """
     created = []
     for id_, endpoint in endpoints.items():
@@ -49,7 +49,7 @@ def method_error_handler(routes: Sequence[BaseRoute], authenticator: Authenticat
 
 
 def _methods(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """Return the methods that the routes support for a path, sorted."""
+    """Return the methods that the routes support for the requested path, sorted."""
     return sorted(
         method
         for route in routes

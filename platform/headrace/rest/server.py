@@ -35,12 +35,15 @@ LAST_REQUESTS_S = 0.1
 
 
 class ListenerError(Exception):
-    """A listener cannot be bound, or its TLS keys or its users are invalid; the message is one line with the reason."""
+    """A listener cannot be bound, its TLS keys are invalid, or the REST users cannot be read.
+
+    The message is one line with the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundListeners:
-    """The bound sockets of one server."""
+    """The bound sockets of one uvicorn server."""
 
     admin: bool
     sockets: list[socket.socket]
@@ -75,7 +78,7 @@ class RestServer:
         return scheme, str(host), int(port)
 
     async def start(self, herder: Herder) -> None:
-        """Start to serve requests."""
+        """Start to serve requests on all bound listeners."""
         applications = {False: self.application(herder), True: self._admin_application(herder)}
         for bound in self._bound:
             server = _create_server(applications[bound.admin], bound.tls)
@@ -85,8 +88,8 @@ class RestServer:
     async def stop(self) -> None:
         """Wait briefly for pending requests, then close the servers.
 
-        Requests of connections that were accepted shortly before still get a response. Otherwise the other workers of a
-        group would not know whether a request that they have forwarded was executed.
+        Requests on connections that were accepted shortly before still receive a response. Otherwise another worker of
+        the group would not know whether a request that it has forwarded was executed.
         """
         for server, _ in self._servers:
             for listening in server.servers:
@@ -99,7 +102,7 @@ class RestServer:
             await server.shutdown(sockets=bound.sockets)
 
     def application(self, herder: Herder) -> Starlette:
-        """Return the application of `listeners`."""
+        """Return the application that serves the listeners in `listeners`."""
         admin = AdminEndpoints(herder)
         endpoints = admin.endpoints() | ConnectorEndpoints(herder).endpoints()
         if self._config["admin.listeners"] is None:
@@ -117,7 +120,10 @@ class RestServer:
         return application
 
     def _admin_application(self, herder: Herder) -> Starlette:
-        """Return the application of `admin.listeners`; as in Kafka Connect, it adds no CORS or other headers."""
+        """Return the application that serves `admin.listeners`.
+
+        As in Kafka Connect, it does not add the CORS headers and the headers in `response.http.headers.config`.
+        """
         return self._create(AdminEndpoints(herder).admin_endpoints())
 
     def _create(self, endpoints: Mapping[str, Endpoint]) -> Starlette:
@@ -129,7 +135,7 @@ class RestServer:
         return application
 
     def _openapi_endpoints(self, endpoints: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-        """Return the endpoint of the OpenAPI document. The document describes the other endpoints and its own."""
+        """Return the endpoints of the OpenAPI document, which describes these endpoints and those in `endpoints`."""
         operations = [OPERATIONS[id_] for id_ in (*endpoints, "openapiJson", "openapiYaml")]
 
         async def get(request: Request) -> Response:

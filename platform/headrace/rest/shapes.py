@@ -31,9 +31,10 @@ def task_status(number: int, status: Status) -> dict[str, Any]:
 
 
 def _instance_status(status: Status) -> dict[str, Any]:
-    """Return a status; only a failed instance has a trace, and only an instance that has started has a version.
+    """Return the status of a connector or task.
 
-    An instance that is restarted after a failure has the trace of the failure.
+    The status contains a trace after a failure, even while the connector or task is being restarted. It contains the
+    plug-in's version once the connector or task has started.
     """
     shape: dict[str, Any] = {"state": status.state.value, "worker_id": status.worker_id}
     if status.state in (State.FAILED, State.RESTARTING) and status.trace:
