@@ -1,4 +1,4 @@
-"""The process of a distributed worker, from start to clean shutdown: configuration, REST, herder, signals."""
+"""Runs a distributed worker's process, from start to clean shutdown: configuration, REST server, herder, signals."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ STOP_TIMEOUT_S = 5.0
 
 
 class EmbeddedBrokerError(Exception):
-    """The embedded broker did not start; the message says what to do."""
+    """The embedded broker did not start; the message contains the reason or says what to do."""
 
 
 class EmbeddedBroker:
-    """The embedded broker's process: call `launch`, then `address`, and `stop` at the end."""
+    """The embedded broker's process. Call `launch` first, then `address`, and `stop` at the end."""
 
     def __init__(self, data_dir: Path) -> None:
         self._directory = data_dir / "broker"
@@ -63,7 +63,10 @@ class EmbeddedBroker:
         try:
             line = await asyncio.wait_for(asyncio.to_thread(_read_line, self._ready), START_TIMEOUT_S)
         except TimeoutError:
-            raise EmbeddedBrokerError(f"The embedded broker did not start within {START_TIMEOUT_S:.0f} s") from None
+            raise EmbeddedBrokerError(
+                f"The embedded broker did not start within {START_TIMEOUT_S:.0f} s: see the log above, or set "
+                "bootstrap.servers to use another cluster"
+            ) from None
         if not line:
             raise EmbeddedBrokerError(
                 "The embedded broker failed to start (the log above contains the reason). "

@@ -16,7 +16,7 @@ class FileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """The connector that a file defines."""
+    """The contents of a connector file: the connector's name, configuration and initial state."""
 
     path: Path
     name: str
@@ -35,7 +35,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_connector(path: Path) -> ConnectorFile:
-    """Read a connector file: a flat JSON object, JSON `{name, config, initial_state}`, or properties.
+    """Read a connector file: properties, or a JSON object with the configuration or with name, config, initial_state.
 
     Raises FileError.
     """
@@ -46,7 +46,7 @@ def read_connector(path: Path) -> ConnectorFile:
 
 
 def read_connector_to_check(path: Path) -> ConnectorFile:
-    """Read a connector file to validate it: unlike `read_connector`, accept a missing name. Raises FileError."""
+    """Read a connector file for validation, which reports a missing name itself. Raises FileError."""
     text = _read(path)
     parsed: object = None
     if text.lstrip().startswith("{"):

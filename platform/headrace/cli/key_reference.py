@@ -1,4 +1,4 @@
-"""Generates docs/reference: all configuration keys, from the definitions that also parse and validate them.
+"""Generates docs/reference, the reference of all configuration keys, from the definitions that parse and validate them.
 
 `make docs` runs ``python -m headrace.cli.key_reference docs/reference``.
 """
@@ -23,7 +23,7 @@ _TOPIC_CREATION = {"topic.creation.groups": "GROUP"}
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page by its file name."""
+    """Return the text of each page of the reference, by file name."""
     registry = Registry()
     return {
         "worker.md": _worker(registry),
@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def write(directory: Path) -> None:
-    """Write all pages to a directory."""
+    """Write all pages of the reference to a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -140,7 +140,7 @@ def _page(title: str, introduction: str, *parts: str) -> str:
 
 
 def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
-    """Yield a section for each plug-in of headrace; the key and value forms of a transform share one section."""
+    """Yield a section for each plug-in of headrace; a transform's classes for keys and values share one section."""
     own = [plugin for plugin in registry.all(kind) if plugin.__module__.partition(".")[0] in _PACKAGES]
     titles = dict.fromkeys(_title(plugin) for plugin in own)
     for title in titles:
@@ -158,13 +158,13 @@ def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
 
 
 def _title(plugin: type[Plugin[Any]]) -> str:
-    """Return the name of the class, without Key or Value if there are both forms of a transform."""
+    """Return the simple Java name of the plug-in's class, without the suffix ``$Key`` or ``$Value``."""
     java = plugin.java_names[0] if plugin.java_names else plugin.__name__
     return java.rpartition(".")[2].partition("$")[0]
 
 
 def _summary(plugin: type[Plugin[Any]]) -> str:
-    """Return the first paragraph of the documentation: of the class, or of its base for a key or value form."""
+    """Return the first paragraph of the class's docstring; for ``$Key`` and ``$Value``, that of the base class."""
     described = plugin.__mro__[1] if "$" in "".join(plugin.java_names) else plugin
     text = inspect.getdoc(described) or ""
     return " ".join(text.partition("\n\n")[0].split()).replace("``", "`")

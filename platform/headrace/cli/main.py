@@ -1,4 +1,4 @@
-"""`headrace`: the command for brokers, clusters, workers and the validation of files.
+"""The command `headrace`, which runs brokers, clusters and workers, and validates and generates files.
 
 headrace broker start FILE | broker format FILE | cluster start … | connect standalone WORKER CONNECTOR… |
 validate FILE… | new KIND NAME | version

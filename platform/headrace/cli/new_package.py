@@ -46,7 +46,7 @@ def create_package(kind: str, name: str, directory: Path) -> Path:
 
 
 def _variables(kind: str, name: str) -> dict[str, str]:
-    """Return the variables of the templates. Raises PackageError if the name is not usable."""
+    """Return the variables of the templates. Raises PackageError if the name is invalid or already used."""
     if not _NAME.fullmatch(name):
         raise PackageError(
             f"{name!r} is not a package name: use lower-case letters and digits, separated by hyphens, and start with "
@@ -54,7 +54,7 @@ def _variables(kind: str, name: str) -> dict[str, str]:
         )
     package = name.replace("-", "_")
     if keyword.iskeyword(package) or keyword.issoftkeyword(package):
-        raise PackageError(f"{name} is a keyword of Python: choose another name, for example {name}-{kind}")
+        raise PackageError(f"{name} is a Python keyword: choose another name, for example {name}-{kind}")
     if package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None:
         raise PackageError(
             f"the module {package} already exists in this Python environment: choose another name, for example "

@@ -1,5 +1,6 @@
-"""The process of a standalone worker, from start to clean shutdown: configuration, embedded broker, herder, REST,
-signals.
+"""Runs a standalone worker's process, from start to clean shutdown.
+
+This includes the configuration, the embedded broker, the herder, the REST server and signals.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ class _StandaloneWorker:
         return 0
 
     def _processes(self) -> Processes:
-        """Create the manager of connector processes; if there are connectors, start its fork server early.
+        """Create the manager of connector processes; if there are connectors, start the fork server.
 
-        The fork server then starts in parallel with the worker's remaining imports.
+        The fork server starts this early to run in parallel with the worker's remaining imports.
         """
         from headrace.runtime.processes import Processes
 
@@ -134,7 +135,7 @@ class _StandaloneWorker:
         return processes
 
     async def _config_with_broker(self) -> WorkerConfig:
-        """Wait for the embedded broker, if there is one, and return the configuration with its address."""
+        """Return the worker's configuration, with the address of the embedded broker once that serves requests."""
         if self._broker is None:
             return self._config
         try:
@@ -143,7 +144,7 @@ class _StandaloneWorker:
             raise StartupError(WORKER_FAILED, [str(error)]) from None
         data = Path(self._config["headrace.data.dir"])
         log.info(
-            "bootstrap.servers is not set: started an embedded broker at %s, its data directory is %s "
+            "bootstrap.servers is not set: started an embedded broker at %s with the data directory %s "
             "(set bootstrap.servers to use another cluster)",
             address,
             data,

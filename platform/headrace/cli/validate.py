@@ -1,6 +1,7 @@
-"""The command `headrace validate FILE…`: shows errors and warnings of connector and worker files, without a broker.
+"""The command `headrace validate FILE…`, which shows errors and warnings of connector and worker files.
 
-A file without `connector.class` that has a key of workers, such as `group.id` or `listeners`, is a worker file.
+The command needs no broker. A file is a worker file if it has no `connector.class`, and contains a key of workers, such
+as `group.id` or `listeners`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _validate_file(path: Path, worker: dict[str, str]) -> bool:
 
 @contextmanager
 def _print_log_as_warnings(path: Path) -> Iterator[None]:
-    """Print log lines of plug-ins during validation as warnings, e.g. that a database does not respond."""
+    """During validation, print warnings and errors that plug-ins log, e.g. that a database does not respond."""
     handler = _WarningPrinter(path)
     root = logging.getLogger()
     root.addHandler(handler)
@@ -121,5 +122,5 @@ class _WarningPrinter(logging.Handler):
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a log record as one line."""
+        """Print a log record as a warning about the file."""
         click.echo(f"{self._path}: warning: {logs.secrets.mask(record.getMessage())}", err=True)

@@ -14,7 +14,7 @@ from headrace.cli.exit_codes import USAGE_ERROR
 
 
 class UsageErrorParser(argparse.ArgumentParser):
-    """Exits with Kafka Connect's exit code for wrong usage."""
+    """An argument parser that exits with Kafka Connect's exit code if the usage is wrong."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and exit."""
@@ -23,7 +23,7 @@ class UsageErrorParser(argparse.ArgumentParser):
 
 
 def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) -> None:
-    """Add the options that Kafka's scripts have, and --override."""
+    """Add the options of Kafka's own scripts (-daemon, -name, -loggc), and --override."""
     parser.add_argument("-daemon", action="store_true", help="run in the background and write output to logs/NAME.out")
     parser.add_argument("-name", default=default_name, help="name of the background process")
     parser.add_argument("-loggc", action="store_true", help=argparse.SUPPRESS)
@@ -38,7 +38,7 @@ def add_worker_options(parser: argparse.ArgumentParser, *, default_name: str) ->
 
 
 def start_in_background(module: str, options: argparse.Namespace, files: Iterable[Path]) -> int:
-    """Start the module with these options and files as a background process; return the exit code."""
+    """Run a module with these options and files in a background process; return the exit code of the command."""
     directory = Path(os.environ.get("LOG_DIR", "logs"))
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module]

@@ -37,7 +37,7 @@ class StartupError(Exception):
 
 
 class Signals:
-    """Records the signal that ends the worker; a second signal ends the process at once."""
+    """Records a signal that stops the worker; a second signal terminates the process immediately."""
 
     def __init__(self) -> None:
         self.received = asyncio.Event()
@@ -50,7 +50,7 @@ class Signals:
             loop.add_signal_handler(number, self._on_signal, number)
 
     async def run_unless_received(self, work: Coroutine[None, None, _T]) -> _T | None:
-        """Return the result of the coroutine; if a signal arrives first, cancel it and return None."""
+        """Run a coroutine and return its result; if a signal arrives first, cancel the coroutine and return None."""
         task, received = asyncio.ensure_future(work), asyncio.ensure_future(self.received.wait())
         try:
             await asyncio.wait({task, received}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,7 +83,7 @@ def ignore_signals() -> None:
 def worker_config(
     path: Path, overrides: Mapping[str, str], parse: Callable[[Mapping[str, str]], WorkerConfig]
 ) -> WorkerConfig:
-    """Read the worker file and log its warnings. `overrides` override its keys. Raises StartupError."""
+    """Return the configuration in the worker file with `overrides`, and log its warnings. Raises StartupError."""
     try:
         properties = resolve_variables({**read_properties(path), **overrides})
     except FileError as error:
@@ -114,10 +114,10 @@ def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
 
 
 def advertised_address(config: WorkerConfig, port: int) -> str:
-    """Return `host:port` of the REST server as other workers reach it; it is also the worker's id.
+    """Return the `host:port` at which other workers reach the REST server; it is also the worker's id.
 
-    `port` is the port of the advertised listener. A listener for all addresses advertises the address from which the
-    worker reaches the brokers.
+    `port` is the port of the advertised listener. If that listener is bound to all addresses, the host is the local
+    address from which the worker reaches the brokers.
     """
     _, listener = advertised_listener(config["listeners"], config["rest.advertised.listener"])
     host = config["rest.advertised.host.name"] or listener.host

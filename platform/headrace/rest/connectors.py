@@ -214,7 +214,7 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def fence(self, request: Request) -> Response:
-        """Fence the producers of a connector's exactly-once tasks; the request is signed."""
+        """Reject a signed request to fence a source connector's producers: exactly-once support is not implemented."""
         await self._herder.fence(_connector_name(request), await raw_body(request), request.headers)
         return Response(status_code=204)
 

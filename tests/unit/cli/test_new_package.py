@@ -45,7 +45,7 @@ def test_invalid_package_name_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("class", "class is a keyword of Python"),
+        ("class", "class is a Python keyword"),
         ("json", "the module json already exists"),
         ("headrace", "the module headrace already exists"),
     ],

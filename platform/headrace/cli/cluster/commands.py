@@ -40,8 +40,8 @@ def cluster() -> None:
 def start(nodes: int | None, directory: Path, base_port: int | None, overrides: tuple[str, ...]) -> None:
     """Start a cluster and stay in the foreground; Ctrl-C stops every node cleanly.
 
-    Prints bootstrap.servers=..., and `node N HOST:PORT pid P` for each node when it starts to serve. If the directory
-    contains a cluster, that cluster is started again.
+    Prints bootstrap.servers=..., and `node N HOST:PORT pid P` when node N starts to serve. If the directory contains a
+    cluster, that cluster is started again.
     """
     from headrace.cli.cluster.running import run_cluster
 
@@ -69,9 +69,9 @@ def stop(directory: Path) -> None:
 def start_node(node: int, directory: Path, formats: bool) -> None:
     """Start a node that was stopped or has died; returns when the node serves.
 
-    A node whose data directory was lost is not started, because it has also lost its votes in the metadata quorum. With
-    --format the node starts with an empty directory and fetches everything from the other nodes; this requires that at
-    least half of all nodes (rounded up) are other nodes that serve.
+    A node that has lost its data directory is not started, because it has also lost its votes in the metadata quorum.
+    With --format, such a node starts with an empty directory and fetches all data from the other nodes. This requires
+    that enough other nodes serve: at least half the number of nodes in the cluster, rounded up.
     """
     _send(directory, "start-node --format" if formats else "start-node", node)
 

@@ -2,7 +2,7 @@
 
 A request and its response are one line of JSON each. The response to `{"command": "stop-node", "node": 2}` is
 `{"lines": [...]}` or `{"error": "..."}`. The lock on `cluster.lock` shows whether a supervisor is running. The kernel
-releases the lock whenever the supervisor exits, so a stale socket file does no harm.
+releases the lock whenever the supervisor exits, so a socket file that is left behind does no harm.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ async def _handle_connection(
 
 
 def send_command(directory: Path, command: str, node_id: int | None = None) -> list[str]:
-    """Send a command to the supervisor of the cluster in `directory`; return its response.  Raises ClusterError."""
+    """Send a command to the supervisor of the cluster in `directory`; return the lines of its response.
+
+    Raises ClusterError.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             with _short_socket_path(directory) as path:
@@ -109,7 +112,9 @@ def send_command(directory: Path, command: str, node_id: int | None = None) -> l
         with connection.makefile() as stream:
             text = stream.readline()
     if not text:
-        raise ClusterError(f"the supervisor in {directory} exited before it sent a response")
+        raise ClusterError(
+            f"the supervisor of the cluster in {directory} exited before it sent a response to `{command}`"
+        )
     response = json.loads(text)
     if "error" in response:
         raise ClusterError(response["error"])
@@ -119,7 +124,7 @@ def send_command(directory: Path, command: str, node_id: int | None = None) -> l
 
 @contextmanager
 def _short_socket_path(directory: Path) -> Iterator[str]:
-    """Yield a path of the control socket that is short enough for a socket address, even in a long directory."""
+    """Yield a path of the control socket that is short enough for a socket address, even if `directory` is long."""
     path = str(directory / SOCKET_FILE)
     if len(os.fsencode(path)) <= _SUN_PATH_BYTES or not os.path.isdir("/proc/self/fd"):
         yield path

@@ -1,9 +1,9 @@
 """Formats the data directories of nodes, and detects data loss.
 
-A node's directories are formatted once, when its cluster is created; an unformatted directory later means data loss. A
-voter that lost its data has lost its votes and the metadata records that it acknowledged: if too few other voters are
-available, its vote could elect a leader that lacks committed records. Therefore such a node starts only with
-`start-node --format`, and only if the other nodes have all committed records.
+A node's directories are formatted once, when its cluster is created. If a directory is not formatted later, its data
+was lost. A voter without its data no longer knows its votes and the metadata records that it acknowledged: if too few
+other voters are available, its vote could elect a leader that lacks committed records. Therefore such a node starts
+only with `start-node --format`, and only if enough other nodes serve to have all committed records.
 """
 
 from __future__ import annotations
@@ -54,15 +54,14 @@ def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
 
 
 def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
-    """Raises ClusterError if too few other nodes serve, so that reformatting this node could lose committed records.
+    """Check that formatting this node cannot lose committed records. Raises ClusterError if too few other nodes serve.
 
-    A committed record is stored on a majority of all nodes, and this node may be one of them.  If at least half of all
-    nodes, rounded up, are other nodes that serve, each majority contains at least one of these serving nodes, so every
-    committed record is on a serving node.
+    A committed record is stored on a majority of the nodes, and this node may be part of that majority. Each majority
+    contains another node that serves, if the number of such nodes is at least half the number of all nodes, rounded up.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:
         raise ClusterError(
-            f"node {node_id} cannot be reformatted, its committed records may be on no other node: {needed} of the "
+            f"node {node_id} cannot be formatted, because the other nodes may lack committed records: {needed} of the "
             f"{layout.nodes - 1} other nodes must serve first, but only {serving} do"
         )

@@ -33,7 +33,7 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """One local cluster: its directory, number of nodes, ports and id."""
+    """The properties of a local cluster: its directory, number of nodes, ports and id."""
 
     directory: Path
     nodes: int
@@ -73,11 +73,11 @@ class ClusterLayout:
         return self.node_dir(node_id) / "server.properties"
 
     def node_log(self, node_id: int) -> Path:
-        """Return the path of the file with the node's output."""
+        """Return the path of the file to which the node's output is written."""
         return self.node_dir(node_id) / "server.log"
 
     def node_properties(self, node_id: int) -> dict[str, str]:
-        """Return the initial properties of a node: its ids and addresses, and defaults that tolerate a node failure."""
+        """Return the initial properties of a node: id, addresses, and replication that tolerates a node failure."""
         voters = ",".join(f"{voter}@{HOST}:{self.controller_port(voter)}" for voter in self.node_ids)
         replicas = min(3, self.nodes)
         return {
@@ -95,9 +95,10 @@ class ClusterLayout:
 
 
 def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> ClusterLayout:
-    """Return the cluster in the directory, or a new cluster if the directory is empty.  Raises ClusterError.
+    """Return the layout of the cluster in the directory; if the directory is empty, return that of a new cluster.
 
-    A cluster whose creation was interrupted is completed.
+    If the creation of the cluster was interrupted, return its layout too, so that it can be completed. Raises
+    ClusterError.
     """
     known = read_layout(directory) or _read(directory / _UNFINISHED_FILE)
     if known is None:
@@ -117,7 +118,7 @@ def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_c
 
 
 def read_layout(directory: Path) -> ClusterLayout | None:
-    """Return the cluster that was created in the directory, or None.  Raises ClusterError."""
+    """Return the layout of the cluster that was created in the directory, or None.  Raises ClusterError."""
     return _read(directory / _CLUSTER_FILE)
 
 
@@ -164,9 +165,9 @@ def _check_ports(layout: ClusterLayout) -> None:
 
 
 def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> None:
-    """Write missing properties files, and add the overrides to every node's file.  Raises OSError.
+    """Write the missing properties files of nodes, and set the overrides in every node's file.  Raises OSError.
 
-    If the directory was moved or copied, paths in the files are changed from the old directory to the current one.
+    If the cluster's directory was moved or copied, the paths in the files are changed to the current directory.
     """
     current = str(layout.directory.absolute())
     for node_id in layout.node_ids:
@@ -183,13 +184,13 @@ def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> Non
 
 
 def write_cluster_file(layout: ClusterLayout) -> None:
-    """Mark the cluster in the directory as completely created.  Raises OSError."""
+    """Write the cluster's properties, now that its creation is complete.  Raises OSError."""
     write_unfinished_file(layout)
     (layout.directory / _UNFINISHED_FILE).replace(layout.directory / _CLUSTER_FILE)
 
 
 def write_unfinished_file(layout: ClusterLayout) -> None:
-    """Save the properties of a new cluster before its nodes are created.  Raises OSError."""
+    """Write the properties of a new cluster to a file that marks its creation as not complete.  Raises OSError."""
     values = {
         "cluster.id": layout.cluster_id,
         "nodes": layout.nodes,
@@ -202,7 +203,7 @@ def write_unfinished_file(layout: ClusterLayout) -> None:
 
 
 def _replace(path: Path, text: str, encoding: str) -> None:
-    """Write a file atomically: if the disk is full, the old file is kept."""
+    """Replace a file atomically: if the disk is full, the old file stays in place."""
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text(text, encoding=encoding)
     temporary.replace(path)
@@ -214,7 +215,7 @@ def _node_file(layout: ClusterLayout, node_id: int) -> str:
 
 
 def set_values(text: str, values: Mapping[str, str]) -> str:
-    """Return the text of a properties file with these keys set, in their existing lines or at the end."""
+    """Return the text of a properties file with these values set: in the keys' existing lines, or at the end."""
     lines = text.splitlines()
     for key, value in values.items():
         kept = [line for line in lines if _key_of(line) != key]
@@ -225,7 +226,7 @@ def set_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Escape a value for a properties file: double backslashes, and write non-ASCII characters as ``\\uXXXX``."""
+    """Escape a value for a properties file: ``\\`` becomes two backslashes, a non-ASCII character ``\\uXXXX``."""
 
     def escape(character: str) -> str:
         if character == "\\":

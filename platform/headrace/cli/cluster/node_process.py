@@ -32,8 +32,8 @@ class NodeState(Enum):
 class NodeProcess:
     """Starts, monitors and stops the process of a node; runs on the supervisor's event loop.
 
-    The broker watches a pipe whose other end this object keeps open, so the node stops whenever the supervisor exits.
-    The broker runs in a separate process group, so that only the supervisor receives Ctrl-C.
+    This object keeps one end of a pipe open, and the broker watches the other end: whenever the supervisor exits, the
+    broker stops. The broker runs in a separate process group, so that only the supervisor receives Ctrl-C.
     """
 
     def __init__(self, layout: ClusterLayout, node_id: int, on_change: Callable[[NodeProcess], None]) -> None:
@@ -114,7 +114,7 @@ class NodeProcess:
             await monitor_task
 
     async def _monitor(self, process: asyncio.subprocess.Process, ready: int) -> None:
-        """Track the process from start to exit."""
+        """Update the node's state when the process starts to serve and when it exits."""
         line = await _read_line(ready)
         if line and self.state is NodeState.STARTING:
             self.address = line

@@ -1,4 +1,4 @@
-"""Checks that a local cluster can bind its ports, before any file is written or process started."""
+"""Checks that the nodes of a local cluster can bind their ports, before any file is written or process started."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headrace.cli.cluster.layout import HOST, ClusterError, ClusterLayout
 
 
 def check_ports(layout: ClusterLayout, *, is_new: bool) -> None:
-    """Raises ClusterError if one of the cluster's ports cannot be bound.
+    """Check that all ports of the cluster can be bound. Raises ClusterError for the first port that cannot be bound.
 
-    If `is_new` is false, the error does not suggest other ports, because an existing cluster keeps its ports.
+    The error suggests another --base-port only if `is_new`, because an existing cluster keeps its ports.
     """
     for node_id in layout.node_ids:
         uses = (("clients", layout.port(node_id)), ("controllers", layout.controller_port(node_id)))

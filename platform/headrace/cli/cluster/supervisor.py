@@ -1,7 +1,7 @@
 """The supervisor of `headrace cluster start`: it starts and stops the nodes, and prints changes of their states.
 
-A node that dies is not restarted until the `start-node` command, because this cluster is meant for testing failures.
-The lines on standard output are meant for users and scripts; each line is flushed immediately.
+The cluster is meant for testing failures, so a node that dies stays dead until the `start-node` command. The lines on
+standard output are meant for users and scripts; each line is flushed immediately.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class Supervisor:
             await control.close()
 
     async def _wait_until_started(self) -> None:
-        """Wait until all nodes serve.  Raises ClusterError if so many died that no majority is left."""
+        """Wait until each node serves or has died.  Raises ClusterError if the remaining nodes are not a majority.
+
+        Returns early if the supervisor is to stop.
+        """
         waits = [asyncio.ensure_future(node.wait_until_started_or_ended()) for node in self._nodes.values()]
         stopping = asyncio.ensure_future(self._stop.wait())
         pending: set[asyncio.Future[Any]] = {*waits, stopping}
@@ -82,7 +85,7 @@ class Supervisor:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     async def _handle_command(self, command: str, node_id: int | None) -> list[str]:
-        """Run a command from another shell; return the lines of the response.  Raises ClusterError."""
+        """Run a command from the control socket; return the lines of the response.  Raises ClusterError."""
         if command == "status":
             return await self._status()
         if command == "stop":
