@@ -1,4 +1,4 @@
-"""Testing of code that uses Kafka or Connect: plug-ins in memory, an in-process broker with faults, a Connect worker.
+"""Tools for tests of code that uses Kafka or Connect: plug-ins in memory, a broker with faults, a Connect worker.
 
 The fixtures `kafka_broker` and `connect_worker` are available in every pytest run without an import. The names below
 are imported on first use, so that a test that needs no broker does not load one.

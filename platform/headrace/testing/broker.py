@@ -3,8 +3,8 @@
 The broker starts in milliseconds on a free port of 127.0.0.1, with its data in a temporary directory. Any Kafka client
 can use it. Its clients connect through a `FaultProxy`, so that a test can make their requests fail.
 
-Call the public methods from other threads, such as the test's thread, because they block. They raise `RuntimeError`
-while the broker is stopped. Faults do not affect them.
+The public methods block: call them from another thread than the broker's, such as the test's thread. Methods that need
+a running broker raise `RuntimeError` while it is stopped. Faults do not affect the requests of these methods.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ class ConsumerRecord:
 class KafkaBroker:
     """A broker for tests; use it as a context manager, or call `start` first and `close` last.
 
-    `config` overrides Kafka's broker configuration, for example `{"auto.create.topics.enable": "false"}`, except
-    listeners and log.dirs. With `data_dir` the data are kept in that directory; otherwise `close` deletes them.
+    `config` contains Kafka's broker configuration, for example `{"auto.create.topics.enable": "false"}`; the listeners
+    and log.dirs cannot be set. If `data_dir` is given, the broker keeps its data in that directory; otherwise `close`
+    deletes the data.
     """
 
     def __init__(self, config: Mapping[str, str] | None = None, *, data_dir: Path | None = None) -> None:
@@ -92,7 +93,7 @@ class KafkaBroker:
     def start(self) -> KafkaBroker:
         """Start the broker, and wait until it serves. Raises ConfigError, StartError, OSError."""
         if self._thread is not None:
-            raise RuntimeError("the broker is running already")
+            raise RuntimeError("the broker is already running")
         if self._data_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="kafka-broker-")
             self._data_dir = Path(self._temporary.name)
@@ -104,7 +105,7 @@ class KafkaBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker cleanly; it keeps its data and its port for `start`. No effect if it is stopped."""
+        """Stop the broker cleanly if it runs; it keeps its data and its port for the next `start`."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
@@ -145,9 +146,9 @@ class KafkaBroker:
 
     @property
     def port(self) -> int:
-        """The port; it stays the same until `close`."""
+        """The port to which clients connect; it stays the same until `close`."""
         if self._port_holder is None:
-            raise RuntimeError("the broker has not been started")
+            raise RuntimeError("the broker has no port before start() and after close(); call start() first")
         port: int = self._port_holder.getsockname()[1]
         return port
 
@@ -180,7 +181,7 @@ class KafkaBroker:
     def produce(self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None) -> None:
         """Write records, in order, and wait until they are acknowledged. Raises ClientError.
 
-        Without `partition` they are partitioned by key, as by every Kafka producer.
+        Without `partition`, the key of each record determines its partition, as in every Kafka producer.
         """
         columns = _columns(records)
         if not columns.values:
@@ -200,8 +201,7 @@ class KafkaBroker:
     def consume(self, topic: str, count: int = 0, timeout: float = 10.0) -> list[ConsumerRecord]:
         """Return all records of a topic, ordered by partition and offset.
 
-        Waits until the topic exists and has at least `count` records; if it has more, all are returned. Uses no
-        consumer group. Raises TimeoutError.
+        Waits until the topic exists and contains at least `count` records. Uses no consumer group. Raises TimeoutError.
         """
         return self._run(self._consume(topic, count, timeout), timeout + _REQUEST_TIMEOUT_S)
 
@@ -247,18 +247,18 @@ class KafkaBroker:
     def fail(self, api: str | int, *, error: str | int, times: int | None = None) -> Fault:
         """Respond to requests of an API with an error, for example `fail("Produce", error="NOT_LEADER_OR_FOLLOWER")`.
 
-        The broker does not receive these requests (except Metadata: only its response is changed). `api` and `error`
-        are Kafka's names or numbers. `times` limits the number of requests; otherwise the fault lasts until its `with`
-        block ends or it is removed. Raises ValueError if error injection is not supported for the API.
+        The broker does not receive these requests, except Metadata requests, of which only the response is changed.
+        `api` and `error` are Kafka's names or numbers. `times` limits the number of requests; without it, the fault
+        lasts until its `with` block ends or it is removed. Raises ValueError if `fail` does not support the API.
         """
         return self._faults.add(api, Fail(find_error(error)), times)
 
     def delay(self, api: str | int, *, seconds: float, times: int | None = None) -> Fault:
-        """Deliver responses of an API late; the broker has processed the request. For `times` see `fail`."""
+        """Deliver the responses of an API late, after the broker has processed the requests. For `times` see `fail`."""
         return self._faults.add(api, Delay(seconds), times)
 
     def disconnect(self, api: str | int, *, before_request: bool = False, times: int | None = None) -> Fault:
-        """Close the connection instead of delivering a response of an API: a lost acknowledgement.
+        """Close the client's connection instead of delivering a response of an API, for example an acknowledgement.
 
         With `before_request`, the connection is closed before the broker receives the request. For `times` see `fail`.
         """
@@ -282,7 +282,7 @@ class _BrokerThread:
         self._thread = threading.Thread(target=self._main, name=f"kafka-broker-{port}", daemon=True)
 
     def start_and_wait(self) -> None:
-        """Start the thread; returns when the broker serves. Raises the error with which the start failed."""
+        """Start the thread, and wait until the broker serves. Raises the error that made the start fail."""
         self._thread.start()
         try:
             self._started.result(_START_TIMEOUT_S)
@@ -298,7 +298,7 @@ class _BrokerThread:
         return asyncio.run_coroutine_threadsafe(_with_timeout(work, timeout_s), loop).result()
 
     def stop(self) -> None:
-        """Stop the broker and its thread. Raises the error with which the broker failed to stop."""
+        """Stop the broker and its thread. Raises an error that occurred while the broker ran or stopped."""
         loop = self._started.result()
         if self._thread.is_alive():
             loop.call_soon_threadsafe(self._stopping.set)
@@ -338,7 +338,10 @@ class _BrokerThread:
 
 
 def _bind(port: int) -> socket.socket:
-    """Bind a port that other sockets of this module may bind, too: a socket that never listens reserves the port."""
+    """Return a socket that is bound to the port (0: a free port), so that several of these sockets can share the port.
+
+    A socket that is bound and never listens reserves the port while the broker is stopped.
+    """
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

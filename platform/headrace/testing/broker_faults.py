@@ -1,7 +1,7 @@
 """The faults of a `KafkaBroker`: which requests fail, how, and how often.
 
-A fault applies to the requests of one API. Each request is subject to at most one fault: the first one, in the order in
-which they were added, that has not been used up. Faults are added by the test's thread and used by the broker's thread.
+A fault applies to the requests of one API. At most one fault applies to a request: of the faults that have not ended,
+the fault that was added first. The test's thread adds faults, and the broker's thread applies them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from headrace_broker.protocol.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Respond with this error; the broker does not receive the request."""
+    """An effect of a fault: the proxy responds with this error, and the broker does not receive the request."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Deliver the response this many seconds late."""
+    """An effect of a fault: the proxy delivers the broker's response this many seconds late."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the connection: before the broker receives the request, or instead of delivering the response."""
+    """An effect of a fault: the proxy closes the client's connection.
+
+    It does so before the broker receives the request, or instead of delivering the response.
+    """
 
     before_request: bool
 
 
 class Fault:
-    """One fault. It ends after `times` requests, with its `with` block, or when it is removed."""
+    """An effect on the requests of one API. It ends after `times` requests, with its `with` block, or by `remove`."""
 
     def __init__(self, faults: FaultList, api: Api, effect: Fail | Delay | Disconnect, times: int | None) -> None:
         if times is not None and times < 1:
@@ -52,11 +55,11 @@ class Fault:
 
     @property
     def applied(self) -> int:
-        """The number of requests that had this fault."""
+        """The number of requests to which this fault has been applied."""
         return self._applied
 
     def remove(self) -> None:
-        """End this fault; a removed fault can be removed again."""
+        """End this fault. Has no effect if the fault has already ended."""
         self._faults.remove(self)
 
     def wait(self, times: int = 1, timeout: float = 10.0) -> None:
@@ -69,13 +72,13 @@ class Fault:
                 )
 
     def use(self) -> bool:
-        """Use this fault for one request; return False if it was the last one."""
+        """Reserve this fault for one request; return False if that is the last request of `times`."""
         if self._remaining is not None:
             self._remaining -= 1
         return self._remaining != 0
 
     def record_applied(self) -> None:
-        """Count one request that had this fault, and wake up the threads in `wait`."""
+        """Count a request to which this fault has been applied, and wake up the threads in `wait`."""
         with self._changed:
             self._applied += 1
             self._changed.notify_all()
@@ -100,7 +103,7 @@ class FaultList:
         self._faults: list[Fault] = []
 
     def add(self, api: str | int, effect: Fail | Delay | Disconnect, times: int | None) -> Fault:
-        """Add a fault. Raises ValueError for an unknown API, and for an error that the API's response cannot have."""
+        """Add a fault. Raises ValueError for an unknown API, and for `Fail` with an API that does not support it."""
         found = find_api(api)
         if isinstance(effect, Fail) and found.key not in APIS_WITH_ERRORS:
             supported = ", ".join(sorted(API[key].name for key in APIS_WITH_ERRORS))
@@ -125,22 +128,22 @@ class FaultList:
             self._faults.clear()
 
     def find(self, api_key: int) -> Fault | None:
-        """Return the fault for the next request of this API, without using it."""
+        """Return the fault that applies to the next request of this API, or None; the fault is not used up."""
         with self._lock:
             return next((fault for fault in self._faults if fault.api.key == api_key), None)
 
     def use(self, fault: Fault) -> None:
-        """Use a fault for one request."""
+        """Reserve a fault for one request; remove the fault from the list if that is its last request."""
         with self._lock:
             if not fault.use() and fault in self._faults:
                 self._faults.remove(fault)
 
 
 def find_api(api: str | int) -> Api:
-    """Return the API with this name or key. Raises ValueError."""
+    """Return the API with this name or number (API key). Raises ValueError."""
     if not isinstance(api, str):
         if api not in API:
-            raise ValueError(f"{api} is not the key of a Kafka API")
+            raise ValueError(f"{api} is not the number of a Kafka API")
         return API[api]
     names = {each.name: each for each in API.values()}
     if api not in names:

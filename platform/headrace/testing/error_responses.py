@@ -1,8 +1,8 @@
-"""Error responses: for each supported API, the response that reports one error for everything a request names.
+"""Error responses: for each supported API, a response with one error for all topics or partitions of a request.
 
-The error is in the field that clients of the request's version read: for most APIs in each topic's or partition's
-result, for others at the top level. `Metadata` differs: its error is written into a copy of the broker's own response,
-because a response without brokers would disconnect the client from the cluster.
+The error is in the field that clients of the request's version read: for most APIs in the result of each topic or
+partition, for other APIs at the top level. For `Metadata`, the error is written into the broker's own response, because
+a response without brokers would disconnect the client from the cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FULL_FETCH_EPOCHS = (-1, 0)
 
 
 def error_response(request: Request[Any], version: int, error: ErrorCode) -> Response:
-    """Build the response to a request of any API in `APIS_WITH_ERRORS` except Metadata."""
+    """Build the response that reports an error, for a request of any API in `APIS_WITH_ERRORS` except Metadata."""
     return _BUILDERS[ApiKey(request.__api_key__)](request, version, error)
 
 
@@ -41,12 +41,12 @@ def set_metadata_error(response: metadata.MetadataResponse, error: ErrorCode) ->
 
 
 def is_incremental_fetch(request: Request[Any]) -> bool:
-    """Whether a Fetch request belongs to a fetch session and omits the session's unchanged partitions."""
+    """Whether the request is an incremental Fetch request: it omits the unchanged partitions of a fetch session."""
     return isinstance(request, fetch.FetchRequest) and request.session_epoch not in _FULL_FETCH_EPOCHS
 
 
 def end_of_fetch_session() -> fetch.FetchResponse:
-    """Build the response after which a client repeats a Fetch request with all its partitions."""
+    """Build the response that ends a fetch session: the client then sends a Fetch request with all its partitions."""
     return fetch.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
@@ -174,7 +174,7 @@ def _join_group(request: Any, version: int, error: ErrorCode) -> Response:
 
 
 def _top_level(request: Request[Any], version: int, error: ErrorCode) -> Response:
-    """Build the response of an API whose only error field is at the top level, in all versions."""
+    """Build the response for an API that has, in all versions, a single error field at the top level."""
     response: Any = API[request.__api_key__].response
     built: Response = response(error_code=error)
     return built

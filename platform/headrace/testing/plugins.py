@@ -35,10 +35,11 @@ def apply(
     records: Iterable[_R],
     props: Mapping[str, str] | None = None,
 ) -> list[_R]:
-    """Return the transformed records, without the dropped ones. Raises the first error of a transform or predicate.
+    """Return the transformed records, without dropped records. Raises the first error of a transform or predicate.
 
-    `transforms` is one transform class or decorated function, whose configuration is `props`, or the configuration of
-    a whole chain as in a connector's file (``transforms=a,b``, ``transforms.a.type=...``, ``predicates=...``).
+    `transforms` is a transform class or a decorated function, and `props` is its configuration. To test several
+    transforms, `transforms` is their configuration as in a connector's file (``transforms=a,b``,
+    ``transforms.a.type=...``, ``predicates=...``).
     """
     if isinstance(transforms, Mapping):
         config = {**transforms, "name": "test"}

@@ -1,11 +1,11 @@
 """A proxy between the clients and the broker that understands Kafka's protocol and applies faults to requests.
 
 The broker advertises the proxy's address, so that all connections of its clients go through the proxy. For each client
-connection the proxy opens one to the broker, and forwards requests and responses without a change. A request with a
-fault is handled as the fault demands; the responses of a connection keep the order of their requests.
+connection, the proxy opens a connection to the broker, and forwards requests and responses unchanged. If a fault
+applies to a request, the proxy applies its effect. The responses on a connection keep the order of their requests.
 
-An idempotent producer has several requests in flight. If one of them is rejected with a retriable error, a broker
-rejects those behind it as well, because their sequence numbers leave a gap. The proxy does the same: until the rejected
+An idempotent producer has several requests in flight. If a broker rejects one of them with a retriable error, it also
+rejects the later requests, because their sequence numbers leave a gap. The proxy does the same: until the rejected
 batch is sent again, it rejects later batches of the same producer and partition on that connection.
 
 All methods run on the broker's event loop.
@@ -47,7 +47,7 @@ _Sequence = tuple[int, int, str | bytes, int]
 
 
 class FaultProxy:
-    """Forwards the connections that a bound socket accepts to the broker at `target` (host, port)."""
+    """Accepts clients' connections on a bound socket, and forwards them to the broker at `target` (host, port)."""
 
     def __init__(self, target: tuple[str, int], faults: FaultList) -> None:
         self._target = target
@@ -88,9 +88,9 @@ class FaultProxy:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A request whose response has not been delivered, in the order of the requests.
+    """A request whose response has not been delivered to the client yet.
 
-    `response` is the proxy's own response, None if the broker responds.
+    `response` is the proxy's own response; it is None if the broker responds.
     """
 
     header: RequestHeader
@@ -99,7 +99,7 @@ class _Exchange:
 
 
 class _Connection:
-    """One client connection: one task forwards its requests, another one its responses."""
+    """One client connection: one asyncio task forwards the requests, and another task forwards the responses."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Connection:
         self._exchanges.put_nowait(_Exchange(header, fault, response))
 
     async def _apply(self, fault: Fault, frame: bytes, header: RequestHeader, request: Request[Any] | None) -> bool:
-        """Apply a fault to a request; return False if the connection processes no later requests."""
+        """Apply a fault to a request; return False if the connection must not process any further requests."""
         match fault.effect:
             case Fail(error):
                 return await self._fail(fault, error, frame, header, request)
@@ -240,7 +240,7 @@ class _Connection:
 
 
 class _RejectedBatches:
-    """The idempotent producers' batches that this connection rejected with a retriable error."""
+    """The batches of idempotent producers that the proxy rejected with a retriable error on one connection."""
 
     def __init__(self) -> None:
         self._rejected: dict[_Sequence, tuple[int, ErrorCode]] = {}
@@ -251,7 +251,10 @@ class _RejectedBatches:
             self._rejected.setdefault(sequence, (base_sequence, error))
 
     def error_for(self, request: Request[Any] | None) -> ErrorCode | None:
-        """Return the error for a request with a batch after a rejected one; forget batches that are sent again."""
+        """Return the error for a request that contains a batch after a rejected batch, otherwise None.
+
+        A rejected batch that is sent again is forgotten.
+        """
         if not self._rejected or not isinstance(request, ProduceRequest):
             return None
         error: ErrorCode | None = None
@@ -269,7 +272,7 @@ class _RejectedBatches:
 
 
 def _idempotent_batches(request: ProduceRequest) -> list[tuple[_Sequence, int]]:
-    """Return the sequence and the base sequence number of each batch of an idempotent producer in a request."""
+    """Return the sequence and the base sequence number of each batch that an idempotent producer has sent."""
     found: list[tuple[_Sequence, int]] = []
     for topic in request.topic_data:
         for partition in topic.partition_data:
@@ -303,7 +306,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _until_disconnect(work: Coroutine[Any, Any, None]) -> None:
-    """Run until a peer disconnects or violates the protocol; both close the client's connection."""
+    """Run until the client or the broker disconnects or violates the protocol; the connection is then closed."""
     try:
         await work
     except (OSError, EOFError, ProtocolError, ValueError):

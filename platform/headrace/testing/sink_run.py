@@ -1,4 +1,4 @@
-"""`run_sink`: runs a sink task in memory, with the same decisions as in a worker, in virtual time, with faults."""
+"""`run_sink`: runs a sink task in memory as a worker would, but in virtual time and with faults."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ LIMIT_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """After put number `after_put` (from 1), all partitions are revoked and assigned again."""
+    """A fault: after put number `after_put` (from 1), all partitions are revoked and assigned again."""
 
     after_put: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostPartitions:
-    """After put number `after_put`, the partitions are lost without a commit and assigned again."""
+    """A fault: after put number `after_put`, all partitions are lost without a commit and assigned again."""
 
     after_put: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """After put number `after_put`, the task is killed; a new instance continues at the committed offsets."""
+    """A fault: after put number `after_put`, the task is killed; a new instance starts at the committed offsets."""
 
     after_put: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostPut:
-    """Call number `put` of the task's `put` succeeds, but the platform receives a RetriableError and puts again."""
+    """A fault: put number `put` succeeds, but the platform receives a RetriableError and calls `put` again."""
 
     put: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """After put number `after_put`, the user pauses the connector for that many seconds."""
+    """A fault: after put number `after_put`, the user pauses the connector for `seconds` seconds."""
 
     after_put: int
     seconds: float = 60.0
@@ -71,7 +71,7 @@ SinkFault = Rebalance | LostPartitions | Restart | LostPut | Pause
 
 @dataclass
 class SinkRun:
-    """The result of `run_sink`."""
+    """The result of `run_sink`: the committed offsets, the reported records, and the calls of the task's methods."""
 
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     """The committed offset of each partition."""
@@ -100,7 +100,7 @@ def run_sink(
     `plugin` is a sink connector or sink task class, or a function decorated with `@sink`; `props` is its configuration,
     which may contain `transforms` and ``errors.tolerance``. `records` are SinkRecord objects in the order of their
     offsets, or plain values, which become schemaless records of partition 0 of topic "test". `committed` contains
-    offsets to start from.
+    the offsets at which the task starts.
 
     Raises every error that would fail the task.
     """
@@ -114,7 +114,7 @@ def run_sink(
 
 
 class _Log:
-    """The records of each partition."""
+    """The records that the task consumes, by partition."""
 
     def __init__(self, records: Iterable[Any]) -> None:
         self.partitions: dict[TopicPartition, list[SinkRecord]] = {}
@@ -159,11 +159,11 @@ class _Chunk:
 
 
 class _Killed(Exception):
-    """The fault `Restart` kills the task."""
+    """Ends the current instance of the task, for the fault `Restart`."""
 
 
 class _SinkTaskRun:
-    """One instance of the task, from its start to its stop or to the fault `Restart`."""
+    """One instance of the task, from its start until it is stopped, or killed by the fault `Restart`."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class _SinkTaskRun:
         try:
             self._call("put", self._task.put, records)
             if isinstance(fault, LostPut):
-                raise RetriableError("the result of put was lost")
+                raise RetriableError("the fault LostPut discards the result of put")
         except Exception as error:  # noqa: BLE001 - the core decides what an error means
             self._carry_out(self._core.put_failed(error, now_ms=self._clock.now_ms))
         else:
@@ -365,7 +365,7 @@ class _SinkTaskRun:
         self._core.set_retry_timeout(timeout_ms)
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Record a record for the dead letter queue.
+        """Add a record to the reported records, which a worker would send to the dead letter queue.
 
         Raises ToleranceExceeded if errors are not tolerated; the task then fails even if it catches the exception.
         """

@@ -1,4 +1,4 @@
-"""`run_source`: runs a source task in memory, with the same decisions as in a worker, in virtual time, with faults."""
+"""`run_source`: runs a source's tasks in memory as a worker would, but in virtual time and with faults."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ STOP_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RestartSource:
-    """After `after_records` records, the task is killed before it commits the offset of the last batch.
+    """A fault: after `after_records` records, the task is killed before the offset of the last batch is committed.
 
-    A new instance continues at the committed offset.
+    A new instance starts at the committed offset.
     """
 
     after_records: int
@@ -44,9 +44,9 @@ class RestartSource:
 
 @dataclass(frozen=True, slots=True)
 class LostAcknowledgement:
-    """Batch number `batch` (from 1) is written, but its acknowledgement is lost.
+    """A fault: batch number `batch` (from 1) is written, but its acknowledgement is lost.
 
-    The task is killed after the acknowledgement of the next batch. A new instance continues at the offset before both.
+    The task is killed after the next batch is acknowledged. A new instance starts at the offset before both batches.
     """
 
     batch: int
@@ -54,7 +54,7 @@ class LostAcknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class PauseSource:
-    """After `after_records` records, the user pauses the connector for `seconds` seconds."""
+    """A fault: after `after_records` records, the user pauses the connector for `seconds` seconds."""
 
     after_records: int
     seconds: float = 60.0
@@ -65,7 +65,7 @@ SourceFault = RestartSource | LostAcknowledgement | PauseSource
 
 @dataclass
 class SourceRun:
-    """The result of `run_source`."""
+    """The result of `run_source`: the records, the committed offsets, and the calls of the tasks' methods."""
 
     records: list[SourceRecord] = field(default_factory=list)
     """The written records in order, after transforms; also those that were read again after a fault."""
@@ -85,9 +85,12 @@ class SourceRun:
 
     @property
     def offset(self) -> dict[str, Any] | None:
-        """The committed offset of the only source partition, None without one. Raises ValueError if there are more."""
+        """The committed offset of the only source partition; None if no offset is committed.
+
+        Raises ValueError if there are several source partitions.
+        """
         if len(self._stored.offsets) > 1:
-            raise ValueError(f"there are {len(self._stored.offsets)} source partitions: read offsets")
+            raise ValueError(f"there are {len(self._stored.offsets)} source partitions: use SourceRun.offsets")
         return next(iter(self.offsets.values()), None)
 
 
@@ -102,10 +105,10 @@ def run_source(
 ) -> SourceRun:
     """Run all tasks of a source one after another, each until `records` records are written, and stop them.
 
-    A task also ends when its polls return nothing for `idle_s` seconds of virtual time. `plugin` is a source connector
-    or source task class, or a function decorated with `@source`; `props` is its configuration, which may contain
-    ``tasks.max``, `transforms` and ``errors.tolerance``. `offsets` are committed offsets to start from, for example
-    those of an earlier run. Offsets are committed after each batch; converters are not used.
+    A task is also stopped when its polls return no records for `idle_s` seconds of virtual time. `plugin` is a source
+    connector or source task class, or a function decorated with `@source`; `props` is its configuration, which may
+    contain ``tasks.max``, `transforms` and ``errors.tolerance``. `offsets` are the committed offsets at which the tasks
+    start, for example those of an earlier run. Offsets are committed after each batch; converters are not used.
 
     Raises every error that would fail a task.
     """
@@ -137,11 +140,11 @@ class _Progress:
 
 
 class _Killed(Exception):
-    """A fault kills the task."""
+    """Ends the current instance of the task, for a fault that kills the task."""
 
 
 class _SourceTaskRun:
-    """One instance of a task, from its start to its stop or to a fault that kills it."""
+    """One instance of a task, from its start until it is stopped, or killed by a fault."""
 
     def __init__(
         self,
@@ -255,7 +258,7 @@ class _SourceTaskRun:
         ]
 
     def _send(self, send: core.Send) -> None:
-        """Write records, and acknowledge them unless a fault prevents it."""
+        """Add the records to the result, and acknowledge them unless the fault LostAcknowledgement is due."""
         progress, records = self._progress, send.records.columns.to_records()
         self._run.records += records
         progress.batches += 1
@@ -316,10 +319,9 @@ class _SourceContext(VirtualContext):
 
 
 def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
-    """Run the first task in real time, stop it during a later `poll`, and return the seconds until it has stopped.
+    """Run the first task in real time, and stop it while `poll` waits for records; return the seconds that this takes.
 
-    Records are discarded. Raises the task's errors, and TimeoutError if the task does not poll or stop within
-    STOP_LIMIT_S.
+    Records are discarded. Raises the task's errors, and TimeoutError if the task does not stop within STOP_LIMIT_S.
     """
     offsets = StoredOffsets()
     task: SourceTask[Any] = connector_class_of(plugin).task_class()  # type: ignore[assignment]
@@ -351,7 +353,7 @@ def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
 
 
 class _RealTimeContext(_SourceContext):
-    """Waits in real time, until the task is to stop."""
+    """A task context that waits in real time instead of virtual time; a wait ends early when the task is to stop."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -29,16 +29,16 @@ class ConnectorContext:
         self.errors: list[Exception] = []
 
     def request_task_reconfiguration(self) -> None:
-        """Count the request."""
+        """Count the connector's requests; the tasks are not reconfigured."""
         self.reconfigurations += 1
 
     def raise_error(self, error: Exception) -> None:
-        """Keep the error."""
+        """Add the error to `errors`; the connector does not fail."""
         self.errors.append(error)
 
 
 def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
-    """Return the connector class for a connector class or a task class. Raises TypeError for other classes."""
+    """Return a connector class itself, and for a task class its connector class. Raises TypeError for other classes."""
     if issubclass(plugin, Connector):
         return plugin
     if issubclass(plugin, Task):
@@ -51,7 +51,7 @@ def task_configs(
 ) -> list[dict[str, str]]:
     """Start the connector, return the configurations of its tasks, and stop it.
 
-    Raises ConfigErrors, the connector's errors, and TypeError for a value that is not text.
+    Raises ConfigErrors, the connector's errors, and TypeError for a value that is not a string.
     """
     for name, text in props.items():
         if not isinstance(text, str):
@@ -67,7 +67,7 @@ def task_configs(
 
 
 def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[str, str], number: int = 0) -> Plugins:
-    """Return the plug-ins of one task, with its transforms and converters as `props` configures them."""
+    """Return the plug-ins of one task, with the transforms and converters that `props` configures."""
     connector = connector_class_of(plugin)
     spec = TaskSpec(
         connector=CONNECTOR_NAME,
@@ -82,7 +82,7 @@ def task_plugins(plugin: type[Any], props: Mapping[str, str], config: Mapping[st
 def transform_chain(
     steps: Sequence[Step], policy: ErrorPolicy, clock: VirtualClock, report: Callable[[Failure, Any], None]
 ) -> TransformChain:
-    """Return a chain of transforms that retries in virtual time; `report` receives tolerated failures."""
+    """Return a chain of transforms that retries in virtual time; tolerated failures are passed to `report`."""
     operator = RetryWithToleranceOperator(
         policy,
         report=report,

@@ -9,7 +9,7 @@ from typing import Any
 class VirtualClock:
     """A clock that advances only when a task waits.
 
-    After `limit_s` seconds, `is_stopping` is true and waits return at once.
+    After `limit_s` seconds, the clock sets `is_stopping`, and waits return at once.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -19,7 +19,7 @@ class VirtualClock:
 
     @property
     def now_ms(self) -> int:
-        """The time in ms."""
+        """The virtual time in ms."""
         return round(self.now_s * 1000)
 
     def wait(self, seconds: float) -> bool:
@@ -51,7 +51,7 @@ class VirtualContext:
 
 
 class StoredOffsets:
-    """Source offsets by source partition; reads like `OffsetReader`."""
+    """The stored source offsets by source partition; tasks read them as from `OffsetReader`."""
 
     def __init__(self, offsets: Mapping[Any, Mapping[str, Any]] | None = None) -> None:
         self.offsets: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {

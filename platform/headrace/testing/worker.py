@@ -41,7 +41,7 @@ _DEFAULTS = {
 
 
 class ConnectWorkerError(Exception):
-    """The worker did not start, rejected a request, or a connector or task failed."""
+    """The worker did not start or stop, or rejected a request, or a connector or task failed."""
 
 
 class ConnectWorker:
@@ -63,7 +63,7 @@ class ConnectWorker:
     def start(self) -> ConnectWorker:
         """Start the worker, and wait until it is ready. Raises ConnectWorkerError with the worker's log."""
         if self._process is not None:
-            raise RuntimeError("the worker is running already")
+            raise RuntimeError("the worker is already running")
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="connect-worker-")
         file = self._path("worker.properties")
@@ -83,7 +83,7 @@ class ConnectWorker:
         return self
 
     def stop(self) -> None:
-        """Stop the worker cleanly; it keeps its offsets for `start`, but not its connectors, as in Connect."""
+        """Stop the worker cleanly. For the next `start` it keeps its offsets but no connectors, as in Kafka Connect."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,7 +96,7 @@ class ConnectWorker:
             raise ConnectWorkerError(f"the worker did not stop within {_STOP_TIMEOUT_S:g} s:\n{self.log}") from None
 
     def kill(self) -> None:
-        """Kill the worker (kill -9); it keeps its committed offsets for `start`."""
+        """Kill the worker (kill -9); it keeps its committed offsets for the next `start`."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -136,7 +136,7 @@ class ConnectWorker:
 
     def _path(self, name: str) -> Path:
         if self._directory is None:
-            raise RuntimeError("the worker has not been started")
+            raise RuntimeError("the worker has not been started; call start() first")
         return Path(self._directory.name) / name
 
     def _properties(self) -> dict[str, str]:
@@ -181,15 +181,15 @@ class ConnectWorker:
             self.wait_for_status(name, "RUNNING")
 
     def status(self, name: str) -> dict[str, Any]:
-        """Return the status of a connector and its tasks, as the REST API does."""
+        """Return the status of a connector and its tasks: the REST API's response."""
         status: dict[str, Any] = self.request("GET", f"/connectors/{_quoted(name)}/status")
         return status
 
     def wait_for_status(self, name: str, state: str, timeout: float = 20.0) -> dict[str, Any]:
         """Wait until a connector and all its tasks (at least one) are in a state; return the status.
 
-        FAILED is reached when the connector or any task has failed. Raises ConnectWorkerError, with the trace, if one
-        of them fails while another state is expected, and TimeoutError.
+        With the state FAILED, return when the connector or any task has failed. With another state, raise
+        ConnectWorkerError with the trace if the connector or a task fails. Raises TimeoutError.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -224,7 +224,7 @@ class ConnectWorker:
         return json.loads(content) if content else None
 
     def _status_if_known(self, name: str) -> dict[str, Any] | None:
-        """Return the status; None for a connector that has just been created."""
+        """Return the status; None if the connector is unknown, for example because it has just been created."""
         try:
             return self.status(name)
         except ConnectWorkerError as error:

@@ -197,5 +197,5 @@ def test_run_with_several_tasks_reads_all_source_partitions() -> None:
 
     run = run_source(shards, {"tasks.max": "2"}, records=3)
     assert set(values(run.records)) == set(range(5))
-    with pytest.raises(ValueError, match="source partitions: read offsets"):
+    with pytest.raises(ValueError, match=r"source partitions: use SourceRun\.offsets"):
         assert run.offset

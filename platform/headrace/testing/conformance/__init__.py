@@ -1,4 +1,4 @@
-"""The conformance suites for connectors: test classes that a connector's tests derive from.
+"""The conformance suites for connectors: base classes for a connector's test classes.
 
     from headrace.testing.conformance import SinkConformance
 
@@ -12,9 +12,9 @@
             path = self.directory / "lines.txt"
             return path.read_text().splitlines() if path.exists() else []
 
-pytest then runs every case with a new `directory`. The cases are those that Kafka Connect's users meet: open and close,
-restart from an offset, lost acknowledgements, a record that cannot be stored, pause and resume, a rebalance, a stop
-within the timeout, validation without the external system, and hostile names.
+pytest then runs every case with a new `directory`. The cases are situations that occur in Kafka Connect: open and
+close, restart from an offset, lost acknowledgements, a record that cannot be stored, pause and resume, a rebalance, a
+stop within the timeout, validation without the external system, and names that external systems may not expect.
 """
 
 from headrace.testing.conformance.self_reading_sinks import SelfReadingSinkConformance

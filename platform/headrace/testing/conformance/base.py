@@ -19,7 +19,7 @@ HOSTILE_TOPICS = ("a.b-c_d", "UPPER", "x" * 249, "...1", "select")
 
 
 class Conformance:
-    """A connector under test, and the cases for its configuration.
+    """The attributes of a connector under test, and the test of its configuration.
 
     The class is not abstract, because pytest silently ignores abstract test classes.
     """
@@ -36,17 +36,17 @@ class Conformance:
 
     def config(self) -> dict[str, str]:
         """Return a valid configuration. It is called once in each case, before anything else."""
-        raise NotImplementedError(f"{type(self).__name__} must define config")
+        raise NotImplementedError(f"{type(self).__name__} must define the method config")
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
-        """Return configurations that validation must reject; by default, one without any keys if a key is required."""
+        """Return configurations that validation must reject: by default an empty one, if the connector rejects it."""
         return [{}] if self._errors({}) else []
 
     def _errors(self, props: Mapping[str, str]) -> list[Any]:
         return connector_class_of(self.plugin).config_model.errors(props)
 
-    def test_validation_accepts_valid_and_rejects_invalid_configurations_without_the_external_system(self) -> None:
-        """The configuration model alone validates the configurations."""
+    def test_validation_without_the_external_system_accepts_valid_and_rejects_invalid_configurations(self) -> None:
+        """Validation uses only the configuration model."""
         assert self._errors(self.config()) == []
         for props in self.invalid_configs():
             with pytest.raises(ConfigErrors):

@@ -20,7 +20,7 @@ POLL_S = 0.05
 class SelfReadingSinkConformance(Conformance):
     """The cases for self-reading sinks; every case writes records and checks the contents of the external system.
 
-    The connector consumes `topics` of `kafka_broker` with the converters of its configuration.
+    The connector itself consumes the `topics` of `kafka_broker`, with the converters of its configuration.
     """
 
     is_exactly_once: ClassVar[bool] = False
@@ -42,15 +42,15 @@ class SelfReadingSinkConformance(Conformance):
         self.broker, self.worker = kafka_broker, connect_worker
 
     def stored(self, topic: str) -> Sequence[Any]:
-        """Return the topic's records in the external system: one item per record, of any type that supports `==`."""
-        raise NotImplementedError(f"{type(self).__name__} must define stored")
+        """Return the topic's records that the external system contains, as items of any type that supports `==`."""
+        raise NotImplementedError(f"{type(self).__name__} must define the method stored")
 
     def value(self, number: int) -> bytes:
-        """Return the bytes of a value to store; different numbers have different values."""
+        """Return the bytes of the record value with this number; values with different numbers must differ."""
         return b'"value %d"' % number
 
     def produce(self, first: int, count: int, topic: str = "test", partition: int = 0) -> None:
-        """Write the values with these numbers."""
+        """Write `count` records to the topic: the values with the numbers from `first` on."""
         self.broker.produce(topic, [self.value(number) for number in range(first, first + count)], partition=partition)
 
     def create_topics(self, *names: str, partitions: int = 1) -> None:
@@ -82,11 +82,11 @@ class SelfReadingSinkConformance(Conformance):
         while not condition():
             self.worker.status(NAME)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not after {self.timeout_s:g} s: {description}\n{self.worker.log}")
+                raise TimeoutError(f"timed out after {self.timeout_s:g} s until {description}\n{self.worker.log}")
             time.sleep(POLL_S)
 
     def wait_for_committed(self, **ends: int) -> None:
-        """Wait until the offsets of partition 0 of these topics are committed."""
+        """Wait until the committed offset of partition 0 of each topic is the given offset."""
         self.wait_for(
             lambda: all(self.committed().get((topic, 0)) == end for topic, end in ends.items()),
             f"the committed offsets are {ends}",
@@ -101,7 +101,7 @@ class SelfReadingSinkConformance(Conformance):
         self.wait_for(lambda: self.committed() == ends, f"the committed offsets are {ends}")
         assert len(self.stored("test")) == 12
 
-    def test_records_while_the_connector_is_paused_are_stored_after_it_resumes(self) -> None:
+    def test_records_written_while_the_connector_is_paused_are_stored_after_it_resumes(self) -> None:
         self.create_topics("test")
         self.start()
         self.produce(0, 3)
@@ -114,7 +114,7 @@ class SelfReadingSinkConformance(Conformance):
         assert len(self.stored("test")) == 6
 
     @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-    def test_restarted_worker_continues_without_losing_records(self, is_killed: bool) -> None:
+    def test_no_record_is_lost_after_the_worker_restarts(self, is_killed: bool) -> None:
         self.create_topics("test")
         self.start()
         self.produce(0, 3)
@@ -130,7 +130,7 @@ class SelfReadingSinkConformance(Conformance):
         self.wait_for_committed(test=9)
         self.check_stored(9)
 
-    def test_reset_of_committed_offsets_loses_no_records(self) -> None:
+    def test_no_record_is_lost_after_the_committed_offsets_are_reset(self) -> None:
         self.create_topics("test")
         self.start()
         self.produce(0, 3)
@@ -163,7 +163,7 @@ class SelfReadingSinkConformance(Conformance):
         assert len(self.stored("test")) == 2
         assert [record.value for record in self.broker.consume(DLQ, 1)] == [self.poison]
 
-    def test_idle_connector_stops_in_time(self) -> None:
+    def test_connector_without_new_records_stops_within_the_timeout(self) -> None:
         self.create_topics("test")
         self.start()
         self.produce(0, 1)
@@ -172,7 +172,7 @@ class SelfReadingSinkConformance(Conformance):
         self.worker.delete(NAME)
         assert time.monotonic() - started_s < STOP_TIMEOUT_S
 
-    def test_topics_with_hostile_names_are_stored(self) -> None:
+    def test_records_of_topics_with_hostile_names_are_stored(self) -> None:
         self.create_topics(*HOSTILE_TOPICS)
         self.start(HOSTILE_TOPICS)
         for number, topic in enumerate(HOSTILE_TOPICS):

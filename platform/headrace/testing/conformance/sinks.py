@@ -22,15 +22,15 @@ class SinkConformance(Conformance):
     """A value that the sink cannot store; None skips the case."""
 
     def stored(self) -> Sequence[Any]:
-        """Return the records in the external system: one item per record, of any type that supports `==`."""
-        raise NotImplementedError(f"{type(self).__name__} must define stored")
+        """Return the records that the external system contains, as items of any type that supports `==`."""
+        raise NotImplementedError(f"{type(self).__name__} must define the method stored")
 
     def values(self) -> Sequence[Any]:
-        """Return at least five values to store."""
+        """Return at least five record values that the sink can store."""
         return [f"value {number}" for number in range(8)]
 
     def records(self, topic: str = "test", partitions: int = 1) -> list[SinkRecord]:
-        """Return the records of `values`, spread over the partitions of a topic."""
+        """Return a record for each of `values`, distributed over the partitions of a topic."""
         counts = [0] * partitions
         found = []
         for number, value in enumerate(self.values()):
@@ -44,7 +44,7 @@ class SinkConformance(Conformance):
     def run(
         self, props: Mapping[str, str], records: Sequence[Any], *faults: SinkFault, max_poll_records: int = 3
     ) -> SinkRun:
-        """Put records into the sink."""
+        """Run the sink with these records, with `run_sink`."""
         return run_sink(self.plugin, props, records, faults=faults, max_poll_records=max_poll_records)
 
     def test_every_record_is_stored_once(self) -> None:
@@ -59,7 +59,7 @@ class SinkConformance(Conformance):
         self.run(self.config(), [])
         assert len(self.stored()) == 0
 
-    def test_several_partitions_are_stored(self) -> None:
+    def test_records_of_several_partitions_are_stored(self) -> None:
         self.run(self.config(), self.records(partitions=3))
         assert len(self.stored()) == len(self.values())
 

@@ -27,12 +27,13 @@ class SourceConformance(Conformance):
 
     def produce(self, count: int) -> None:
         """Add `count` records to the external system. The suite calls this method after `config`."""
-        raise NotImplementedError(f"{type(self).__name__} must define produce")
+        raise NotImplementedError(f"{type(self).__name__} must define the method produce")
 
     def hostile_configs(self) -> Sequence[dict[str, str]]:
-        """Return configurations whose names (of files, tables, ...) are hostile; `produce` must write to each of them.
+        """Return configurations with hostile names of files, tables and so on, which a source may not expect.
 
-        The suite runs each configuration after setting `self.hostile_index` to its index.
+        For each configuration, the suite sets `self.hostile_index` to its index, and calls `produce`, which must write
+        to the file, table and so on with that name.
         """
         return []
 
@@ -41,11 +42,11 @@ class SourceConformance(Conformance):
     def run(
         self, props: Mapping[str, str], count: int, *faults: SourceFault, offsets: Mapping[Any, Any] | None = None
     ) -> SourceRun:
-        """Read records; stops after `count` records, or if there are no more."""
+        """Run the source with `run_source` until it has read `count` records, or until no records are left."""
         return run_source(self.plugin, props, records=count, offsets=offsets, faults=faults)
 
     def identity(self, record: Any) -> Any:
-        """Return what identifies a record: by default its source offset and value."""
+        """Return a value that identifies a record: by default its source partition, source offset, key and value."""
         return repr((record.source_partition, record.source_offset, record.key, record.value))
 
     def test_every_record_is_read_once(self) -> None:
@@ -77,7 +78,7 @@ class SourceConformance(Conformance):
         run = self.run(props, 100, RestartSource(after_records=4))
         assert len({self.identity(record) for record in run.records}) == 10
 
-    def test_lost_acknowledgement_is_read_again(self) -> None:
+    def test_records_with_a_lost_acknowledgement_are_read_again(self) -> None:
         props = self.config()
         self.produce(10)
         run = self.run(props, 100, LostAcknowledgement(batch=1))
@@ -89,12 +90,12 @@ class SourceConformance(Conformance):
         run = self.run(props, 100, PauseSource(after_records=2))
         assert len(run.records) == 10
 
-    def test_blocked_poll_returns_in_time_when_the_task_stops(self) -> None:
+    def test_blocked_poll_returns_within_the_timeout_when_the_task_stops(self) -> None:
         props = self.config()
         self.produce(0)
         assert stop_while_polling(self.plugin, props) < self.waits_s
 
-    def test_records_of_sources_with_hostile_names_are_read(self) -> None:
+    def test_records_are_read_if_the_configuration_contains_hostile_names(self) -> None:
         configs = self.hostile_configs()
         if not configs:
             pytest.skip("the source's configuration contains no names")
