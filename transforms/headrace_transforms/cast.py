@@ -25,7 +25,7 @@ _PURPOSE = "cast types"
 
 
 def _parse_spec(spec: list[str]) -> dict[str | None, Type]:
-    """Return the target types by field name, with None as the name for the whole value. Raises ValueError."""
+    """Return the target types by field name; the name None stands for the whole value. Raises ValueError."""
     if not spec:
         raise ValueError("Must specify at least one field to cast.")
     casts: dict[str | None, Type] = {}
@@ -130,7 +130,10 @@ class Cast(KeyOrValue[CastConfig]):
 
 
 def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Return generated code that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``."""
+    """Return a generated function that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``.
+
+    `casts` contains a function for each field index whose value is cast.
+    """
     if not casts:
         return lambda rows: rows
     names = ", ".join(f"v{index}" for index in range(width))

@@ -35,7 +35,10 @@ _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 
 
 def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
-    """Return a function that casts values with that schema and returns None for None. The function raises DataError."""
+    """Return a function that casts values with this schema to the target type; null stays null.
+
+    The function raises DataError for a value that cannot be cast.
+    """
     cast = _TO[target]
     if schema is not None and not schema.type.is_primitive:
         cast = _unsupported(schema.type)
@@ -126,7 +129,7 @@ def _unsupported(type_: Type) -> Callable[[Any], Any]:
 
 
 def _integral_part(value: Decimal) -> int:
-    """Return the integral part. Raises DataError for exponents over 1000: 1e999999999 has a billion digits."""
+    """Return the integral part of a number. Raises DataError for a number over 1e1000, which has too many digits."""
     if not value.is_finite() or value.adjusted() > 1000:
         raise _out_of_range(value)
     return int(value)

@@ -1,4 +1,4 @@
-"""References to fields of Debezium's change events, as ``add.fields`` and ``add.headers`` contain them."""
+"""References to fields of Debezium's change events, in the format of ``add.fields`` and ``add.headers``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _TRANSACTION_FIELDS = ("id", "total_order", "data_collection_order")
 
 
 class FieldReference(NamedTuple):
-    """A field of the event, or of one of its structs ``source`` and ``transaction``."""
+    """A reference to a field of a change event, or to a field of the event's struct ``source`` or ``transaction``."""
 
     parent: str | None
     field: str
     new_name: str
 
     def find(self, event: Schema) -> tuple[Schema, Callable[[Any], Any]] | None:
-        """Return the field's schema, made optional, and a function that returns its value from an event's row.
+        """Return an optional copy of the field's schema, and a function that returns the field's value in an event.
 
-        A field that the parent does not have is searched in the event itself. Returns None if no field is found.
+        If the parent does not contain the field, the event itself is searched. Returns None if the field is not found.
         """
         parent = event.field(self.parent) if self.parent else None
         if parent is not None and parent.schema.type is Type.STRUCT:

@@ -1,4 +1,4 @@
-"""Drop: replace the key or value of records with null, as Confluent's transform of that name does."""
+"""Drop: replace the key or value of records with null, as Confluent's transform Drop does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Drop(KeyOrValue[DropConfig]):
         self._behavior = config.schema_behavior.lower()
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Return nulls. Raises DataError if the schema must be retained and is not optional."""
+        """Replace each value with null. Raises DataError if the schema must be retained and is not optional."""
         return self._schema(schema), [None] * len(values)
 
     def _schema(self, schema: Schema | None) -> Schema | None:

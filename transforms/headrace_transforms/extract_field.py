@@ -65,7 +65,7 @@ class ExtractField(KeyOrValue[ExtractFieldConfig]):
         return None, [None if value is None else map_value(value, path) for value in values]
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
-        """Return the column of the field."""
+        """Return the column that contains the values of the field, or None if `change` must extract them."""
         if not isinstance(values, Columns) or len(self._path) > 1:
             return None
         column = values.column(self._path[0]) or Shared(None)

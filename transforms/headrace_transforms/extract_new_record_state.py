@@ -1,8 +1,9 @@
 """ExtractNewRecordState: replace Debezium's change events with the row after the change.
 
-It follows io.debezium.transforms.ExtractNewRecordState of Debezium 3. A change event is a struct whose schema name ends
-with ``.Envelope``; its fields are ``before``, ``after``, ``source``, ``op``, ``ts_ms`` and ``transaction``. Other
-records, except tombstones, stay unchanged. An event without ``before`` and ``after`` (a truncated table) is dropped.
+This transform behaves as io.debezium.transforms.ExtractNewRecordState of Debezium 3. A change event is a struct whose
+schema name ends with ``.Envelope``; its fields are ``before``, ``after``, ``source``, ``op``, ``ts_ms`` and
+``transaction``. Other records, except tombstones, stay unchanged. An event without ``before`` and ``after`` (a
+truncated table) is dropped.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class ExtractNewRecordStateConfig(Config):
 
 
 class _Deletes(NamedTuple):
-    """How delete events and tombstones are handled."""
+    """The handling of delete events and tombstones."""
 
     keep_tombstones: bool
     event: str
@@ -134,7 +135,7 @@ def _deletes(config: ExtractNewRecordStateConfig) -> _Deletes:
 
 
 class _Envelope(NamedTuple):
-    """The indexes of the fields of one event schema, and the functions that build its new rows and headers."""
+    """A plan for one event schema: the indexes of its fields, and functions that build rows and headers."""
 
     before: int | None
     after: int
@@ -147,7 +148,7 @@ class _Envelope(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """A record's attributes after the transform; `keep` is false for a record that is dropped."""
+    """The attributes of one record after the transform; `keep` is false if the record is dropped."""
 
     keep: bool
     topic: str
@@ -174,7 +175,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
         )
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Return the rows as batches of records with equal topic and schema. Raises DataError for a bad event."""
+        """Return the changed records as batches with one topic and schema each. Raises DataError for a bad event."""
         schema = batch.value_schema
         is_event = schema is not None and schema.type is Type.STRUCT and (schema.name or "").endswith(_ENVELOPE_SUFFIX)
         if not is_event and None not in batch.values:
@@ -243,7 +244,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
             return None
         field = row_schema.field(name)
         if field is None:
-            raise DataError(f"route.by.field: the row has no field {name}")
+            raise DataError(f"route.by.field: the rows with schema {row_schema.name} have no field {name}")
         if field.schema.type is not Type.STRING:
             raise DataError(f"route.by.field: field {name} must be a string, found: {field.schema.type.value}")
         index = field.index

@@ -1,4 +1,4 @@
-"""Confluent's ExtractTopic: change the topic of records to a string from the key, the value or a header."""
+"""Confluent's ExtractTopic: change the topic of records to a name in the key, the value or a header."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class ExtractTopicHeaderConfig(Config):
 
 
 class _TopicRouter(ListTransformation[C]):
-    """Changes the topics of records to names found in them."""
+    """Changes the topic of each record to a name that the record contains in its key, its value or a header."""
 
     abstract = True
     _skip: bool
     _source: str
 
     def names(self, batch: Batch) -> list[Any]:
-        """Return the value that becomes each record's topic name, or None if it is missing."""
+        """Return, for each record, the value that becomes its topic name, or None if there is no such value."""
         raise NotImplementedError
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Return the records with their new topics. Raises DataError for a missing name or one that is no string."""
+        """Return the records with their new topics. Raises DataError if a name is missing or is not a string."""
         return with_topics(batch, [self._topic(name, batch.topic) for name in self.names(batch)])
 
     def _topic(self, name: Any, old: str) -> str:
@@ -77,7 +77,7 @@ class _TopicRouter(ListTransformation[C]):
 
 
 class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
-    """Takes the topic's name from the key or value."""
+    """Changes the topic of each record to the key, the value, or one of their fields."""
 
     abstract = True
     side: str
@@ -108,9 +108,7 @@ class ExtractTopic(_TopicRouter[ExtractTopicConfig]):
         if self._path is not None:
             return next(iter(self._path.select(item)), None)
         if not isinstance(item, Mapping):
-            raise DataError(
-                f"Only Struct or Map objects contain fields, found in {self._source}: {type(item).__name__}"
-            )
+            raise DataError(f"ExtractTopic needs a Struct or Map to read {self._source}, found: {type(item).__name__}")
         return item.get(self._field)
 
 
@@ -129,7 +127,7 @@ class ExtractTopicValue(ExtractTopic):
 
 
 class ExtractTopicHeader(_TopicRouter[ExtractTopicHeaderConfig]):
-    """Takes the topic's name from the last header with a key."""
+    """Changes the topic of each record to the value of the last header with the configured key."""
 
     java_names = ("io.confluent.connect.transforms.ExtractTopic$Header",)
 
@@ -140,7 +138,7 @@ class ExtractTopicHeader(_TopicRouter[ExtractTopicHeaderConfig]):
         self._source = f"header {config.field}"
 
     def names(self, batch: Batch) -> list[Any]:
-        """Return the header's value of each record."""
+        """Return, for each record, the value of the header, or None if there is no such header."""
         if batch.headers is None:
             return [None] * len(batch)
         found = [headers.last(self._key) for headers in batch.headers]

@@ -1,4 +1,4 @@
-"""Filter: drop every record. Use it with a predicate."""
+"""Filter: drop every record. A predicate selects the records that the transform is applied to."""
 
 from __future__ import annotations
 

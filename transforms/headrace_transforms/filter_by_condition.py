@@ -59,7 +59,10 @@ class FilterByCondition(ListTransformation[FilterByConditionConfig]):
         self._missing = config.missing_or_null_behavior.lower()
 
     def change_batch(self, batch: Any) -> Batch | None:
-        """Return the records to keep. Raises DataError for a record without a field of the condition."""
+        """Return the records to keep, None if there are none.
+
+        Raises DataError if a field that the condition uses is missing in a record, and missing.or.null.behavior=fail.
+        """
         kept = [index for index, value in enumerate(self._values(batch)) if self._keeps(value, batch.topic)]
         if len(kept) == len(batch):
             return batch  # type: ignore[no-any-return]

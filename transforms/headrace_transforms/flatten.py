@@ -30,7 +30,10 @@ class FlattenConfig(Config):
 
 
 class _Leaf(NamedTuple):
-    """A field of the flattened schema. `steps` has (field index, default) for each level of the nested value."""
+    """A field of the flattened schema.
+
+    `steps` is the path to its value in a nested row: the field's index and default, for each level.
+    """
 
     name: str
     schema: Schema
@@ -40,8 +43,8 @@ class _Leaf(NamedTuple):
 class Flatten(KeyOrValue[FlattenConfig]):
     """Flattens structs and maps.
 
-    Arrays are not flattened. Fields inherit the optionality and default of their struct. Null keys and values are not
-    changed.
+    Arrays are not flattened. A field of an optional struct becomes optional, and a field without a default has the
+    value in the struct's default. Null keys and values are not changed.
     """
 
     abstract = True

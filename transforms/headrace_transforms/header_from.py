@@ -68,7 +68,7 @@ class HeaderFrom(KeyOrValue[HeaderFromConfig]):
         self._replace_null = config.replace_null_with_default
 
     def change_batch(self, batch: Any) -> Batch:
-        """Add the headers, then change the key or value."""
+        """Add the headers, then remove the fields from the key or value if the operation is move."""
         schema = batch.value_schema if self.side == "value" else batch.key_schema
         values = self.side_values(batch)
         additions = self._with_schema(schema, values) if schema is not None else self._without_schema(values)

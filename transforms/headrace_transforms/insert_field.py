@@ -66,7 +66,7 @@ class InsertFieldConfig(Config):
 
 
 class _Insertion(NamedTuple):
-    """A field to add, and functions that return its values for all records of a batch."""
+    """A field to add, and functions that return its values for the records of a batch."""
 
     name: str
     schema: Schema

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class JsonPath:
-    """A compiled query."""
+    """A compiled JSONPath query."""
 
     __slots__ = ("_path",)
 
@@ -25,13 +25,13 @@ class JsonPath:
         from jsonpath import JSONPath, JSONPathError
 
         if not query.startswith("$"):
-            raise ValueError(f"A JSONPath starts with $, found: {query}")
+            raise ValueError(f"Invalid JSONPath {query}: it must start with $")
         try:
             path = _environment().compile(query)
         except JSONPathError as error:
             raise ValueError(f"Invalid JSONPath {query}: {error.args[0]}") from None
         if not isinstance(path, JSONPath):
-            raise ValueError(f"Invalid JSONPath {query}: it combines several paths")
+            raise ValueError(f"Invalid JSONPath {query}: it must be a single path, without | and &")
         self._path = path
 
     def select(self, value: Any) -> list[Any]:
@@ -39,7 +39,7 @@ class JsonPath:
         return [match.obj for match in self._path.finditer(value)]
 
     def missing_or_null(self, value: Any) -> bool:
-        """Whether a field that the path or one of its filters uses is missing or null in `value`."""
+        """Whether `value` lacks a field that the query or one of its filters uses, or contains null in that field."""
         selected = [value]
         for segment in self._path.segments:
             for queries in map(_fields_of_filter, segment.selectors):
@@ -67,7 +67,7 @@ def _root_match(value: Any) -> JSONPathMatch:
 
 
 def _fields_of_filter(selector: Any) -> list[JSONPath]:
-    """Return the paths relative to the current node (``@``) in a filter selector."""
+    """Return the paths in a filter selector that are relative to the current node (``@``)."""
     from jsonpath.selectors import Filter
 
     return list(_relative_paths(selector.expression)) if isinstance(selector, Filter) else []
@@ -85,7 +85,10 @@ def _relative_paths(expression: BaseExpression) -> Iterator[JSONPath]:
 
 @lru_cache(maxsize=1)
 def _environment() -> JSONPathEnvironment:
-    """Return the library's environment with the filters of Jayway. Created on first use: few workers use JSONPath."""
+    """Return the environment of the library jsonpath, with Jayway's filters.
+
+    It is created on first use, because few workers use JSONPath.
+    """
     from jsonpath import JSONPathEnvironment
     from jsonpath.parse import Parser
     from jsonpath.selectors import Filter
@@ -106,7 +109,7 @@ def _environment() -> JSONPathEnvironment:
             return ObjectFilter(env=found.env, token=found.token, expression=found.expression)
 
     class ObjectFilterEnvironment(JSONPathEnvironment):
-        """Parses queries with that parser."""
+        """Parses queries with ObjectFilterParser."""
 
         parser_class = ObjectFilterParser
 

@@ -1,7 +1,8 @@
-"""Base classes and helper functions for transforms of the key or the value.
+"""Base classes and helper functions for transforms of keys or values.
 
-A transform implements only `change`, which transforms a list of values with the same schema. The base classes apply it
-to a batch's keys or values and to single records. If `change` raises an exception, they find the batch's bad records.
+A transform implements only `change`, which transforms a list of values with the same schema. The base classes call
+`change` with the keys or values of a batch, or of a single record. If `change` raises an exception for a batch, they
+call it for each record to find the bad records.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class ListTransformation(Transformation[C]):
     stateless = True
 
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Return the transformed batch or batches, None to drop the batch. Raises DataError for a bad record."""
+        """Return the transformed batch or batches; None drops the batch. Raises DataError if a record is bad."""
         raise NotImplementedError
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Return the transformed batch. Raises RecordErrors with all bad records."""
+        """Return the transformed batch. Raises RecordErrors with an error for each bad record."""
         try:
             return self.change_batch(batch)
         except _RECORD_ERRORS as error:
@@ -65,7 +66,7 @@ class ListTransformation(Transformation[C]):
 
 
 class KeyOrValue(ListTransformation[C]):
-    """A transform of either keys or values, as the subclass's `side` selects."""
+    """A transform of either keys or values; the attribute `side` of the subclass selects one of them."""
 
     abstract = True
     side: ClassVar[str]
@@ -75,13 +76,13 @@ class KeyOrValue(ListTransformation[C]):
     """Whether null keys or values stay unchanged and keep their schema."""
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Return the new schema and values. `batch` provides the topic, timestamps and so on. Raises DataError."""
+        """Return the new schema and values. Raises DataError. `batch` contains the topic, the timestamps and so on."""
         raise NotImplementedError
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Transform record values in columnar form, without converting them to a list of values.
 
-        Returns None if the values must be transformed with `change` instead. Not called for keys.
+        Returns None if `change` must transform the values instead. This method is not called for keys.
         """
         return None
 
@@ -97,7 +98,7 @@ class KeyOrValue(ListTransformation[C]):
         return self._changed(batch, values)
 
     def side_values(self, batch: Batch) -> list[Any]:
-        """Return the batch's keys or values, as `side` selects."""
+        """Return the batch's keys if `side` is ``key``, and its values if `side` is ``value``."""
         if self.side == "value":
             return batch.values
         return batch.keys if batch.keys is not None else [None] * len(batch)
@@ -118,7 +119,7 @@ class KeyOrValue(ListTransformation[C]):
 
 
 class SchemaCache(Generic[_T]):
-    """Caches an object for each of the last 16 schemas, the number that Kafka's transforms cache."""
+    """Caches an object for each of the last 16 new schemas, as many as Kafka's transforms cache."""
 
     __slots__ = ("_entries", "_make", "_size")
 
@@ -128,7 +129,7 @@ class SchemaCache(Generic[_T]):
         self._entries: dict[Schema, _T] = {}
 
     def __call__(self, schema: Schema) -> _T:
-        """Return the object for a schema, and create it if it is not cached."""
+        """Return the object for a schema; create and cache it if it is not cached."""
         found = self._entries.get(schema)
         if found is None:
             found = self._make(schema)
@@ -149,7 +150,7 @@ def replace_null_key() -> Any:
 
 
 def require_struct_schema(schema: Schema, purpose: str) -> None:
-    """Raise DataError if the schema is not a struct."""
+    """Raise DataError if the schema is not a struct schema."""
     if schema.type is not Type.STRUCT:
         raise DataError(f"Only Struct objects supported for [{purpose}], found: {schema.type.name}")
 
@@ -195,7 +196,7 @@ def row_defaults(schema: Schema) -> dict[int, Any]:
 
 
 def defaults_filler(schema: Schema, replace_null: bool) -> Callable[[list[Any]], list[Any]]:
-    """Return a function that replaces null fields in rows with defaults. Without `replace_null`, it changes nothing."""
+    """Return a function that replaces null fields in rows with defaults; if not `replace_null`, it returns the rows."""
     defaults = row_defaults(schema) if replace_null else {}
     if not defaults:
         return lambda rows: rows

@@ -1,4 +1,4 @@
-"""MaskField: replace fields with an empty value or a fixed replacement."""
+"""MaskField: replace the values of fields with an empty value or a configured replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MessageTimestampRouter: put a timestamp from the value into the topic's name, as Confluent's transform does."""
+"""Confluent's MessageTimestampRouter: change the topic of records to a name with a timestamp from the value."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MessageTimestampRouterConfig(Config):
 
 
 class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
-    """Changes the topic of records to `topic.format`. A record without a timestamp is an error.
+    """Changes the topic of records to `topic.format`, with a timestamp from the value; a missing timestamp is an error.
 
     Confluent's transform accepts maps only; this one accepts structs too.
     """
@@ -79,7 +79,9 @@ class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
     def _timestamp(self, value: Any, topic: str) -> dt.datetime:
         if not isinstance(value, Mapping):
             kind = "null" if value is None else type(value).__name__
-            raise DataError(f"Only Map or Struct values contain a timestamp field, found in topic {topic}: {kind}")
+            raise DataError(
+                f"MessageTimestampRouter needs a Struct or Map as value, found in a record of topic {topic}: {kind}"
+            )
         name = next((name for name in self._keys if value.get(name) is not None), None)
         if name is None:
             raise DataError(f"No field of message.timestamp.keys ({', '.join(self._keys)}) has a value in a record of "

@@ -4,13 +4,16 @@
     transforms.total.type=Python
     transforms.total.expression={**value, "total": value["price"] * value["count"]}
 
-The parameters of the function, and the names that the expression uses, determine what it receives: `value`, `key`,
-`topic`, `partition`, `timestamp` (in ms), `headers` and `record`. A function whose parameter is `values` receives the
-list of the values of many records, and returns a list with one result for each. A result of None drops the record, a
-record replaces it, and every other result is the record's new value. If a call with a list fails, the values are passed
-one by one; a function for single records is called once for each record, so it may keep state.
+A function receives the attributes of a record that its parameters name, and an expression those that it uses: `value`,
+`key`, `topic`, `partition`, `timestamp` (in ms), `headers` and `record`. If the result is None, the record is dropped.
+If the result is a record, it replaces the record. Every other result is the record's new value.
 
-Whoever may configure the transform may run code on the worker. The worker's key `python.transform.enable` permits it.
+A function with the single parameter `values` receives a list with the values of many records, and returns a list with
+one result for each value. If such a call fails, the function is called again for each value. Every other function is
+called once for each record, so it may keep state.
+
+Users who may configure this transform may run code on the worker, so the worker's key `python.transform.enable` must
+permit it.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ def _compile(text: str) -> Any:
 
 
 def _loaded_names(code: Any) -> set[str]:
-    """Return the global names that the code and its comprehensions and lambdas load, without attributes."""
+    """Return the global names that the code, its comprehensions and its lambdas use, but not names of attributes."""
     import dis
 
     names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
@@ -104,7 +107,7 @@ class PythonConfig(Config):
 
 
 class _Code(NamedTuple):
-    """The user's code as a function of the attributes of a record, or of a list of values."""
+    """The user's code: a function of the attributes of a record, or of a list of values."""
 
     call: Callable[..., Any]
     parameters: tuple[str, ...]
@@ -114,13 +117,13 @@ class _Code(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A record for which the code raised an error."""
+    """The result for a record for which the user's code raised an error."""
 
     error: Exception
 
 
 class Python(Transformation[PythonConfig]):
-    """Calls an expression or function of the user for each record, or for lists of values."""
+    """Calls an expression or function that the user has written, for each record or for lists of values."""
 
     required_worker_key = "python.transform.enable"
 
@@ -144,7 +147,10 @@ class Python(Transformation[PythonConfig]):
         return self._record(record, result)
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Call the code for each record, or for the list of all values; records are only created if it needs them."""
+        """Call the code for each record, or for the list of all values.
+
+        Record objects are created only if the code receives or returns records.
+        """
         errors: dict[int, Exception] = {}
         results = self._results(batch)
         items: list[tuple[int, Schema | None, Any]] = []
@@ -210,11 +216,12 @@ class Python(Transformation[PythonConfig]):
             if not isinstance(results, list | tuple) or len(results) != len(values):
                 what = f"{len(results)} results" if isinstance(results, list | tuple) else type(results).__name__
                 raise DataError(
-                    f"the function received {len(values)} values and returned {what}, not a list of as many"
+                    f"the function received {len(values)} values and returned {what}: return a list with one result "
+                    "for each value"
                 )
             for result in results:
                 if isinstance(result, ConnectRecord):
-                    raise DataError("a function with the parameter values must return values, not records")
+                    raise DataError("a function with the parameter values must return new values, not records")
         except Exception as error:
             raise self._located(error) from error
         return list(results)
@@ -230,7 +237,10 @@ class Python(Transformation[PythonConfig]):
     def _checked(self, record: Any, result: Any) -> ConnectRecord:
         if isinstance(result, ConnectRecord):
             if type(result) is not type(record):
-                raise DataError(f"the result is a {type(result).__name__}: return record.replace(...)")
+                raise DataError(
+                    f"the result is a {type(result).__name__}, not a {type(record).__name__}: "
+                    "return record.replace(...)"
+                )
             return result
         schema, value = self._schemas.value(record.value_schema, record.value, result)
         changed: ConnectRecord = record.replace(value_schema=schema, value=value)
@@ -255,11 +265,11 @@ class Python(Transformation[PythonConfig]):
 
 
 class _LocatedError(DataError):
-    """An error whose text names the file and the line of the code."""
+    """An error with a text that names the user's expression, or the file, line and function."""
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """Return the line of the file at which the error was raised; None if it was raised elsewhere."""
+    """Return the line of the file in the error's traceback; None if the error was raised outside of the file."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
@@ -276,7 +286,7 @@ def _expression(text: str) -> _Code:
 
 
 def _function(file: str, name: str) -> _Code:
-    """Import the file under a name of its own. Raises ConfigError."""
+    """Import the file as a module with a unique name, and return the function. Raises ConfigError."""
     path = str(Path(file).resolve())
     module_name = f"headrace_python_transform_{abs(hash(path))}"
     try:
@@ -319,7 +329,7 @@ def _attribute(record: Any, name: str) -> Any:
 
 
 def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
-    """Return the values of each parameter for all records."""
+    """Return a list for each parameter, with the attribute of every record of the batch."""
     count = len(batch)
     records = batch.to_records() if "record" in parameters else []
     columns: dict[str, Callable[[], Sequence[Any]]] = {
@@ -335,7 +345,7 @@ def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
 
 
 def _batches(batch: Batch, items: list[tuple[int, Schema | None, Any]]) -> list[Batch]:
-    """Return batches of the results: one for each run of equal schemas."""
+    """Return the results as batches: one batch for each run of results with the same schema."""
     batches = []
     for _, group in groupby(items, key=lambda item: item[1]):
         run = list(group)

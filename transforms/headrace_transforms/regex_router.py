@@ -29,7 +29,7 @@ class RegexRouterConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Check that the regular expression has all groups in the replacement."""
+        """Check that the regular expression has all groups that the replacement references."""
         if "regex" not in values or "replacement" not in values:
             return
         try:
@@ -39,7 +39,7 @@ class RegexRouterConfig(Config):
 
 
 class RegexRouter(ListTransformation[RegexRouterConfig]):
-    """Replaces topic names that match the regular expression as a whole."""
+    """Replaces the topic names that the regular expression matches completely."""
 
     java_names = ("org.apache.kafka.connect.transforms.RegexRouter",)
 

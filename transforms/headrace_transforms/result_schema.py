@@ -1,7 +1,7 @@
-"""Determines the schema of a value that the user's code returns as plain Python objects. No I/O.
+"""Determines the schema of a value that the Python transform's code returns as plain Python objects. No I/O.
 
-Without a schema of the original value, the new value has none either. Otherwise, a new struct keeps the schemas of the
-fields that it has in common with the original one, and the schemas of new fields are derived from their values.
+If the original value has no schema, the new value has no schema either. Otherwise, fields that the original struct also
+has keep their schemas, and the schemas of new fields are derived from their values.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ _CACHED_MAX = 1000
 
 
 class ResultSchemas:
-    """Derives schemas, and remembers them by the original schema and the types of the fields."""
+    """Derives schemas, and caches them by the original schema and the names and types of the new fields."""
 
     def __init__(self) -> None:
         self._structs: dict[Any, Schema] = {}
 
     def value(self, schema: Schema | None, original: Any, result: Any) -> tuple[Schema | None, Any]:
-        """Return the schema and the value of a result. Raises DataError."""
+        """Return the schema and the record value for a result of the user's code. Raises DataError.
+
+        `schema` and `original` are those of the original value.
+        """
         if result is original:
             return schema, result
         if isinstance(result, Struct):
@@ -68,7 +71,7 @@ def _kind(value: Any) -> Any:
 
 
 def _derived(schema: Schema, result: Mapping[str, Any]) -> Schema:
-    """Return the schema of a struct with the fields of `result`. Fields of the original schema keep their schemas."""
+    """Return the schema of a struct with the fields of `result`; fields that `schema` contains keep their schemas."""
     fields = schema.fields if schema.type is Type.STRUCT else ()
     known = {field.name: field.schema for field in fields}
     if list(known) == list(result):
@@ -90,6 +93,6 @@ def _scalar(type_: type, value: Any, what: str) -> Schema:
     if found is None:
         reason = "is null" if value is None else f"has the type {type_.__name__}"
         raise DataError(
-            f"{what} {reason}, for which no schema can be derived: return record.replace(value=..., value_schema=...)"
+            f"{what} {reason}, and no schema can be derived: return record.replace(value=..., value_schema=...)"
         )
     return found

@@ -74,7 +74,7 @@ class TimestampConverterConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Check that the format is set if the target type is string, and that it is valid."""
+        """Check that the format is valid, and that it is set if the target type is string."""
         pattern = values.get("format", "")
         if values.get("target.type") == "string" and not pattern.strip():
             reason = "TimestampConverter requires format option to be specified when using string timestamps"
@@ -87,7 +87,7 @@ class TimestampConverterConfig(Config):
 
 
 class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
-    """Converts timestamps by way of a datetime in UTC. Nulls stay null."""
+    """Converts timestamps to another type, in UTC. Nulls stay null."""
 
     abstract = True
 
@@ -109,7 +109,7 @@ class TimestampConverter(KeyOrValue[TimestampConverterConfig]):
         return lambda value: None if value is None else write(read(value))
 
     def _rounded(self, value: Any) -> Any:
-        """Round a Unix timestamp towards zero to whole milliseconds."""
+        """Round a Unix timestamp in the configured unit towards zero to whole milliseconds."""
         if value is None:
             return None
         _require(int, value, "Unix timestamp to be a Long")

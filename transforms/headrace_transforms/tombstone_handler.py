@@ -1,4 +1,4 @@
-"""TombstoneHandler: drop or refuse records with a null value, as Confluent's transform of that name does."""
+"""TombstoneHandler: drop or reject records with a null value, as Confluent's transform TombstoneHandler does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TombstoneHandlerConfig(Config):
 
 
 class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
-    """Drops, refuses or ignores tombstones. Other records stay unchanged."""
+    """Drops, rejects or ignores tombstones. Other records stay unchanged."""
 
     java_names = ("io.confluent.connect.transforms.TombstoneHandler",)
 
@@ -46,7 +46,7 @@ class TombstoneHandler(ListTransformation[TombstoneHandlerConfig]):
         kept = [index for index, value in enumerate(values) if value is not None]
         dropped = len(values) - len(kept)
         if self._behavior == "fail":
-            raise DataError(f"Tombstone record of topic {batch.topic} is not allowed: behavior=fail")
+            raise DataError(f"A record of topic {batch.topic} is a tombstone: behavior=fail does not permit tombstones")
         if self._behavior == "drop_warn":
             _log.warning("Dropped %d tombstone record(s) of topic %s", dropped, batch.topic)
         return batch.take(kept) if kept else None

@@ -44,7 +44,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
     java_names = ("org.apache.kafka.connect.transforms.ValueToKey",)
 
     def configure(self, config: ValueToKeyConfig) -> None:
-        """Parse the fields' names or paths. Raises ConfigError."""
+        """Parse the names or paths of the fields. Raises ConfigError."""
         version = config.field_syntax_version
         self._paths = [(name, parse_path(name, version, "fields")) for name in config.fields_]
         self._replace_null = config.replace_null_with_default
@@ -84,7 +84,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         return key_schema, [make(row) for row in batch.values]
 
     def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
-        """Create the keys from columns of the values. Returns None if a field is not a column."""
+        """Create the keys from columns of the values. Returns None if the keys must be created from rows."""
         values, key_schema = batch.compact, None
         if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
             return None

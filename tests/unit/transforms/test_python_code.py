@@ -119,7 +119,7 @@ def test_schema_of_a_struct_is_kept_and_extended() -> None:
     assert longer.value_schema.name == "row"
     assert longer.value["price"] == Decimal("1.50")
     assert result("value['a']").value_schema.type is Type.INT64
-    with pytest.raises(DataError, match="the new field c is null, for which no schema can be derived"):
+    with pytest.raises(DataError, match="the new field c is null, and no schema can be derived"):
         result("{**value, 'c': None}")
     with pytest.raises(DataError, match='field: "a"'):
         result("{**value, 'a': 'text'}")

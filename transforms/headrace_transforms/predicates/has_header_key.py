@@ -1,4 +1,4 @@
-"""HasHeaderKey: true for records with at least one header with a configured name."""
+"""HasHeaderKey: true for records that have a header with the configured name."""
 
 from __future__ import annotations
 
