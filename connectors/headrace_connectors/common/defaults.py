@@ -1,4 +1,4 @@
-"""Converts the default values of schemas from the JSON that `headrace.data.json_values` writes."""
+"""Converts default values in JSON, as `headrace.data.json_values` writes them, to default values of schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.data.schema import Schema, Type
 
 
 def default_from_json(schema: Schema, tree: Any) -> Any:
-    """Return a default value; None for types whose defaults are not restored (structs, arrays and maps)."""
+    """Return the default value of a schema from parsed JSON; None for structs, arrays and maps, which lose theirs."""
     if tree is None or schema.type in (Type.STRUCT, Type.ARRAY, Type.MAP):
         return None
     value = base64.b64decode(tree) if schema.type is Type.BYTES else tree

@@ -1,4 +1,4 @@
-"""Tells tasks that handle bad records themselves whether they may skip a record."""
+"""Reads ``errors.tolerance`` for tasks that handle bad records themselves."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from headrace.api.task import TaskContext
 
 
 def tolerates_errors(context: TaskContext) -> bool:
-    """Return whether ``errors.tolerance`` is `all`."""
+    """Return whether the task may skip a bad record: whether ``errors.tolerance`` is `all`."""
     return context.props.get("errors.tolerance", "none").lower() == "all"

@@ -1,4 +1,4 @@
-"""Configurations that accept keys of Confluent's connectors which have no effect, and warn about those that are set."""
+"""Configurations that accept keys of Confluent's connectors that have no effect, and warn if such a key is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.api.config import Config
 
 
 class ConfigWithIgnoredKeys(Config):
-    """A configuration with keys that are accepted and have no effect."""
+    """The base class of configurations that accept keys without effect."""
 
     without_effect: ClassVar[Mapping[str, str]] = {}
     """The reason for each key, or for a prefix with its dot."""

@@ -1,7 +1,7 @@
 """Reads Parquet files as rows with a Connect schema.
 
-The S3 sink stores the Connect schema in the file, so that names, versions and defaults are restored. For other files,
-the schema is derived from the types of the columns.
+A file of the S3 sink contains the Connect schema, including names, versions and defaults. For all other files, the
+schema is derived from the types of the columns.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _GROUP_ROWS = 5_000
 
 
 class ParquetRows:
-    """The rows of one file."""
+    """The rows of one Parquet file, which are read one after another."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Read the footer. Raises DataError if the file is no Parquet file or a column has an unknown type."""
+        """Read the footer. Raises DataError if the file is not a Parquet file or a column has an unsupported type."""
         try:
             self._file = pq.ParquetFile(file)
         except (pa.ArrowException, OSError) as error:
@@ -54,7 +54,7 @@ class ParquetRows:
         self._rows = self._all_rows()
 
     def skip(self, count: int) -> None:
-        """Continue after `count` rows from the start of the file, without reading the row groups before them."""
+        """Continue after the first `count` rows of the file, without reading row groups that contain only such rows."""
         group, metadata = 0, self._file.metadata
         while group < metadata.num_row_groups and metadata.row_group(group).num_rows <= count:
             count -= metadata.row_group(group).num_rows
@@ -67,7 +67,7 @@ class ParquetRows:
             count -= skipped
 
     def read(self, count: int) -> list[tuple[Any, ...]]:
-        """Return up to `count` rows, fewer only at the end."""
+        """Return the next `count` rows; fewer only at the end of the file."""
         found: list[tuple[Any, ...]] = []
         for row in self._rows:
             found.append(row)
@@ -87,7 +87,7 @@ class ParquetRows:
 
 
 def _micros(column: pa.Array) -> pa.Array:
-    """Round nanoseconds, which Python's times do not have, down to microseconds."""
+    """Round timestamps and times in nanoseconds down to microseconds, because Python's types have no nanoseconds."""
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         return column.cast(pa.timestamp("us", column.type.tz), safe=False)
     if pa.types.is_time(column.type) and column.type.unit == "ns":
@@ -138,11 +138,11 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
         return array(_schema(f"{name}.element", type_.value_type, type_.value_field.nullable), optional=optional)
     if pa.types.is_fixed_size_binary(type_):
         return Schema(Type.BYTES, optional=optional)
-    raise DataError(f"column {name} has the Parquet type {type_}, which has no Connect type")
+    raise DataError(f"column {name} has the type {type_}, for which Connect has no type")
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts values of `to_pylist` to values of rows, or None if no conversion is needed."""
+    """Return a function that converts PyArrow's Python values to values of rows; None if no conversion is needed."""
     if pa.types.is_struct(type_):
         names = [field.name for field in type_]
         inner = [_converter(field.type) or _same for field in type_]

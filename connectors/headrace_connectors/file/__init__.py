@@ -1,4 +1,1 @@
-"""FileStream connectors.
-
-The source copies the lines of a text file to a topic. The sink appends records to a text file.
-"""
+"""Connectors for files: the FileStream source and sink for one text file, and the directory source for many files."""

@@ -22,7 +22,8 @@ Convert = Callable[[str], Any]
 class Column(NamedTuple):
     """A column of a CSV file.
 
-    `convert` converts a field to a value, and raises ValueError for an invalid field. It is None for strings.
+    `convert` converts the text of a field to a value, and raises ValueError for an invalid field. It is None if the
+    values are strings.
     """
 
     name: str
@@ -36,25 +37,25 @@ def parse_columns(texts: Sequence[str]) -> list[Column]:
     for text in texts:
         found = _DECLARATION.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"{text!r} is no declaration of a column: write name, name:type or name:type not null")
+            raise ValueError(f"{text!r} does not declare a column: write name, name:type or name:type not null")
         name, type_name = found["name"].strip(), (found["type"] or "string").lower()
         if any(column.name == name for column in columns):
             raise ValueError(f"the column {name} is declared twice")
         if (found["scale"] is not None) != (type_name == "decimal") or type_name not in _TYPES:
             names = ", ".join(f"{each}(scale)" if each == "decimal" else each for each in _TYPES)
-            raise ValueError(f"column {name} has no valid type ({text.strip()!r}): the types are {names}")
+            raise ValueError(f"column {name} has no valid type ({text.strip()!r}): use one of {names}")
         schema, convert = _TYPES[type_name](int(found["scale"] or 0))
         columns.append(Column(name, schema.replace(optional=found["required"] is None), convert))
     return columns
 
 
 def text_columns(names: Sequence[str]) -> list[Column]:
-    """Return optional string columns."""
+    """Return a column of optional strings for each name."""
     return [Column(name, Schema(Type.STRING, optional=True)) for name in names]
 
 
 def with_nulls(column: Column, null: str) -> Convert:
-    """Return a function that converts a field of the column, and converts the text `null` to null."""
+    """Return a function that converts a field of the column to a value, and the text in `null` to None."""
     convert, is_optional = column.convert, column.schema.optional
 
     def to_value(text: str) -> Any:

@@ -18,13 +18,13 @@ def _check_encoding(name: str) -> None:
     try:
         is_ascii_compatible = '\n,"'.encode(codecs.lookup(name).name) == b'\n,"'
     except LookupError:
-        raise ValueError("Python has no encoding of this name") from None
+        raise ValueError("unknown encoding; use a name of Python's encodings, for example utf-8 or latin-1") from None
     if not is_ascii_compatible:
-        raise ValueError("the encoding must extend ASCII, as utf-8 and latin-1 do; convert the files to utf-8 first")
+        raise ValueError("not compatible with ASCII, as utf-8 and latin-1 are; convert the files to utf-8 first")
 
 
 def character(text: str) -> str:
-    """Return the character for a configuration value. `tab` stands for a tab, because values are trimmed."""
+    """Return the character that a configuration value means. `tab` means a tab, because values are trimmed."""
     return "\t" if text.lower() == "tab" else text
 
 
@@ -137,7 +137,7 @@ class DirectorySourceConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterable[ConfigError]:
-        """Check the directories and the characters of CSV."""
+        """Check that the directories differ, and that the delimiter and the quote character of CSV differ."""
         if values.get("finished.action") == "move" and not values.get("finished.directory"):
             yield ConfigError("finished.directory", None, "required if finished.action=move")
         directory = os.path.realpath(values.get("directory") or "/")

@@ -1,7 +1,7 @@
 """Finds the files of a directory that a task has to read next.
 
-A search lists the directory in small steps, so that a task can stop during a search of a million files. It keeps only
-files that are not read yet, and at most `CANDIDATES_MAX` of these: those that come first in the configured order.
+A search lists the directory in small steps, so that a task can stop during a search of a million files. The result
+contains only files that have not been read, and at most `CANDIDATES_MAX` of them, the first in the configured order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CHUNK = 500
 
 
 class FileState(NamedTuple):
-    """The size in bytes and the time of modification, in us, by which a source offset identifies a file's content.
+    """The state that identifies a file's content in a source offset: size in bytes, and time of modification in us.
 
-    JSON tools keep microseconds exactly, because they fit into a float64; nanoseconds do not.
+    A float64 of a JSON tool can represent such a number of microseconds exactly, but not of nanoseconds.
     """
 
     size: int
@@ -35,14 +35,14 @@ class FileState(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns // 1000)
 
     def is_state_in(self, offset: Mapping[str, Any]) -> bool:
-        """Whether the stored offset contains this size and this time of modification."""
+        """Whether a source offset contains this size and this time of modification."""
         return (offset.get("size"), offset.get("modified")) == self
 
 
 class FoundFile(NamedTuple):
-    """A file to read: its path below the directory, its state, and its stored offset.
+    """A file to read: its path below the directory, its state, and its stored source offset.
 
-    The stored offset is left out if it belongs to an earlier state.
+    `offset` is None if there is no stored offset, or if the file has changed since the offset was stored.
     """
 
     order: Any
@@ -52,7 +52,7 @@ class FoundFile(NamedTuple):
 
 
 def partition_of(name: str) -> dict[str, str]:
-    """Return the source partition of a file. A name that is not valid Unicode is stored as hexadecimal digits."""
+    """Return the source partition of a file; a name that is not valid Unicode is written as hexadecimal digits."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -66,7 +66,7 @@ def printable(path: str) -> str:
 
 
 class FileSelection(NamedTuple):
-    """The files that a task reads."""
+    """Defines which files a task reads, in which order."""
 
     directory: str
     patterns: Sequence[str]
@@ -90,14 +90,14 @@ class FileSelection(NamedTuple):
         )
 
     def has_share(self, path: str) -> bool:
-        """Whether this task reads the file."""
+        """Whether the file at this path belongs to this task's share of the files."""
         number, count = self.share
         return zlib.crc32(os.fsencode(path)) % count == number
 
     def is_settled(self, status: os.stat_result) -> bool:
-        """Whether the file has not changed for settle.time.ms.
+        """Whether the file has not changed within the last settle.time.ms.
 
-        This method uses the inode's change time, because programs that copy files set the modification time.
+        The check uses the inode's change time, because a program that copies a file may set an old modification time.
         """
         return time.time_ns() - status.st_ctime_ns >= self.settle_ms * 1_000_000
 
@@ -113,10 +113,11 @@ class DirectorySearch:
         on_finished: Callable[[str, Mapping[str, Any]], None],
         on_unreadable: Callable[[str, OSError], None],
     ) -> None:
-        """`on_finished` is called for a file whose stored offset says that it was read to the end.
+        """Prepare a search.
 
-        A file for which `is_in_progress` is true was read to the end, but its last offset is not stored yet.
-        `on_unreadable` is called for a subdirectory that cannot be listed.
+        `is_in_progress` returns whether a file was read to the end, but its last offset is not stored yet.
+        `on_finished` is called for each file that was read to the end according to its stored offset. `on_unreadable`
+        is called for each subdirectory that cannot be listed.
         """
         self._selection = selection
         self._read_offsets = read_offsets
@@ -129,14 +130,14 @@ class DirectorySearch:
         self._steps = self._run()
 
     def step(self, is_due: Callable[[], bool]) -> bool:
-        """Continue the search until it is complete or `is_due` is true. Return whether it is complete.
+        """Continue the search until it is complete or `is_due` returns True; return whether it is complete.
 
         Raises OSError if the directory cannot be listed.
         """
         return all(not is_due() for _ in self._steps)
 
     def files(self) -> list[FoundFile]:
-        """Return the found files in order."""
+        """Return the found files in the configured order."""
         self._trim()
         return self._found
 
@@ -154,7 +155,7 @@ class DirectorySearch:
         self._add(chunk)
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-        """Yield the path and entry of each file with a selected name; None for other entries."""
+        """Yield the path and the entry of each directory entry; the entry is None if this task does not read it."""
         selection, directories = self._selection, [""]
         while directories:
             prefix = directories.pop()

@@ -1,9 +1,9 @@
 """DirectorySourceConnector, which reads the files that appear in a directory.
 
-Each task reads a share of the files, by a hash of their paths, one file after another, and finds new files itself. The
-source partition is a file, and the source offset has the position in it and the state (size and time of modification)
-of its content: a task continues inside a file, and reads a file again if its content was replaced. A file is moved or
-deleted after the offset of its last record is committed. Delivery is at least once.
+A hash of a file's path determines the task that reads the file. A task finds new files itself, and reads one file after
+another. The source partition is the file. The source offset contains the position in the file, and the file's state
+(size and time of modification): a restarted task continues inside a file, and reads a file again if its content was
+replaced. A file is moved or deleted after the offset of its last record is committed. Delivery is at least once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OFFSET_TYPES = {"position": int, "line": int, "errors": int, "complete": bool, 
 
 
 class _StoppedError(Exception):
-    """The task was stopped while it skipped the records that were read before."""
+    """The task was stopped while it skipped the records of a file that it had read before a restart."""
 
 
 class _Reading:
@@ -71,13 +71,13 @@ class _Reading:
         self.reader: RecordReader | None = None
 
     def is_complete(self) -> bool:
-        """Return whether the file is unchanged; called at its end. If it has changed, store its new state."""
+        """Return whether the file's state is unchanged, and store the current state. Called at the end of the file."""
         state = FileState.of(os.fstat(self.descriptor))
         self.is_changing, self.state = state != self.state, state
         return not self.is_changing
 
     def offset(self, *, is_complete: bool) -> dict[str, Any]:
-        """Return the source offset after the records that were read."""
+        """Return the source offset after the records that were read; `is_complete` marks the end of the file."""
         reader = self.reader
         return {
             "position": 0 if reader is None else reader.position,
@@ -95,7 +95,7 @@ class _Reading:
 
 
 class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
-    """Reads its share of the files."""
+    """Finds and reads the task's share of the files in the directory."""
 
     def __init__(self) -> None:
         self._reading: _Reading | None = None
@@ -115,7 +115,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self._failures = 0
 
     def start(self, config: DirectorySourceConfig) -> None:
-        """Start to search the directory at the first poll."""
+        """Prepare the search of the directory, which the first poll starts."""
         number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
         targets = [each for each in (config.finished_directory, config.error_directory) if each]
         self._selection = FileSelection(
@@ -173,7 +173,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- finding
 
     def _open_next(self) -> bool:
-        """Open the next file; if there is none, continue to search or wait, and return False."""
+        """Open the next file; return False if no file is found. If no file is known, continue the search or wait."""
         if not self._found:
             self._continue_search()
         while self._found:
@@ -199,7 +199,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._search = None
             self._search_at_s = now_s + self.config.poll_interval_ms / 1000
             if not self._is_directory_missing:
-                logger.warning("Directory %s cannot be read, retrying: %s", self.config.directory, error.strerror)
+                logger.warning("Directory %s cannot be listed, retrying: %s", self.config.directory, error.strerror)
             self._is_directory_missing = True
             return
         self._is_directory_missing = False
@@ -237,7 +237,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
     # -- reading
 
     def _open(self, found: FoundFile) -> bool:
-        """Open a file. Return False if it is not to be read now: a later search finds it again."""
+        """Open a file. Return False if the file must not be read now; a later search then finds it again."""
         path = os.path.join(self.config.directory, found.name)
         self._start = found.offset
         try:
@@ -285,13 +285,15 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         values = reader.read(self.config.batch_size)
         is_complete = reader.is_at_end
         if not len(values) and not is_complete:
-            logger.warning("File %s changes while it is read, waiting until it is complete", self._path(reading))
+            logger.warning(
+                "File %s was changed while it was read, waiting until it stays unchanged", self._path(reading)
+            )
             self.context.wait(max(self.config.settle_ms / 1000, 0.1))
             return None
         return self._batch(reading, values, is_complete=is_complete)
 
     def _batch(self, reading: _Reading, values: Values, *, is_complete: bool) -> SourceBatch:
-        """Return records with the source offset after them; close the file at its end."""
+        """Return a batch of these values with the source offset after them; close the file if it is complete."""
         batch = SourceBatch(
             self.config.topic, values,
             value_schema=None if reading.reader is None else reading.reader.schema,
@@ -304,7 +306,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             self._uncommitted[reading.name] = reading.state, reading.errors
             if reading.errors:
                 path = self._path(reading)
-                logger.error("File %s: %d records were skipped, because they are invalid", path, reading.errors)
+                logger.error("File %s: skipped %d invalid records", path, reading.errors)
             self._close()
         return batch
 
@@ -324,17 +326,17 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
             raise DataError(f"{text}. Correct the file, or set errors.tolerance=all to skip such records") from error
         reading.errors += 1
         if reading.errors <= _LOGGED_ERRORS_MAX:
-            logger.error("%s; the record is skipped", text)
+            logger.error("%s. Skipping the record", text)
         self._report(reading, text)
         return self._batch(reading, [], is_complete=False)
 
     def _skip_rest(self, reading: _Reading, error: FileError) -> SourceBatch:
-        """Skip the rest of a file that cannot be read if errors.tolerance=all; otherwise raise DataError."""
+        """Skip the remaining part of a damaged file if errors.tolerance=all; otherwise raise DataError."""
         text = f"File {self._path(reading)}: {error}"
         if not self._tolerates_errors:
             raise DataError(f"{text}. Correct or remove the file, or set errors.tolerance=all to skip it") from error
         reading.errors += 1
-        logger.error("%s; the rest of the file is skipped", text)
+        logger.error("%s. Skipping the remaining part of the file", text)
         self._report(reading, text)
         return self._batch(reading, [], is_complete=True)
 
@@ -353,7 +355,7 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         self.context.report_skipped(record, DataError(text))
 
     def _retry(self, reading: _Reading, reason: str) -> None:
-        """Wait, and open the file again at the next record."""
+        """Close the file and wait; the next poll opens the file again, at the next record."""
         self._failures += 1
         if self._failures == 1 or self._failures % 60 == 0:
             path = self._path(reading)
@@ -367,25 +369,25 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         if name not in self._warned_directories and len(self._warned_directories) < _WARNED_DIRECTORIES_MAX:
             self._warned_directories.add(name)
             path = printable(os.path.join(self.config.directory, name))
-            logger.warning("Directory %s cannot be read, its files are ignored: %s", path, error.strerror)
+            logger.warning("Directory %s cannot be listed, ignoring its files: %s", path, error.strerror)
 
     def _path(self, reading: _Reading) -> str:
         return printable(os.path.join(self.config.directory, reading.name))
 
 
 class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
-    """Starts `tasks.max` tasks, each of which reads a share of the files."""
+    """Starts `tasks.max` tasks; each task reads a share of the files."""
 
     task_class = DirectorySourceTask
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules that all tasks need, so that they share the memory."""
+        """Return the modules that all tasks need, so that the tasks share the memory of these modules."""
         more = ["headrace_connectors.common.parquet_rows"] if props.get("format") == "parquet" else []
         return [__name__, *more]
 
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
-        """Return one configuration per task, with its share of the files."""
+        """Return one configuration per task, with the number of the task and the number of tasks."""
         return [self.config.originals | {_SHARE: f"{number}/{max_tasks}"} for number in range(max_tasks)]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
@@ -409,19 +411,19 @@ class DirectorySourceConnector(SourceConnector[DirectorySourceConfig]):
             import pyarrow  # noqa: F401 - an error names the package to install
 
     def exactly_once_support(self, config: DirectorySourceConfig) -> ExactlyOnceSupport:
-        """Return SUPPORTED: a file is read again from the position in the source offset."""
+        """Return SUPPORTED, because a restarted task continues at the position in the source offset."""
         return ExactlyOnceSupport.SUPPORTED
 
     def alter_offsets(self, config: DirectorySourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Validate source partitions and offsets. Raises ConnectError if one is invalid."""
+        """Validate source partitions and offsets that a user wants to store. Raises ConnectError if any is invalid."""
         for partition, offset in offsets.items():
             if [name for name, _ in partition] not in (["file"], ["file.bytes"]):
-                raise ConnectError(f"A source partition must have the field file alone, not {dict(partition)}")
+                raise ConnectError(f"A source partition must have only the field file, but found {dict(partition)}")
             if offset is None:
                 continue
             if set(offset) != set(_OFFSET_TYPES) or any(
                 type(offset[name]) is not _OFFSET_TYPES[name] for name in offset
             ):
                 wanted = {name: type_.__name__ for name, type_ in _OFFSET_TYPES.items()}
-                raise ConnectError(f"A source offset must have the fields {wanted}, not {dict(offset)}")
+                raise ConnectError(f"A source offset must have the fields {wanted}, but found {dict(offset)}")
         return True

@@ -1,7 +1,8 @@
-"""Readers of the formats of the directory source: lines, JSON lines, CSV and Parquet.
+"""Readers of the file formats that the directory source supports: lines, JSON lines, CSV and Parquet.
 
-A reader returns lists of values with one schema, and counts the position after them. For an invalid record, a reader
-first returns the records before it, and then raises BadRecordError. The next call continues after the invalid record.
+A reader returns lists of values with the same schema, and keeps the position after the returned values. Before an
+invalid record, a reader first returns the records that precede it; the next call raises BadRecordError, and the call
+after that continues behind the invalid record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BadRecordError(DataError):
-    """A record is invalid; `line` is the number of its line, or of its row in a Parquet file, from 1."""
+    """A record is invalid; `line` is the number of its line (in a Parquet file: of its row), counted from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         self.line = line
@@ -44,27 +45,28 @@ class RecordReader(ABC):
     def read(self, count: int) -> Values:
         """Return at most `count` values. The list is empty at the end, and while another program is writing the file.
 
-        Raises BadRecordError for the next record, which is then skipped, and FileError.
+        Raises BadRecordError if the next record is invalid, and then skips this record. Raises FileError if the file
+        is damaged.
         """
 
     @property
     @abstractmethod
     def is_at_end(self) -> bool:
-        """Whether all records were read."""
+        """Whether all records of the file have been read."""
 
     @property
     @abstractmethod
     def position(self) -> int:
-        """The number of bytes before the next record, or of rows in a Parquet file."""
+        """The number of bytes before the next record; in a Parquet file, the number of rows."""
 
     @property
     @abstractmethod
     def line(self) -> int:
-        """The number of lines before the next record, or of rows in a Parquet file."""
+        """The number of lines before the next record; in a Parquet file, the number of rows."""
 
 
 class _TextReader(RecordReader):
-    """The base class of the readers of text."""
+    """The base class of the readers of text formats."""
 
     def __init__(self, lines: RecordLines) -> None:
         self._lines = lines
@@ -99,7 +101,7 @@ class _TextReader(RecordReader):
 
 
 class LinesReader(_TextReader):
-    """Each line is a string."""
+    """Reads a text file in which each line is a record with a string as value."""
 
     schema = STRING_SCHEMA
 
@@ -108,7 +110,7 @@ class LinesReader(_TextReader):
         self._encoding = encoding
 
     def read(self, count: int) -> Values:
-        """Return lines."""
+        """Return lines as strings."""
         lines = self._take(count)
         if not lines:
             return []
@@ -134,14 +136,14 @@ class LinesReader(_TextReader):
 
 
 class JsonReader(_TextReader):
-    """Each line is a JSON document; empty lines are skipped."""
+    """Reads a text file in which each line is a JSON document; empty lines are skipped."""
 
     def __init__(self, lines: RecordLines) -> None:
         super().__init__(lines)
         self._decoder = msgspec.json.Decoder()
 
     def read(self, count: int) -> Values:
-        """Return documents."""
+        """Return the values of JSON documents."""
         while lines := self._take(count):
             values = self._decode_all(lines)
             if len(values) != len(lines):  # an invalid or empty line, or a document in several lines
@@ -176,7 +178,7 @@ class _WriterIsActiveError(Exception):
 
 
 class _CsvLines(Iterator[str]):
-    """The decoded lines of a CSV file, for csv.reader, which takes the lines of the next record."""
+    """An iterator of a CSV file's decoded lines, from which csv.reader reads the lines of the next record."""
 
     def __init__(self, lines: RecordLines, encoding: str, limit: int) -> None:
         self.lines = lines
@@ -206,7 +208,7 @@ class _CsvLines(Iterator[str]):
 
 
 class CsvReader(_TextReader):
-    """Each record of a CSV file is a struct. Empty lines are skipped."""
+    """Reads a CSV file, each record of which becomes a struct; empty lines are skipped."""
 
     def __init__(self, lines: RecordLines, config: DirectorySourceConfig) -> None:
         """Read the header. Raises FileError."""
@@ -236,7 +238,7 @@ class CsvReader(_TextReader):
             return
         if len(set(names)) < len(names) or "" in names:
             bad = next(number for number, name in enumerate(names, 1) if not name or name in names[: number - 1])
-            what = "has no name" if not names[bad - 1] else f"has the same name {names[bad - 1]!r} as another one"
+            what = "has no name" if not names[bad - 1] else f"has the same name {names[bad - 1]!r} as another column"
             raise FileError(f"line 1: column {bad} of the header {what}; set csv.header=false if there is no header")
         self._names = names
         if columns:
@@ -258,7 +260,7 @@ class CsvReader(_TextReader):
         ]
 
     def read(self, count: int) -> Values:
-        """Return rows."""
+        """Return CSV records as rows of structs."""
         rows: list[tuple[Any, ...]] = []
         while len(rows) < count:
             before = self._lines.line
@@ -276,9 +278,10 @@ class CsvReader(_TextReader):
         return rows
 
     def _next_row(self, *, has_rows: bool = False) -> list[str] | None:
-        """Return the fields of the next record, or None at the end. BadRecordError skips the record's first line.
+        """Return the fields of the next record, or None at the end of the file.
 
-        With `has_rows`, also return None for a record whose first line is too long: the rows before it come first.
+        Raises BadRecordError if the record is invalid; the next call then continues after the record's first line.
+        `has_rows` means that rows before the record are not returned yet: return None if its first line is too long.
         """
         source = self._csv_lines
         row: list[str] = []
@@ -305,11 +308,11 @@ class CsvReader(_TextReader):
                 self._lines.push_back(source.record[1:])
                 del source.record[1:]
                 text = _encoding_text(error) if isinstance(error, UnicodeDecodeError) else _csv_text(str(error))
-                raise BadRecordError(line + 1, f"{place}not a CSV record: {text}") from error
+                raise BadRecordError(line + 1, f"{place}invalid CSV record: {text}") from error
         return row
 
     def _unquoted_column(self, record: list[bytes]) -> int:
-        """Return the number of the first field whose quotes are wrong, 0 if there is none."""
+        """Return the number of the first field with invalid quotes, 0 if there is no such field."""
         text, column, place = b"\n".join(record).decode(self._csv_lines.encoding, "replace"), 1, 0
         while place < len(text):
             if text[place] == self._quote:
@@ -344,12 +347,12 @@ class CsvReader(_TextReader):
 
 
 class ParquetReader(RecordReader):
-    """Each row is a struct."""
+    """Reads a Parquet file, each row of which becomes a struct."""
 
     unit = "row"
 
     def __init__(self, descriptor: int, position: int) -> None:
-        """Read the footer. Raises FileError."""
+        """Read the footer, and skip the first `position` rows. Raises FileError."""
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
         try:
@@ -374,25 +377,25 @@ class ParquetReader(RecordReader):
         return self._position
 
     def read(self, count: int) -> Values:
-        """Return rows."""
+        """Return rows of the Parquet file."""
         try:
             rows = self._rows.read(count)
         except Exception as error:  # PyArrow raises many kinds of errors for damaged files
-            raise FileError(f"row {self._position + 1} or a later one cannot be read: {error}") from error
+            raise FileError(f"cannot read row {self._position + 1} or a row after it: {error}") from error
         self._position += len(rows)
         self._is_at_end = len(rows) < count
         return rows
 
 
 def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordReader:
-    """Return the reader of a text file. Raises FileError."""
+    """Return the reader for the configured text format: csv, json or lines. Raises FileError."""
     if config.format == "csv":
         return CsvReader(lines, config)
     return JsonReader(lines) if config.format == "json" else LinesReader(lines, config.encoding)
 
 
 def _csv_text(error: str) -> str:
-    """Return a csv.Error's text without advice for Python programmers."""
+    """Return a text for a csv.Error, without the advice to Python programmers that some errors contain."""
     if error.startswith("new-line character"):
         return "a carriage return that is not quoted does not end the line"
     if error.startswith("unexpected end of data"):

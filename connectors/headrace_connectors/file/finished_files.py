@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class FinishedFiles:
-    """Moves, deletes or keeps the files that were read, according to finished.action."""
+    """Moves, deletes or keeps the files that were read, as configured by finished.action and error.directory."""
 
     def __init__(
         self, directory: str, action: str, finished: str | None, errors: str | None, marker_suffix: str | None
@@ -30,10 +30,10 @@ class FinishedFiles:
         return self._action != "keep" or bool(error_count and self._errors)
 
     def finish(self, name: str, state: FileState, error_count: int) -> bool:
-        """Move or delete a file and its marker, if that is configured; return whether the file is gone.
+        """Move or delete a file and its marker, if that is configured; return whether the file no longer exists there.
 
-        The marker is removed first, because a crash could otherwise leave a marker that a later file of the
-        same name would match. Raises ConnectError.
+        The marker is moved or deleted first. Otherwise, a crash could leave a marker behind, and a later file with the
+        same name would be read too early. Raises ConnectError.
         """
         if not self.needs_action(error_count):
             return False
@@ -42,7 +42,7 @@ class FinishedFiles:
         try:
             if FileState.of(os.stat(path)) != state:
                 logger.warning(
-                    "File %s was changed after it was read: it stays in place and is read again", printable(path)
+                    "File %s was changed after it was read: leaving it in place and reading it again", printable(path)
                 )
                 return False
             if self._marker_suffix is not None and os.path.lexists(path + self._marker_suffix):
@@ -51,7 +51,7 @@ class FinishedFiles:
         except FileNotFoundError as error:
             if os.path.lexists(path):
                 raise ConnectError(f"File {printable(path)} cannot be moved to {target}: {error.strerror}") from error
-            logger.info("File %s was removed by another program after it was read", printable(path))
+            logger.info("File %s was read, and then another program removed it", printable(path))
         except OSError as error:
             what = f"deleted (finished.action={self._action})" if target is None else f"moved to {target}"
             raise ConnectError(
@@ -78,7 +78,7 @@ class FinishedFiles:
 
 
 def _unused(path: str) -> str:
-    """Return the path, with a number if a file of this name exists: an earlier file is never overwritten."""
+    """Return the path, or the path with a number if the file exists, so that no file is overwritten."""
     candidate, number = path, 0
     while os.path.lexists(candidate):
         number += 1
@@ -87,7 +87,7 @@ def _unused(path: str) -> str:
 
 
 def _move_to_other_file_system(path: str, destination: str) -> None:
-    """Copy a file, make the copy durable, and delete the file."""
+    """Copy a file to another file system, flush the copy to disk, and delete the file."""
     partial = f"{destination}.part"
     shutil.copy2(path, partial)
     with open(partial, "rb") as copy:

@@ -11,7 +11,7 @@ from headrace.data.columns import Lines
 
 
 class LineSplitter:
-    """Splits the blocks of bytes passed to `feed` into the lines that `next_lines` returns.
+    """Splits blocks of bytes into lines: `feed` receives the blocks, and `next_lines` returns the lines.
 
     `position` is the offset in bytes after the last line that `next_lines` returned.
     """

@@ -1,7 +1,7 @@
 r"""Reads the lines of a file, which may be compressed with gzip, and counts bytes and lines.
 
-A line ends with `\n`; a `\r` before it stays in the line. Memory is limited by the block size and the largest permitted
-line, not by the file. Positions count bytes of the uncompressed content.
+A line ends with `\n`; a `\r` before the `\n` stays in the line. The block size and the largest permitted line limit the
+memory, however large the file is. Positions count bytes of the uncompressed content.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SKIP_BYTES = 16 * 1024 * 1024
 
 
 class FileError(DataError):
-    """The rest of a file cannot be read."""
+    """A file is damaged: the task cannot read it, or cannot read it further."""
 
 
 class TemporaryFileError(Exception):
-    """The file system failed, for example a network drive. A later attempt may succeed."""
+    """The file system failed, for example on a network drive. Reading the file may succeed later."""
 
 
 class LineTooLongError(DataError):
@@ -31,10 +31,10 @@ class LineTooLongError(DataError):
 
 
 class RecordLines:
-    """The lines of one file, from a position on.
+    """The lines of one file, which are read one after another.
 
     `position` and `line` are the number of bytes and lines before the next line. Methods raise FileError if the
-    file is damaged, and TemporaryFileError if the file system does not return its content.
+    file is damaged, and TemporaryFileError if the file system fails.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class RecordLines:
         self.line = 0
 
     def skip_to(self, position: int, line: int, should_go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Continue at `position`. Return False if `should_go_on` returns False before the position is reached."""
+        """Continue at `position`, the position after `line` lines; return whether the position was reached.
+
+        In a compressed file, this takes time: stop and return False when `should_go_on` returns False.
+        """
         try:
             if isinstance(self._stream, gzip.GzipFile):
                 reached = self._stream.seek(min(position, _SKIP_BYTES))
@@ -80,14 +83,14 @@ class RecordLines:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all lines were returned."""
+        """Whether all lines of the file have been returned."""
         return self._is_at_end and not self._lines
 
     def take(self, count: int) -> list[bytes]:
         r"""Return one to `count` lines without their `\n`, or no lines at the end of the file.
 
-        While another program is writing the file, the result may have no lines, too. Raises LineTooLongError if the
-        next line is too long; `skip_long_line` skips it.
+        The result may also be empty while another program is writing the file. Raises LineTooLongError if the next line
+        is too long; `skip_long_line` skips this line.
         """
         while not self._lines and not self._is_at_end:
             self._read_block()
@@ -126,7 +129,7 @@ class RecordLines:
         return LineTooLongError(f"the line has more than record.max.bytes={self._limit} bytes")
 
     def push_back(self, lines: list[bytes]) -> None:
-        """Undo `take` for its last lines."""
+        """Return the last lines of a `take` to this object; the next `take` returns them again."""
         self._lines.extendleft(reversed(lines))
         self.position -= sum(map(len, lines)) + len(lines)
         self.line -= len(lines)

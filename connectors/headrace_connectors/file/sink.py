@@ -1,4 +1,4 @@
-"""FileStreamSinkConnector, which appends records to a file, one line each, in the format of Java's `toString`."""
+"""FileStreamSinkConnector, which appends each record to a file as a line, in the format of Java's `toString`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
         self._open()
 
     def put(self, records: SinkRecords) -> None:
-        """Write all records or none.
+        """Append all records to the file, or none if an error occurs.
 
         All records are passed to one system call, so that lines of different tasks do not interleave.
         """
@@ -50,10 +50,11 @@ class FileStreamSinkTask(SinkTask[FileStreamSinkConfig]):
                 written += os.write(self._descriptor, data[written:] if written else data)
         except OSError as error:
             self._undo_partial_write(written)
-            raise ConnectError(f"Cannot write to {self._file or 'standard output'}: {error.strerror}") from error
+            target = f"file {self._file}" if self._file else "standard output"
+            raise ConnectError(f"Cannot write to {target}: {error.strerror}") from error
 
     def _undo_partial_write(self, written: int) -> None:
-        """Remove the lines of a failed `put` from the end of the file, because its records are redelivered."""
+        """Remove the bytes that a failed `put` has written from the end of the file: its records are redelivered."""
         if not written or self._descriptor == _STDOUT:
             return
         status, end = os.fstat(self._descriptor), os.lseek(self._descriptor, 0, os.SEEK_CUR)

@@ -88,8 +88,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
     def _warn_if_file_changed(self, file: str) -> None:
         """Log a warning if another process has truncated, deleted or replaced the file.
 
-        The task calls this method whenever it has read the file to the end. The warning about the same
-        change is logged once.
+        The task calls this method whenever it has read the file to the end. It logs one warning for each change.
         """
         assert self._descriptor is not None
         opened = os.fstat(self._descriptor)
@@ -126,7 +125,7 @@ class FileStreamSourceTask(SourceTask[FileStreamSourceConfig]):
         size = os.fstat(self._descriptor).st_size
         if self._splitter.position > size:
             log.warning(
-                "File %s has only %d bytes and the stored offset is %d, waiting until the file is longer",
+                "File %s has only %d bytes, but the stored offset is %d: waiting until the file is longer",
                 file,
                 size,
                 self._splitter.position,
@@ -161,7 +160,7 @@ class FileStreamSourceConnector(SourceConnector[FileStreamSourceConfig]):
             raise ConnectError("Offsets cannot be modified if the 'file' configuration is unspecified (standard input)")
         for partition, offset in offsets.items():
             if [name for name, _ in partition] != ["filename"]:
-                raise ConnectError(f"Partition objects should contain the key 'filename' alone, not {dict(partition)}")
+                raise ConnectError(f"A source partition must have only the key 'filename', but found {dict(partition)}")
             if offset is not None:
                 _position_in(offset)
         return True
@@ -179,5 +178,5 @@ def _stored_position(file: str | None, offset: Mapping[str, Any] | None) -> int:
 def _position_in(offset: Mapping[str, Any]) -> int:
     position = offset.get("position")
     if isinstance(position, bool) or not isinstance(position, int) or position < 0:
-        raise ConnectError(f"An offset must be {{'position': n}} with a whole number of bytes, not {dict(offset)}")
+        raise ConnectError(f"A source offset must be {{'position': n}} with n in bytes, but found {dict(offset)}")
     return position

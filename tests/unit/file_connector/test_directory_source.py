@@ -144,9 +144,9 @@ def test_columns_of_files_without_a_header_are_numbered_or_named_by_the_configur
 
 BAD_RECORDS = [
     ("csv", "a,b\n1,2\n3\n5,6\n", "line 3: the record has 1 fields, but there are 2 columns", {}),
-    ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: column 2: not a CSV record: ',' expected after '\"'", {}),
-    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: not a CSV record: a quoted field has no end", {}),
-    ("csv", "a,b\n1,2\n3,x\ry\n5,6\n", "line 3: not a CSV record: a carriage return that is not quoted", {}),
+    ("csv", 'a,b\n1,2\n3,"x"y\n5,6\n', "line 3: column 2: invalid CSV record: ',' expected after '\"'", {}),
+    ("csv", 'a,b\n1,2\n3,"x\n5,6\n', "line 3: column 2: invalid CSV record: a quoted field has no end", {}),
+    ("csv", "a,b\n1,2\n3,x\ry\n5,6\n", "line 3: invalid CSV record: a carriage return that is not quoted", {}),
     ("csv", "a,b\n1,2\nx,4\n5,6\n", "line 3: column 1 (a): the field 'x' is not an integer", {"csv.columns": "a:int8"}),
     (
         "csv",
@@ -154,8 +154,8 @@ BAD_RECORDS = [
         "line 3: column 1 (a): the field '300' is not between",
         {"csv.columns": "a:int8"},
     ),
-    ("csv", "a,b\n1,2\n3,\udcff\n5,6\n", "line 3: not a CSV record: byte 3 of the line is not valid utf-8", {}),
-    ("csv", f"a,b\n1,2\n3,{'x' * 90}\n5,6\n", "line 3: not a CSV record: the line has more than", {}),
+    ("csv", "a,b\n1,2\n3,\udcff\n5,6\n", "line 3: invalid CSV record: byte 3 of the line is not valid utf-8", {}),
+    ("csv", f"a,b\n1,2\n3,{'x' * 90}\n5,6\n", "line 3: invalid CSV record: the line has more than", {}),
     ("json", '{"a":1}\n{"a":\n{"a":5}\n', "line 2: not a JSON document", {}),
     ("json", '1\n{"a":"\udcff"}\n{"a":5}\n', "line 2: not a JSON document", {}),
     ("lines", "a\n\udcff\nb\n", "line 2: byte 1 of the line is not valid utf-8", {}),
@@ -178,7 +178,7 @@ def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors
     more |= {"errors.tolerance": "all", "error.directory": str(tmp_path / "bad"), "finished.action": "delete"}
     run = read(directory, format=form, **more)
     assert len(run.records) == 2
-    assert "1 records were skipped" in caplog.text
+    assert "skipped 1 invalid records" in caplog.text
     assert error in caplog.text
     assert os.listdir(directory) == []
     assert os.listdir(tmp_path / "bad") == ["data"]
@@ -190,7 +190,7 @@ def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors
         ("parquet", "a.parquet", b"no parquet", "not a Parquet file"),
         ("lines", "a.gz", b"no gzip", "the compressed data is invalid"),
         ("lines", "b.gz", gzip.compress(os.urandom(5000))[:-900], "the compressed data is truncated"),
-        ("csv", "a.csv", b"a,b,a\n1,2,3\n", "line 1: column 3 of the header has the same name 'a' as another one"),
+        ("csv", "a.csv", b"a,b,a\n1,2,3\n", "line 1: column 3 of the header has the same name 'a' as another column"),
         ("csv", "a.csv", b"a,,c\n1,2,3\n", "line 1: column 2 of the header has no name"),
     ],
 )
@@ -331,7 +331,7 @@ def test_validation_checks_that_the_directory_exists(tmp_path: Path) -> None:
 def test_source_waits_until_a_missing_directory_exists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert read(tmp_path / "missing").records == []
-    assert caplog.text.count("cannot be read, retrying") == 1
+    assert caplog.text.count("cannot be listed, retrying") == 1
 
 
 def test_search_that_keeps_only_the_first_files_is_repeated_until_all_are_read_in_order(
@@ -363,7 +363,7 @@ def test_file_that_grows_while_it_is_read_is_read_to_its_end(
     monkeypatch.setattr(DirectorySourceConnector, "task_class", GrowingTask)
     run = read(tmp_path)
     assert values(run) == ["first", "0 begins,1 begins,2 begins,3 begins,"]
-    assert "changes while it is read" in caplog.text
+    assert "was changed while it was read" in caplog.text
     assert run.offset["size"] == (tmp_path / "a").stat().st_size
 
 
@@ -414,7 +414,7 @@ def test_unreadable_subdirectory_is_logged_once_and_other_files_are_read(
 
     monkeypatch.setattr(directory_search.os, "scandir", scandir)
     assert values(read(tmp_path, recursive="true")) == ["open"]
-    assert caplog.text.count("closed/ cannot be read, its files are ignored: Permission denied") == 1
+    assert caplog.text.count("closed/ cannot be listed, ignoring its files: Permission denied") == 1
 
 
 def test_task_can_be_stopped_while_it_skips_the_read_part_of_a_compressed_file(
