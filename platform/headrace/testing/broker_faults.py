@@ -140,10 +140,10 @@ class FaultList:
 
 
 def find_api(api: str | int) -> Api:
-    """Return the API with this name or number (API key). Raises ValueError."""
+    """Return the API with this name or API key. Raises ValueError."""
     if not isinstance(api, str):
         if api not in API:
-            raise ValueError(f"{api} is not the number of a Kafka API")
+            raise ValueError(f"{api} is not a Kafka API key")
         return API[api]
     names = {each.name: each for each in API.values()}
     if api not in names:

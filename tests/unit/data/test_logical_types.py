@@ -44,7 +44,7 @@ def test_decimal_with_another_scale_than_its_schema_is_rejected() -> None:
     with pytest.raises(DataError, match=r"Schema has scale 2, value has scale 1\."):
         decimal_to_bytes(Decimal("1.5"), 2)
     assert decimal_to_bytes(Decimal("1E+3"), -3) == b"\x01"
-    with pytest.raises(DataError, match="cannot be NaN"):
+    with pytest.raises(DataError, match="Invalid value NaN"):
         decimal_to_bytes(Decimal("NaN"), 2)
 
 

@@ -43,7 +43,7 @@ def test_wait_for_a_fault_that_is_not_applied_fails_with_its_name() -> None:
 def test_unknown_api_and_error_names_are_rejected_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"'Produced' is not the name of a Kafka API; did you mean 'Produce'\?"):
         find_api("Produced")
-    with pytest.raises(ValueError, match="999 is not the key"):
+    with pytest.raises(ValueError, match="999 is not a Kafka API key"):
         find_api(999)
     with pytest.raises(ValueError, match=r"did you mean 'NOT_LEADER_OR_FOLLOWER'\?"):
         find_error("NOT_LEADER")
