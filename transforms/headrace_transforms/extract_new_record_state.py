@@ -244,7 +244,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
             return None
         field = row_schema.field(name)
         if field is None:
-            raise DataError(f"route.by.field: the rows with schema {row_schema.name} have no field {name}")
+            raise DataError(f"route.by.field: the row's schema {row_schema!r} has no field {name}")
         if field.schema.type is not Type.STRING:
             raise DataError(f"route.by.field: field {name} must be a string, found: {field.schema.type.value}")
         index = field.index
