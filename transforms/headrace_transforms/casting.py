@@ -129,7 +129,7 @@ def _unsupported(type_: Type) -> Callable[[Any], Any]:
 
 
 def _integral_part(value: Decimal) -> int:
-    """Return the integral part of a number. Raises DataError for a number over 1e1000, which has too many digits."""
+    """Return the integral part of a number. Raises DataError if it has far too many digits, for example 1e999999999."""
     if not value.is_finite() or value.adjusted() > 1000:
         raise _out_of_range(value)
     return int(value)

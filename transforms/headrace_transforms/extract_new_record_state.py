@@ -175,7 +175,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
         )
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Return the changed records as batches with one topic and schema each. Raises DataError for a bad event."""
+        """Return the changed records as batches with one topic and schema each. Raises DataError for invalid events."""
         schema = batch.value_schema
         is_event = schema is not None and schema.type is Type.STRUCT and (schema.name or "").endswith(_ENVELOPE_SUFFIX)
         if not is_event and None not in batch.values:

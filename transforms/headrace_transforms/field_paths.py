@@ -110,7 +110,10 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
 
 
 def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the value at a path in a schemaless map, None if it is missing. Raises DataError if a parent is no map."""
+    """Return the value at a path in a schemaless map, None if it is missing.
+
+    Raises DataError if a parent of the value is not a map.
+    """
     current: Any = value
     for step in path:
         if current is None:

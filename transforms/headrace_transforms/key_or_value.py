@@ -29,7 +29,7 @@ TransformResult = tuple[Schema | None, Values]
 
 
 class ListTransformation(Transformation[C]):
-    """A transform that implements only `change_batch`, for both batches and single records."""
+    """The base class of transforms that implement only `change_batch`; a single record is transformed as a batch."""
 
     abstract = True
     stateless = True
@@ -119,7 +119,7 @@ class KeyOrValue(ListTransformation[C]):
 
 
 class SchemaCache(Generic[_T]):
-    """Caches an object for each of the last 16 new schemas, as many as Kafka's transforms cache."""
+    """Caches one object per schema, for at most 16 schemas, as many as Kafka's transforms cache."""
 
     __slots__ = ("_entries", "_make", "_size")
 

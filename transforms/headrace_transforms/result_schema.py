@@ -38,7 +38,7 @@ class ResultSchemas:
     def value(self, schema: Schema | None, original: Any, result: Any) -> tuple[Schema | None, Any]:
         """Return the schema and the record value for a result of the user's code. Raises DataError.
 
-        `schema` and `original` are those of the original value.
+        `schema` and `original` are the record's schema and value before the transform.
         """
         if result is original:
             return schema, result

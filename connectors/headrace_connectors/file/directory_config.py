@@ -30,7 +30,7 @@ def character(text: str) -> str:
 
 def _check_character(text: str) -> None:
     if len(character(text)) != 1:
-        raise ValueError("must be one character, or tab")
+        raise ValueError("must be a single character, or the word tab")
 
 
 def _check_columns(texts: list[str]) -> None:

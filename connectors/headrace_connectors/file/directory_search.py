@@ -155,7 +155,7 @@ class DirectorySearch:
         self._add(chunk)
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
-        """Yield the path and the entry of each directory entry; the entry is None if this task does not read it."""
+        """Yield the path of each directory entry, and the entry itself if its name belongs to this task, else None."""
         selection, directories = self._selection, [""]
         while directories:
             prefix = directories.pop()

@@ -1,8 +1,8 @@
 """Readers of the file formats that the directory source supports: lines, JSON lines, CSV and Parquet.
 
-A reader returns lists of values with the same schema, and keeps the position after the returned values. Before an
-invalid record, a reader first returns the records that precede it; the next call raises BadRecordError, and the call
-after that continues behind the invalid record.
+A reader returns lists of values with the same schema, and keeps the position after the returned values. If a record is
+invalid, a reader first returns the records before it. The next call raises BadRecordError, and the call after that
+continues after the invalid record.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class CsvReader(_TextReader):
         """Return the fields of the next record, or None at the end of the file.
 
         Raises BadRecordError if the record is invalid; the next call then continues after the record's first line.
-        `has_rows` means that rows before the record are not returned yet: return None if its first line is too long.
+        With `has_rows`, the caller has rows to return first: if the record's first line is too long, return None.
         """
         source = self._csv_lines
         row: list[str] = []

@@ -129,7 +129,7 @@ class RecordLines:
         return LineTooLongError(f"the line has more than record.max.bytes={self._limit} bytes")
 
     def push_back(self, lines: list[bytes]) -> None:
-        """Return the last lines of a `take` to this object; the next `take` returns them again."""
+        """Undo `take` for the last lines that it returned; the next `take` returns these lines again."""
         self._lines.extendleft(reversed(lines))
         self.position -= sum(map(len, lines)) + len(lines)
         self.line -= len(lines)

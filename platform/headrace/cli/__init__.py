@@ -1,1 +1,1 @@
-"""The command-line tools of the platform: `connect-standalone` and `headrace`."""
+"""The command-line tools of the platform: `headrace`, `connect-standalone` and `connect-distributed`."""

@@ -1,4 +1,4 @@
-"""The exit codes of the Connect commands: those of Kafka Connect, and 130 for an interrupt as in shells."""
+"""The exit codes of the Connect commands: Kafka Connect's exit codes, and 130 after an interrupt, as in shells."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def read_connector(path: Path) -> ConnectorFile:
 
 
 def read_connector_to_check(path: Path) -> ConnectorFile:
-    """Read a connector file for validation, which reports a missing name itself. Raises FileError."""
+    """Read a connector file that will be validated, so a missing name is not an error here. Raises FileError."""
     text = _read(path)
     parsed: object = None
     if text.lstrip().startswith("{"):

@@ -135,7 +135,7 @@ class _StandaloneWorker:
         return processes
 
     async def _config_with_broker(self) -> WorkerConfig:
-        """Return the worker's configuration, with the address of the embedded broker once that serves requests."""
+        """Wait until the embedded broker, if any, serves requests; return the configuration with its address."""
         if self._broker is None:
             return self._config
         try:

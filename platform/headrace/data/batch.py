@@ -74,7 +74,7 @@ class Batch:
         return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
 
     def replace(self: _B, **changes: Any) -> _B:
-        """Return a copy with some attributes changed; a new list must have one item per record, as the old one."""
+        """Return a copy with some attributes changed; a changed list must still have one item per record."""
         if "values" in changes:
             changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))

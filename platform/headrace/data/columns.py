@@ -1,8 +1,8 @@
-"""Columnar forms of a batch's values: data that many records share is stored once.
+"""Columnar forms of a batch's values, in which data that many records have in common is stored once.
 
-`Columns` contains structs or maps by field, `Lines` contains strings as one joined string. `Batch.compact` returns the
-columnar form; `Batch.values` converts it to a list of rows, maps or strings on first use and keeps the list. No value
-in a columnar form is null. Columnar forms are immutable, like everything in a batch.
+`Columns` contains structs or maps as one column per field. `Lines` contains strings as one joined string.
+`Batch.compact` returns the columnar form. `Batch.values` converts it to a list of rows, maps or strings on first use,
+and keeps the list. No value in a columnar form is null. Columnar forms are immutable, like everything in a batch.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Shared:
 
 
 Column = list[Any] | range | Lines | Shared
-"""The values of one field: one for each record (consecutive integers may be a range), or one that all share."""
+"""The values of one field: a value for each record (consecutive integers may be a range), or one value for all."""
 
 
 class Columns(ColumnarValues):
-    """Structs (rows) or maps by field: one column per name, in order.
+    """Structs (rows) or maps, stored as one column for each field name or key.
 
     All maps have the same keys; a map's value for a key may be null. Column values have the same form as in rows:
     nested structs are rows.

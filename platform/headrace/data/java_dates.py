@@ -181,7 +181,7 @@ def _compile_fast_parser(
 
 
 def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
-    """Whether the field has exactly as many digits as pattern letters: the case if the next token is a number, too."""
+    """Whether a numeric field has exactly as many digits as pattern letters: true if a number directly follows it."""
     if index + 1 >= len(tokens):
         return False
     following = tokens[index + 1]
@@ -222,7 +222,7 @@ _OFFSET = re.compile(r"([+-])([0-9]{1,2})(?::?([0-9]{2}))?", re.ASCII)
 
 
 class _LenientParser:
-    """Parses one string field by field, as leniently as Java."""
+    """Parses a string, one field of the pattern after another, as leniently as Java."""
 
     def __init__(self, text: str, tokens: list[_Token], century_start: dt.date, pattern: str) -> None:
         self.text = text

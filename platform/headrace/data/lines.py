@@ -1,7 +1,7 @@
 """Formats a whole batch as lines of text, as the file sink writes it.
 
-`java_lines` returns the same text as `java_string` for each value, but faster: it formats structs and maps column by
-column, formats a value that all records share once, and joins everything with one call.
+`java_lines` formats each value as `java_string` does, but faster: it formats structs and maps column by column, formats
+a value that is the same for all records only once, and joins all texts with one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _THREE_DIGITS = [f"{number:03}" for number in range(1000)]
 
 
 def java_lines(schema: Schema | None, values: Values) -> str:
-    """Return the text of each value of one schema (structs as rows), each followed by a line feed."""
+    """Return the texts of values with this schema (structs as rows), each text followed by a line feed."""
     if isinstance(values, Lines):
         return values.text + "\n"
     columns = values if isinstance(values, Columns) else _to_columns(schema, listed(values))
@@ -56,7 +56,7 @@ def _maps_to_columns(values: list[Any]) -> Columns | None:
 
 
 def _format_columns(schema: Schema | None, columns: Columns) -> str | None:
-    """Return the lines; None if the values must be formatted one by one."""
+    """Return the lines of these values as one string; None if the values must be formatted one by one."""
     if not columns.names or set(map(type, columns.names)) != {str}:
         return None
     if not columns.is_maps and (schema is None or schema.type is not Type.STRUCT):
@@ -76,7 +76,7 @@ def _render(schema: Schema | None, columns: Columns, template: _LineTemplate) ->
 
 
 def _add_maps(schema: Schema | None, columns: Columns, template: _LineTemplate) -> None:
-    """Add ``{a=1, b=null}``, with the keys in the order of Java's HashMap."""
+    """Add the text of maps to the template: ``{a=1, b=null}``, with the keys in the order of Java's HashMap."""
     indexes = {name: index for index, name in enumerate(columns.names)}
     separator = "{"
     for name in hash_map_order(columns.names):
@@ -87,10 +87,10 @@ def _add_maps(schema: Schema | None, columns: Columns, template: _LineTemplate) 
 
 
 def _add_structs(schema: Schema, columns: Columns, template: _LineTemplate) -> bool:
-    """Add ``Struct{a=1,b=x}`` without null fields.
+    """Add the text of structs to the template: ``Struct{a=1,b=x}``, without null fields.
 
-    Returns False if the first field is null in some records only: whether a comma precedes the next field then differs
-    between the lines.
+    Returns False if the first field is null in some records only: in these records no comma precedes the next field, so
+    the records have no common template.
     """
     comma = ""
     template.add_text("Struct{")
@@ -112,10 +112,10 @@ def _add_structs(schema: Schema, columns: Columns, template: _LineTemplate) -> b
 
 
 class _LineTemplate:
-    """Lines that consist of texts that all lines share, and of items that differ between lines.
+    """The template of all lines: texts that are the same in all lines, and items that differ between lines.
 
-    Without `checks_types`, a column whose first item is a string is not checked for other types: `render` raises
-    TypeError if it contains any. The check would take a tenth of the time.
+    Without `checks_types`, a column that starts with a string is assumed to contain only strings, which saves a tenth
+    of the time. `render` raises TypeError if the column contains other types.
     """
 
     def __init__(self, count: int, *, checks_types: bool) -> None:
@@ -143,7 +143,7 @@ class _LineTemplate:
             self.add_items(self._texts(schema, listed(column)))
 
     def render(self) -> str:
-        """Return all lines."""
+        """Return all lines as one string."""
         line = [piece for text, _ in self._columns for piece in (text, "")]
         line.append(self._text)
         pieces = line * self._count
@@ -152,9 +152,10 @@ class _LineTemplate:
         return "".join(pieces)
 
     def _add_range(self, numbers: range) -> None:
-        """Add consecutive integers: the thousands, of which few differ, and the last three digits.
+        """Add consecutive integers as two items per line: the thousands, and the last three digits.
 
-        This takes a fifth of the time of formatting each number; a sink that inserts offsets is a tenth faster.
+        Few thousands differ, so this takes a fifth of the time of formatting each number. A sink that inserts offsets
+        is a tenth faster.
         """
         if numbers.step != 1 or numbers.start < 1000:
             self.add_items(list(map(repr, numbers)))

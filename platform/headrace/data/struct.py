@@ -42,7 +42,7 @@ class Struct(_Mapping):
     def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
         """Create a struct; `values` is a mapping of field names to values, or all values in the order of the fields.
 
-        Values of a mapping are validated. Values of a sequence are not, for example those of a row.
+        The values of a mapping are validated. The values of a sequence, such as a row, are not validated.
         """
         if schema.type is not Type.STRUCT:
             raise DataError(f"Not a struct schema: {schema!r}")

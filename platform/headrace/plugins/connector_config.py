@@ -1,6 +1,6 @@
 """The configuration keys that the framework itself reads from every connector's configuration.
 
-Keys, defaults, groups and orders are those of Kafka Connect's ``ConnectorConfig``, ``SinkConnectorConfig`` and
+Keys, defaults, groups and their order are those of Kafka Connect's ``ConnectorConfig``, ``SinkConnectorConfig`` and
 ``SourceConnectorConfig`` (including the keys of topic creation groups).
 """
 

@@ -128,7 +128,7 @@ class Registry:
                         self._report_problem(_import_error_message(f"Plug-in {entry.path}", error, entry))
 
     def describe(self, kinds: Iterable[Kind]) -> list[PluginInfo]:
-        """Describe all importable plug-ins of these kinds."""
+        """Return the descriptions of all importable plug-ins of these kinds."""
         return [
             PluginInfo(cls.display_class(), _rest_type(kind, cls), cls.version)
             for kind in kinds

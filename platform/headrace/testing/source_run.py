@@ -123,7 +123,7 @@ def run_source(
 
 @dataclass
 class _Progress:
-    """The progress of one task, across all its instances."""
+    """The progress of one task: what all its instances have written, and the faults that are not due yet."""
 
     wanted: int
     idle_s: float

@@ -199,7 +199,7 @@ class ConnectWorker:
             if status is not None and state == "FAILED" and failed:
                 return status
             if failed:
-                raise ConnectWorkerError(f"connector {name} failed: {failed[-1].get('trace', '')}")
+                raise ConnectWorkerError(f"connector {name} or one of its tasks failed: {failed[-1].get('trace', '')}")
             if status is not None and len(instances) > 1 and all(each["state"] == state for each in instances):
                 return status
             if time.monotonic() > deadline:

@@ -56,8 +56,9 @@ def _recovery_hint(layout: ClusterLayout, node_id: int) -> str:
 def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) -> None:
     """Check that formatting this node cannot lose committed records. Raises ClusterError if too few other nodes serve.
 
-    A committed record is stored on a majority of the nodes, and this node may be part of that majority. Each majority
-    contains another node that serves, if the number of such nodes is at least half the number of all nodes, rounded up.
+    A committed record is stored on a majority of the nodes, which may include this node. If the number of other nodes
+    that serve is at least half the number of all nodes (rounded up), every majority contains one of these other nodes,
+    so they have all committed records.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:

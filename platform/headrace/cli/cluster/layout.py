@@ -95,10 +95,9 @@ class ClusterLayout:
 
 
 def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_cluster_id: str) -> ClusterLayout:
-    """Return the layout of the cluster in the directory; if the directory is empty, return that of a new cluster.
+    """Return the layout of the cluster in the directory, or of a new cluster if the directory is empty.
 
-    If the creation of the cluster was interrupted, return its layout too, so that it can be completed. Raises
-    ClusterError.
+    The caller completes the creation of a cluster if an earlier creation was interrupted. Raises ClusterError.
     """
     known = read_layout(directory) or _read(directory / _UNFINISHED_FILE)
     if known is None:
