@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,20 @@ def _page(title: str, introduction: str, *parts: str) -> str:
 
 
 def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
-    """Yield a section for each plug-in of headrace; a transform's classes for keys and values share one section."""
+    """Yield a section for each plug-in of headrace.
+
+    A transform's classes for keys and values share one section if they have the same keys.
+    """
     own = [plugin for plugin in registry.all(kind) if plugin.__module__.partition(".")[0] in _PACKAGES]
-    titles = dict.fromkeys(_title(plugin) for plugin in own)
-    for title in titles:
-        forms = [plugin for plugin in own if _title(plugin) == title]
+    groups: dict[tuple[str, tuple[str, ...]], list[type[Plugin[Any]]]] = {}
+    for plugin in own:
+        keys = config_def(plugin.config_model).keys
+        groups.setdefault((_class_name(plugin).partition("$")[0], tuple(keys)), []).append(plugin)
+    titles = Counter(_title(forms[0]) for forms in groups.values())
+    for forms in groups.values():
+        title = _title(forms[0])
+        if titles[title] > 1:
+            title += f" ({', '.join(f'`{_class_name(plugin)}`' for plugin in forms)})"
         yield f"{'#' * level} {title}\n"
         yield f"{_summary(forms[0])}\n"
         names = [name for plugin in forms for name in (plugin.java_names or (plugin.__name__,))]
@@ -159,8 +169,11 @@ def _sections(registry: Registry, kind: Kind, level: int) -> Iterator[str]:
 
 def _title(plugin: type[Plugin[Any]]) -> str:
     """Return the simple Java name of the plug-in's class, without the suffix ``$Key`` or ``$Value``."""
-    java = plugin.java_names[0] if plugin.java_names else plugin.__name__
-    return java.rpartition(".")[2].partition("$")[0]
+    return _class_name(plugin).rpartition(".")[2].partition("$")[0]
+
+
+def _class_name(plugin: type[Plugin[Any]]) -> str:
+    return plugin.java_names[0] if plugin.java_names else plugin.__name__
 
 
 def _summary(plugin: type[Plugin[Any]]) -> str:
