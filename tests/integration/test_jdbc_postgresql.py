@@ -219,7 +219,7 @@ def test_validation_checks_offset_columns(
     [message] = errors(incrementing="order_id", timestamp="price")["timestamp.column.name"]
     assert message.endswith("table public.orders: the column's type is REAL, not a timestamp")
     [message] = errors(incrementing="price", timestamp="placed_at")["incrementing.column.name"]
-    assert message.endswith("table public.orders: the column's type is REAL, and must be an integer type")
+    assert message.endswith("table public.orders: the column's type is REAL, but must be an integer type")
     props["connection.url"] = "jdbc:postgresql://127.0.0.1:1/shop"
     assert errors(incrementing="orderid", timestamp="placed_at") == {}
     assert "Database is not available" in caplog.text

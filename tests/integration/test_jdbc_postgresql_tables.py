@@ -176,7 +176,7 @@ def test_selection_without_tables_is_reported_with_candidates(
     database.execute("CREATE TABLE orders (id int)")
     with caplog.at_level(logging.WARNING):
         assert read_all({**props, "table.include.list": "public[.]order"}) == []
-    assert "No table is selected. Tables of table.types: public.orders" in caplog.text
+    assert "No table is selected. Tables of the types in table.types: public.orders" in caplog.text
 
 
 @pytest.mark.parametrize("name", ['"a.b"', "a.b", 'public."a.b"', '{database}.public."a.b"', '"public"."a.b"'])

@@ -1,5 +1,5 @@
-"""JDBC source connector, which copies SQL tables, or the result of an SQL query, to topics.
+"""JDBC connectors: the source copies SQL tables or query results to topics, the sink writes records to SQL tables.
 
-SQLAlchemy reads table definitions and quotes identifiers. The connector fetches rows with the
+SQLAlchemy reads table definitions and quotes identifiers. The connectors read and write rows with the
 database driver's cursor.
 """

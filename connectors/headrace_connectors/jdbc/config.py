@@ -137,9 +137,9 @@ class JdbcSourceConfig(Config):
         "unmappable.values",
         default="fail",
         doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
-        "before 1 or after 9999, the time 24:00:00, and SQLite values of another type than their column. fail: fail "
-        "the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip the "
-        "row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue.",
+        "before 1 or after 9999, the time 24:00:00, and SQLite values whose type is not their column's type. fail: "
+        "fail the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip "
+        "the row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue.",
         group=_DATABASE,
     )
     timestamp_granularity: Granularity = key(
@@ -213,10 +213,11 @@ class JdbcSourceConfig(Config):
     snapshot_horizon: bool = key(
         "snapshot.horizon",
         default=False,
-        doc="Whether to read rows only when no running transaction can commit earlier ones, so that rows that are "
-        "committed late are not lost (PostgreSQL, MySQL, MariaDB). A long transaction delays the rows of all later "
-        "ones. The user needs the role pg_read_all_stats (PostgreSQL) or the privilege PROCESS. Timestamps must be "
-        "set by the database, and sequences must not cache values.",
+        doc="Whether to read a row only when no running transaction can still commit a row with an earlier timestamp "
+        "or a smaller id. If false, rows that are committed late may never be read. Supported for PostgreSQL, MySQL "
+        "and MariaDB. A long transaction delays the rows of all later transactions. The user needs the role "
+        "pg_read_all_stats (PostgreSQL) or the privilege PROCESS (MySQL, MariaDB). The database must set the "
+        "timestamps, and sequences must not cache values.",
         group=_MODE,
     )
     initial_load_chunks: int = key(
@@ -224,7 +225,7 @@ class JdbcSourceConfig(Config):
         default=1,
         at_least=1,
         doc="Number of ranges of the incrementing column into which the first read of a table is split. Tasks read "
-        "the ranges at the same time, so the order of these records differs from that of the column.",
+        "the ranges at the same time, so these records are not in the order of that column.",
         group=_MODE,
     )
     validate_non_null: bool = key(
@@ -256,8 +257,8 @@ class JdbcSourceConfig(Config):
     topic_prefix: str = key(
         "topic.prefix",
         default="",
-        doc="Prefix of topic names: a table's topic is the prefix followed by the table name. For a query, the topic "
-        "name.",
+        doc="Prefix of topic names: a table's topic is the prefix followed by the table name. If query is set, this is "
+        "the complete name of the topic.",
         importance=Importance.HIGH,
         group=_CONNECTOR,
     )
@@ -361,7 +362,7 @@ class JdbcSourceConfig(Config):
 
 
 def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors in single values, beyond the validation of their types."""
+    """Yield errors in the values of single keys. The types of the values have already been validated."""
     for kind in values.get("table.types") or ():
         if kind.strip().upper() not in TABLE_TYPES:
             reason = f"unknown table type {kind}; the types are {', '.join(TABLE_TYPES)}"
@@ -391,7 +392,7 @@ def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _mapping_error(item: str, *, has_list: bool) -> str | None:
-    """Return what is wrong with `item`, or None if it is valid.
+    """Return a description of the error in `item`, an entry of a column mapping, or None if the entry is valid.
 
     The valid format is `regex:[column1|column2]` if `has_list` is true, otherwise `regex:column`.
     """
@@ -408,7 +409,7 @@ def _mapping_error(item: str, *, has_list: bool) -> str | None:
 
 
 def _mapped(mapping: list[str], table: str) -> str | None:
-    """Return the columns of the first pattern that matches `table`, or None if no pattern matches."""
+    """Return the columns in the first entry of `mapping` whose pattern matches `table`, or None if none matches."""
     for item in mapping:
         pattern, _, columns = item.rpartition(":")
         if table and any(re.fullmatch(pattern.strip(), name) for name in (table, unquoted(table))):

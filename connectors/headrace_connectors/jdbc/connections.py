@@ -1,4 +1,4 @@
-"""The configuration of a connection, which the JDBC source and the JDBC sink share. This module has no I/O."""
+"""Configuration of the database connection, for the JDBC source and the JDBC sink. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql
 
 
 class ConnectionConfig(Protocol):
-    """The configuration keys of a connection, which source and sink share."""
+    """The connection keys that the configurations of the source and the sink have in common."""
 
     connection_user: str | None
     connection_password: Password | None
@@ -22,14 +22,17 @@ class ConnectionConfig(Protocol):
 
 
 def driver_properties(config: ConnectionConfig) -> dict[str, str]:
-    """Return the `connection.*` properties that are not keys of the connector, without the prefix."""
+    """Return the properties for the driver: the `connection.*` keys that the connector does not define itself.
+
+    The names are returned without the prefix `connection.`.
+    """
     known = config_def(cast("Config", config).__class__).keys
     given = config.originals_with_prefix("connection.")
     return {name: value for name, value in given.items() if f"connection.{name}" not in known}
 
 
 class Credentials(NamedTuple):
-    """The user and password of a connection, and the driver properties without them."""
+    """The user and password of a connection, and its other driver properties."""
 
     user: str | None
     password: str | None
@@ -37,7 +40,10 @@ class Credentials(NamedTuple):
 
 
 def credentials(url: JdbcUrl, config: ConnectionConfig) -> Credentials:
-    """Return the user and password of the configuration, or else those of the URL."""
+    """Return the user, password and driver properties of a connection.
+
+    A value in the configuration replaces the value in the URL.
+    """
     properties = {**url.properties, **driver_properties(config)}
     user, secret = properties.pop("user", None), properties.pop("password", None)
     password = config.connection_password

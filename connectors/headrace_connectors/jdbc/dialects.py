@@ -53,8 +53,8 @@ class TimestampExpression:
 class ResultSet:
     """The result of a query, with a cursor that streams rows.
 
-    `typed` is true if every value has its column's type. `has_unmappable` is true if values may be
-    `Unmappable`.
+    `typed` is true if every value has its column's type. `has_unmappable` is true if some values may
+    be `Unmappable` objects.
     """
 
     cursor: Any
@@ -63,14 +63,14 @@ class ResultSet:
 
 
 class FastReadError(Exception):
-    """The dialect's fast path cannot read a value in a table.
+    """Raised when the dialect's fast path cannot read a value in a table.
 
     The reader must call `Dialect.disable_fast_read` and run the query again.
     """
 
 
 class Dialect(ABC):
-    """Access to the database of one JDBC URL."""
+    """Reads from the database of one JDBC URL."""
 
     parameter_marker: str
     """The driver's placeholder for a query parameter."""
@@ -112,16 +112,16 @@ class Dialect(ABC):
     ) -> ResultSet:
         """Run `statement`, which selects `columns`, and return its result.
 
-        The statement contains the `select_list` of `table`. For a custom query, `table` is empty.
+        The statement contains the text that `select_list` returned for `table`. For a custom query, `table` is empty.
         """
 
     has_horizon = False
     """Whether `running_transactions` is supported."""
 
     def running_transactions(self, connection: Connection) -> RunningTransactions:
-        """Return the transactions of other sessions.
+        """Return when the oldest running transaction of the other sessions started.
 
-        Raises ConnectError if the user may not see them, and the driver's exception.
+        Raises ConnectError if the database user may not see these transactions, or the driver's exception.
         """
         raise NotImplementedError
 
@@ -196,7 +196,7 @@ class Dialect(ABC):
             yield sqlalchemy.inspect(connection)
 
     def table_columns(self, table: str) -> list[JdbcColumn]:
-        """Return the columns of `table`. `unsupported.columns` applies to columns without a Connect type.
+        """Return the columns of `table`, with `unsupported.columns` applied to columns without a Connect type.
 
         Raises ConnectError if the table does not exist, or if it has a column without a Connect type
         and unsupported.columns=fail. Raises the driver's exception if the database cannot be read.
@@ -210,7 +210,7 @@ class Dialect(ABC):
         return columns
 
     def _reflect(self, table: str) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
-        """Return SQLAlchemy's descriptions of a table's columns, and the names of those in its primary key.
+        """Return SQLAlchemy's descriptions of a table's columns, and the names of its primary key columns.
 
         Raises ConnectError if the table does not exist.
         """
@@ -233,15 +233,17 @@ class Dialect(ABC):
             return inspector.get_columns(name, schema=schema)
 
     def _report_unsupported(self, table: str, columns: Sequence[JdbcColumn]) -> None:
-        """Log a warning once for each column. Raises ConnectError if unsupported.columns=fail."""
+        """Log one warning for each column without a Connect type. Raises ConnectError if unsupported.columns=fail."""
         described = ", ".join(f"{column.name} ({column.declared})" for column in columns)
         problem = f"table {table}: no Connect type can represent the columns {described}"
         if self.config.unsupported_columns == "fail":
-            raise ConnectError(f"{problem}; set unsupported.columns=text to read them as text, or warn to skip them")
+            raise ConnectError(
+                f"{problem}; set unsupported.columns=text to read these columns as text, or warn to skip them"
+            )
         names = {f"{table}.{column.name}" for column in columns}
         if names - self._skipped:
             self._skipped |= names
-            logger.warning("%s; skipping them, because unsupported.columns=warn", problem)
+            logger.warning("%s; skipping these columns, because unsupported.columns=warn", problem)
 
     def _unsupported(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn:
         """Return a column that is read as text, because no Connect type can represent it."""
@@ -324,7 +326,7 @@ def _declared(type_: Any) -> str:
 
 @contextmanager
 def driver_errors() -> Iterator[None]:
-    """Raise the driver's exceptions instead of SQLAlchemy's wrappers."""
+    """Raise the driver's exceptions from the `with` block, instead of SQLAlchemy's exceptions that wrap them."""
     try:
         yield
     except sqlalchemy.exc.DBAPIError as error:

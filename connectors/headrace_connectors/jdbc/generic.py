@@ -1,9 +1,9 @@
-"""Dialect for any other database that has a SQLAlchemy dialect, such as DuckDB, Oracle or SQL Server.
+"""Dialect for databases that are supported only through SQLAlchemy, such as DuckDB, Oracle or SQL Server.
 
-`jdbc:NAME://host:port/database` (or `jdbc:NAME:/path`) selects SQLAlchemy's dialect NAME; a URL of SQLAlchemy, such as
-`duckdb:////data/shop.db`, works as well. Statements run through SQLAlchemy, which knows the parameter style of each
+`jdbc:NAME://host:port/database` (or `jdbc:NAME:/path`) selects SQLAlchemy's dialect NAME; a SQLAlchemy URL such as
+`duckdb:////data/shop.db` works as well. Statements run through SQLAlchemy, which knows the parameter style of each
 driver, so reading is slower than with the dialects for PostgreSQL, MySQL and SQLite. Drivers do not describe the
-columns of a result in a common way, so the types of a query's columns are those of the values in its first row.
+columns of a result in a common way, so the column types of a query are the types of the values in its first row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TYPES_OF_VALUES: Mapping[type, sql.TypeEngine[Any]] = {
 
 
 class GenericDialect(Dialect):
-    """Dialect for one database, through SQLAlchemy."""
+    """Dialect for one database, which runs all statements through SQLAlchemy."""
 
     parameter_marker = _PARAMETER
     driver_error = sqlalchemy.exc.SQLAlchemyError
@@ -102,11 +102,13 @@ class GenericDialect(Dialect):
             return super()._reflect(table)
         except sqlalchemy.exc.DBAPIError as error:
             # The dialects of some databases have fallen behind SQLAlchemy and read catalogs that do not exist.
-            logger.debug("SQLAlchemy cannot describe table %s, reading information_schema.columns: %s", table, error)
+            logger.debug(
+                "SQLAlchemy cannot describe table %s, reading information_schema.columns instead: %s", table, error
+            )
             return self._columns_of_schema(table), ()
 
     def _columns_of_schema(self, table: str) -> Sequence[Mapping[str, Any]]:
-        """Return a table's columns from the information schema of the SQL standard. Raises ConnectError."""
+        """Return a table's columns from information_schema.columns. Raises ConnectError if the table does not exist."""
         *schemas, name = split_name(table)
         schema = "table_schema = :schema" if schemas else "table_schema NOT IN ('information_schema', 'pg_catalog')"
         statement = sqlalchemy.text(
@@ -200,7 +202,7 @@ _STANDARD_TYPES: Mapping[str, type[sql.TypeEngine[Any]]] = {
 
 
 def _type_of_standard(name: str) -> sql.TypeEngine[Any]:
-    """Return the type for a type name of the SQL standard, such as DECIMAL(8,2), or NullType for any other name."""
+    """Return SQLAlchemy's type for a standard SQL type name, such as DECIMAL(8,2), or NullType for any other name."""
     match = _STANDARD.fullmatch(name)
     if match is None:
         return sql.NullType()

@@ -1,13 +1,14 @@
-"""Finds out up to which timestamp or id all rows of a database are committed (`snapshot.horizon=true`).
+"""Finds the timestamp or id up to which all rows of a table or query are committed (`snapshot.horizon=true`).
 
 A transaction may commit a row after a row with a later timestamp or a larger id. A reader that has already passed the
 earlier timestamp or the smaller id never returns to it, so it would lose the row. The horizon is the start of the
-oldest transaction that still runs:
+oldest running transaction:
 
 - Timestamps: a row's timestamp is not earlier than the start of its transaction (PostgreSQL's `now()`) or statement
-  (MySQL). Rows with timestamps before the horizon are therefore complete.
-- Ids: the largest id in the table is read, and then the time. All ids up to it are complete as soon as every running
-  transaction has started after that time, because ids are assigned in ascending order (sequences with CACHE 1).
+  (MySQL). All rows with timestamps before the horizon are therefore committed.
+- Ids: the reader reads the largest id in the table, and then the current time. All rows up to that id are committed as
+  soon as every running transaction has started after that time, because the database assigns ids in ascending order
+  (sequences with CACHE 1).
 
 Timestamps that clients set, and sequences that cache values, do not have these properties.
 """
@@ -23,12 +24,12 @@ MARGIN = dt.timedelta(seconds=1)
 
 
 class RunningTransactions(NamedTuple):
-    """The transactions of other sessions."""
+    """The running transactions of other sessions."""
 
     oldest: dt.datetime | None
-    """The start of the oldest one; None if none is running."""
+    """When the oldest transaction started, or None if no transaction is running."""
     has_prepared: bool = False
-    """Whether there are prepared transactions, whose start the database does not tell."""
+    """Whether there are prepared transactions. The database does not report when they started."""
 
 
 class Database(Protocol):
@@ -40,7 +41,7 @@ class Database(Protocol):
 
 
 class Horizon:
-    """The horizon of one table or query."""
+    """The horizon of one table or query: the timestamp or id up to which all rows are committed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,7 +50,10 @@ class Horizon:
         self._complete: int | None = None
 
     def timestamp(self, connection: object) -> dt.datetime:
-        """Return the timestamp before which all rows are committed, or the earliest timestamp if it is unknown."""
+        """Return a timestamp before which all rows are committed.
+
+        This is the earliest datetime of Python if no horizon is known yet.
+        """
         now = self._database.now(connection)
         running = self._database.running_transactions(connection)
         if not running.has_prepared:
@@ -58,7 +62,7 @@ class Horizon:
         return self._last or dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def largest_id(self, connection: object, read_largest: Callable[[], int | None]) -> int | None:
-        """Return the id up to which all rows are committed, or None if it is unknown.
+        """Return an id up to which all rows are committed, or None if no such id is known yet.
 
         `read_largest` returns the largest id of the committed rows.
         """

@@ -1,8 +1,9 @@
-"""Splits the first read of a table into ranges of its incrementing column, which several tasks read (no I/O).
+"""Splits the first read of a table into ranges of its incrementing column. This module has no I/O.
 
-`initial.load.chunks` sets the number of ranges. Each range has its own source partition and offset, so that a restarted
-task continues in the middle of a range. The table's own offset starts after the last range. It also contains the
-description of the ranges until they are read, so that a restarted connector computes the same ranges.
+`initial.load.chunks` sets the number of ranges, and several tasks read them at the same time. Each range has its own
+source partition and offset, so that a restarted task continues in the middle of a range. The table's own offset starts
+after the last range. It also contains a description of the ranges, so that a restarted connector computes the same
+ranges.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class KeyRange(NamedTuple):
-    """The rows of a table whose incrementing column is between two values, both included."""
+    """The rows of a table with incrementing values from `first` to `last`, both included."""
 
     table: str
     first: int
@@ -27,7 +28,7 @@ class KeyRange(NamedTuple):
 
     @property
     def partition(self) -> dict[str, str]:
-        """The source partition."""
+        """The source partition of this range."""
         return {"protocol": "1", "table": unquoted(self.table), "range": f"{self.first}..{self.last}"}
 
     def is_read(self, offset: Mapping[str, Any] | None) -> bool:
@@ -36,7 +37,7 @@ class KeyRange(NamedTuple):
 
 
 class InitialLoad(NamedTuple):
-    """The ranges of one table: the smallest and largest value, their number, and the time of the split."""
+    """How the first read of a table is split: the smallest and largest id, the number of ranges, and the start time."""
 
     first: int
     last: int
@@ -45,22 +46,22 @@ class InitialLoad(NamedTuple):
 
     @property
     def started(self) -> dt.datetime:
-        """The time after which changed rows are read by the table's own query (timestamp+incrementing)."""
+        """The time after which the table's own query reads changed rows, if mode=timestamp+incrementing."""
         return _EPOCH + dt.timedelta(milliseconds=self.started_ms)
 
     def ranges(self, table: str) -> list[KeyRange]:
-        """Return ranges of nearly equal length that cover all values."""
+        """Return ranges of nearly equal length that cover all ids from `first` to `last`."""
         count = self.last - self.first + 1
         bounds = [self.first + count * number // self.chunks for number in range(self.chunks + 1)]
         return [KeyRange(table, bounds[n], bounds[n + 1] - 1) for n in range(self.chunks) if bounds[n] < bounds[n + 1]]
 
     def to_offset(self) -> str:
-        """Return the text that the table's source offset contains."""
+        """Return the initial load as text, for the table's source offset."""
         return ":".join(map(str, self))
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any] | None) -> InitialLoad | None:
-        """Return the initial load that a table's stored offset describes; None if there is none."""
+        """Return the initial load that a table's stored offset describes, or None if the offset contains none."""
         text = (offset or {}).get(OFFSET_FIELD)
         return cls(*map(int, str(text).split(":"))) if text else None
 
@@ -71,7 +72,7 @@ def to_task_config(loads: Mapping[str, InitialLoad], ranges: Iterable[KeyRange])
 
 
 def from_task_config(text: str) -> tuple[dict[str, InitialLoad], list[KeyRange]]:
-    """Return the initial loads of the task's tables, and the ranges that the task reads."""
+    """Parse the task's key `initial.load`: return the initial loads of its tables, and the ranges that it reads."""
     if not text:
         return {}, []
     found = json.loads(text)
@@ -82,7 +83,7 @@ def from_task_config(text: str) -> tuple[dict[str, InitialLoad], list[KeyRange]]
 def distribute(
     tables: Sequence[Sequence[str]], ranges: Sequence[KeyRange], max_tasks: int
 ) -> list[tuple[list[str], list[KeyRange]]]:
-    """Return the tables and ranges of each task: ranges go to the tasks with the least work first."""
+    """Return the tables and ranges of each task. A range is assigned to the task with the fewest tables and ranges."""
     count = min(max_tasks, sum(map(len, tables)) + len(ranges))
     tasks: list[tuple[list[str], list[KeyRange]]] = [
         (list(tables[number]) if number < len(tables) else [], []) for number in range(count)

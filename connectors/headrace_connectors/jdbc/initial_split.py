@@ -13,9 +13,10 @@ from headrace_connectors.jdbc.types import microseconds
 
 
 def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> InitialLoad | None:
-    """Return the initial load of a table that was never read; None for an empty table. Raises the driver's exception.
+    """Return the initial load for a table without a stored offset, or None if the table is empty.
 
-    With `snapshot.horizon=true`, rows that running transactions have inserted are read after the initial load.
+    With `snapshot.horizon=true`, rows that running transactions have inserted are read after the initial load. Raises
+    the driver's exception.
     """
     columns = dialect.table_columns(table)
     found = find_offset_columns(config, table, columns, can_hold_timestamps=dialect.can_hold_timestamps)

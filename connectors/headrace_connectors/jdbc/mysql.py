@@ -1,10 +1,10 @@
 """MySQL and MariaDB dialect, with PyMySQL as the driver.
 
-An unbuffered cursor streams the rows, so a table of any size is read with the memory of one batch. The session's time
-zone is UTC, so TIMESTAMP values are exact; DATETIME values have the time zone of `db.timezone`. Types are mapped as
-Confluent's connector maps those of MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next
-larger type, YEAR to Date, JSON, ENUM and SET to STRING. Zero dates and times outside of one day are values that
-`unmappable.values` handles. Reference: https://dev.mysql.com/doc/refman/8.4/en/data-types.html
+An unbuffered cursor streams the rows, so a table of any size needs memory for only one batch. The session's time zone
+is UTC, so TIMESTAMP values are exact; DATETIME values are read in the time zone `db.timezone`. Types are mapped as in
+Confluent's connector with MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next larger type,
+YEAR to Date, and JSON, ENUM and SET to STRING. `unmappable.values` applies to zero dates, and to TIME values that are
+negative or longer than a day. Reference: https://dev.mysql.com/doc/refman/8.4/en/data-types.html
 """
 
 from __future__ import annotations
@@ -155,11 +155,12 @@ class MysqlDialect(Dialect):
     _unique_checks = 0
 
     def running_transactions(self, connection: Connection) -> RunningTransactions:
-        """Return the transactions of other sessions, from a list that the server made during this call.
+        """Return when the oldest running transaction of the other sessions started.
 
-        InnoDB caches the list, and renews it only if no session has read it for 0.1 seconds. A cached list may lack
-        transactions. Therefore this session begins a transaction, and waits until the list contains it. The value of
-        `unique_checks` alternates, to distinguish the transaction from that of the last call.
+        The transactions are listed in information_schema.innodb_trx. InnoDB caches this list, and renews it only if no
+        session has read it for 0.1 seconds. A cached list may lack transactions. Therefore this session begins a
+        transaction, and reads the list until it contains this transaction. The session's `unique_checks` alternates
+        between calls, to distinguish the transaction from the one that the previous call began.
         """
         self._unique_checks = 1 - self._unique_checks
         deadline_s = time.monotonic() + _FRESH_LIST_S
@@ -175,7 +176,8 @@ class MysqlDialect(Dialect):
                             "snapshot.horizon=true: InnoDB did not renew information_schema.innodb_trx for "
                             f"{_FRESH_LIST_S:.0f} seconds, because other sessions read it more than 10 times per second"
                         )
-                    time.sleep(random.uniform(0.11, 0.4))  # tasks that wait at the same time must not renew the wait
+                    # If all tasks waited for the same time, their reads would keep the list cached.
+                    time.sleep(random.uniform(0.11, 0.4))
                     cursor.execute(_RUNNING, (self._unique_checks,))
             except pymysql.err.OperationalError as error:
                 if error.args[0] != _ACCESS_DENIED:
@@ -337,11 +339,11 @@ class _StreamedRows:
                 self._cancel()
             self._cursor.close()
         except pymysql.MySQLError as error:
-            logger.debug("The cursor was closed before the last row: %s", error)
+            logger.debug("Ignoring an error while closing a cursor: %s", error)
 
 
 class _DescribingCursor(Cursor):
-    """A cursor that also returns the server's description of the columns of a result."""
+    """A cursor that also returns the server's description of the result columns."""
 
     def fields(self) -> Sequence[Any]:
         """Return PyMySQL's field descriptions, with flags and character sets."""
@@ -385,7 +387,7 @@ def _described_field(field: Any) -> dict[str, Any]:
 
 def _check_int64(value: int) -> int:
     if value > INT_RANGES[Type.INT64][1]:
-        raise ValueError(f"{value} does not fit INT64")
+        raise ValueError(f"{value} is too large for INT64")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB with PyMySQL, which the JDBC source and the JDBC sink share."""
+"""Connections to MySQL and MariaDB with PyMySQL, for the JDBC source and the JDBC sink."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mysql_engine(url: JdbcUrl, config: ConnectionConfig, **arguments: Any) -> En
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the connection was lost, or the server lacks resources or has conflicting transactions."""
+    """Whether the error is temporary: a lost connection, a lack of resources, or a conflict between transactions."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     return isinstance(error, pymysql.err.InterfaceError) or code in _TRANSIENT_CODES or 2000 <= code < 3000
 
@@ -55,5 +55,5 @@ def _arguments(properties: Mapping[str, str]) -> dict[str, Any]:
         elif name in ("sslCa", "ssl_ca"):
             arguments["ssl_ca"] = value
         elif name != "useSSL":
-            logger.warning("Connection property %s is ignored, PyMySQL has no such option", name)
+            logger.warning("Connection property %s is ignored, because PyMySQL has no such option", name)
     return arguments

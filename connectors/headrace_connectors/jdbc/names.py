@@ -13,7 +13,7 @@ _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
 def qualified_name(parts: Iterable[str | None]) -> str:
-    """Return the qualified name that consists of `parts`, without those that are None."""
+    """Join the parts that are not None to a qualified name."""
     return ".".join(_quoted(part) if "." in part or '"' in part else part for part in parts if part is not None)
 
 

@@ -91,7 +91,7 @@ def _named(key: str, source: str, columns: Sequence[JdbcColumn], name: str) -> J
 def _check_integer(source: str, column: JdbcColumn) -> None:
     if column.schema.type not in INT_RANGES and not _is_integer_decimal(column.schema):
         raise ConfigError(
-            INCREMENTING, column.name, f"{source}: the column's type is {column.declared}, and must be an integer type"
+            INCREMENTING, column.name, f"{source}: the column's type is {column.declared}, but must be an integer type"
         )
 
 

@@ -1,6 +1,6 @@
 """PostgreSQL dialect, with psycopg 3 as the driver.
 
-A server-side cursor streams the rows, so a table of any size is read with the memory of one batch.
+A server-side cursor streams the rows, so a table of any size needs memory for only one batch.
 Values of json, jsonb, uuid, xml and enumeration types are read as text, and so are those of all
 types without a Connect type. bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
 """
@@ -176,7 +176,7 @@ def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
         elif name == "ssl":
             options.setdefault("sslmode", "verify-full" if value.lower() in ("", "true") else "prefer")
         else:
-            logger.warning("Connection property %s is ignored, libpq has no such option", name)
+            logger.warning("Connection property %s is ignored, because libpq has no such option", name)
     return options
 
 
@@ -252,11 +252,12 @@ class PostgresqlDialect(Dialect):
         if is_untracked:
             raise ConnectError(
                 "snapshot.horizon=true needs track_activities=on: a session has turned it off, so the start of its "
-                "transaction is unknown (SELECT pid FROM pg_stat_activity WHERE state = 'disabled')"
+                "transaction is unknown. Find it with SELECT pid FROM pg_stat_activity WHERE state = 'disabled'"
             )
         if is_standby:
             raise ConnectError(
-                "snapshot.horizon=true needs a connection to the primary: a standby does not list its transactions"
+                "snapshot.horizon=true needs a connection to the primary: a standby does not list the transactions of "
+                "the primary"
             )
         return RunningTransactions(oldest and oldest.astimezone(dt.UTC), has_prepared)
 
@@ -386,7 +387,7 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
 
 
 def _described_type(item: Any, info: Any) -> TypeEngine[Any]:
-    """Return the SQL type of a result column. It is String for arrays and all other types read as text."""
+    """Return the SQL type of a result column: String for arrays and for every other type that is read as text."""
     if info is not None and info.array_oid == item.type_code:
         return String()
     name = info.name if info is not None else ""

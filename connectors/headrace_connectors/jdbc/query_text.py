@@ -19,7 +19,7 @@ _TOKEN = re.compile(
 
 
 def single_statement(sql: str) -> str:
-    """Return a query without trailing semicolons, comments and white space.
+    """Return a query without the semicolons, comments and white space that follow it.
 
     Raises ValueError if the text contains more than one statement.
     """

@@ -42,9 +42,9 @@ class TableOrQuery:
     topic: str
     partition: dict[str, str]
     load: InitialLoad | None = None
-    """The table's initial load; the reader reads what comes after it."""
+    """The table's initial load, if it has one. The reader reads the rows that follow the initial load."""
     key_range: KeyRange | None = None
-    """The rows to read, if the reader reads a part of an initial load."""
+    """The range of the initial load to read, or None if the reader reads the table itself."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class TableReader:
         )
 
     def _complete_range(self) -> SourceBatch | None:
-        """Return a batch without rows that commits the end of the key range, if the reader reads one."""
+        """Return a batch without rows, whose offset is the end of the key range. None: the reader has no key range."""
         if self.source.key_range is None:
             return None
         self.is_complete = True
@@ -202,7 +202,7 @@ class TableReader:
     def _last_complete_id(
         self, connection: Connection, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]
     ) -> LastId | None:
-        """Return the id up to which all rows are committed, if the mode and the configuration need it."""
+        """Return the id up to which all rows are committed, or None if the statement needs no such limit."""
         if self._horizon is None or incrementing is None or timestamps:
             return None
         dialect, table = self._dialect, self.source.table
@@ -226,13 +226,14 @@ class TableReader:
         elif (shape := dialect.shape(connection, table)) != self._shape or not self._columns:
             self._columns, self._shape = dialect.table_columns(table), shape
         if not self._columns:
-            raise ConnectError(f"{self.source.name}: none of its columns has a Connect type")
+            raise ConnectError(f"{self.source.name} has no column with a Connect type")
         return self._columns
 
     def _start_offset(self, connection: Connection) -> TimestampIncrementingOffset:
         """Return the source offset after which to read.
 
-        If no source offset is stored and no row has been read, this is `timestamp.initial`.
+        If no source offset is stored and no row has been read, this is `timestamp.initial`, or the start of the
+        reader's key range.
         """
         if self.source.key_range is not None:
             first = TimestampIncrementingOffset(None, self.source.key_range.first - 1)
@@ -293,7 +294,7 @@ class _RunningStatement:
         return rows[:count]
 
     def offset_after(self, rows: list[Row], before: TimestampIncrementingOffset) -> TimestampIncrementingOffset:
-        """Return the source offset that can be committed after `rows`. `before` is the last batch's offset."""
+        """Return the source offset that can be committed after `rows`. `before` is the previous batch's offset."""
         last = rows[-1]
         if self._incrementing is not None:
             return TimestampIncrementingOffset(self._timestamp(last), self._incrementing_value(last))

@@ -46,7 +46,8 @@ class RowConverter:
     If `is_checked` is true, the converter checks the types of values, because the database does not
     enforce column types. If `has_unmappable` is true, dates and times may be `Unmappable`.
     `unmappable_values` is the value of the key `unmappable.values`, which determines what happens to a
-    value that cannot be converted. `report_skipped` receives each skipped row, as text by column, and the error.
+    value that cannot be converted. `report_skipped` is called for each skipped row with a dict of the row's
+    values as text, and the error.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class RowConverter:
 
 
 def _text(value: Any) -> str | None:
-    """Return a value of the database as text."""
+    """Return a value from the database as text, or None for NULL."""
     return None if value is None else value.text if isinstance(value, Unmappable) else str(value)
 
 
@@ -212,6 +213,6 @@ def _type_name(column: JdbcColumn) -> str:
 
 
 def _location(table: str, column: JdbcColumn, row: Row, keys: Sequence[tuple[int, str]] = ()) -> str:
-    """Return the table, column and row of a value for messages. A primary key, if any, identifies the row."""
+    """Return the table, column and row of a value for error messages. The row is shown by its primary key, if any."""
     key = ", ".join(f"{name}={row[index]!r:.60}" for index, name in keys)
     return f"{table}, column {column.name}, row {key or repr(row)[:120]}"

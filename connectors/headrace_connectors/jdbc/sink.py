@@ -1,6 +1,6 @@
 """JdbcSinkConnector, which writes records to tables of an SQL database.
 
-Each `put` is one transaction: its records are durable when it returns, so offsets are committed only afterwards.
+Each `put` is one transaction, so its records are durable when `put` returns. Their offsets are committed afterwards.
 Delivery is at least once. With insert.mode=upsert, a record that is written again changes nothing.
 """
 
@@ -39,7 +39,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         self._failures = 0
 
     def start(self, config: JdbcSinkConfig) -> None:
-        """Connect to the database. Raises ConnectError after `connection.attempts` attempts."""
+        """Connect to the database. Raises ConnectError after `connection.attempts` attempts or a permanent error."""
         from headrace_connectors.jdbc.writing.runs import RunBuilder
         from headrace_connectors.jdbc.writing.table_cache import TableCache
 
@@ -56,7 +56,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
                 problem = f"Cannot connect to {self._database.address}: {self._database.error_text(error)}"
                 if attempt + 1 == config.connection_attempts or not self._database.is_transient(error):
                     raise ConnectError(problem) from error
-                logger.warning("%s; the next attempt follows in %d ms", problem, config.connection_backoff_ms)
+                logger.warning("%s; retrying in %d ms", problem, config.connection_backoff_ms)
             self.context.wait(config.connection_backoff_ms / 1000)
 
     def put(self, records: SinkRecords) -> None:
@@ -75,7 +75,11 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
             raise RecordErrors(errors)
 
     def _write(self, runs: Sequence[Run], records: SinkRecords) -> dict[int, Exception]:
-        """Write the runs in one transaction; return the errors of records. Raises the driver's exception, DataError."""
+        """Write the runs in one transaction, and return the errors of rejected records by index.
+
+        Raises DataError for the first rejected record if errors are not tolerated, and the driver's exception for an
+        error that may be temporary.
+        """
         from headrace_connectors.jdbc.writing.transaction import Writer
 
         if self._connection is None:
@@ -88,7 +92,10 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
             raise
 
     def _handle(self, error: Exception) -> None:
-        """Raise RetriableError for an error that may be temporary, at most `max.retries` times in a row."""
+        """Raise RetriableError for an error that may be temporary, at most `max.retries` times in a row.
+
+        Otherwise raise ConnectError.
+        """
         problem = f"Cannot write to {self._database.address}: {self._database.error_text(error)}"
         self._tables.clear()
         if not self._database.is_transient(error):
@@ -96,7 +103,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
         self._disconnect()
         self._failures += 1
         if self._failures > self._config.max_retries:
-            raise ConnectError(f"{problem}; the last of {self._failures} attempts (max.retries)") from error
+            raise ConnectError(f"{problem}; giving up after {self._failures} attempts (max.retries)") from error
         self.context.timeout(self._config.retry_backoff_ms)
         raise RetriableError(f"{problem}; attempt {self._failures} of {self._config.max_retries + 1}") from error
 
@@ -131,7 +138,7 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the database's driver, so that all tasks share their memory."""
+        """Return the modules for the database in `connection.url`, so that all tasks share their memory."""
         from headrace_connectors.jdbc.writing.databases import modules_for
 
         return [__name__, *modules_for(props.get("connection.url", ""))]

@@ -108,7 +108,7 @@ class JdbcSinkConfig(Config):
     fields_whitelist: list[str] = key(
         "fields.whitelist",
         default=[],
-        doc="Fields of the value to write, empty for all. Primary key columns are written in any case.",
+        doc="Fields of the value to write, empty for all. Primary key columns are always written.",
         group=_MAPPING,
     )
     db_timezone: str = key(
@@ -140,7 +140,7 @@ class JdbcSinkConfig(Config):
         default="microseconds",
         one_of=("microseconds", "nanoseconds"),
         case_insensitive=True,
-        doc="Unit of the fields in timestamp.fields.list. Timestamps are written with microseconds.",
+        doc="Unit of the fields in timestamp.fields.list. Timestamps are written with microsecond precision.",
         group=_MAPPING,
     )
     string_column: str = key(

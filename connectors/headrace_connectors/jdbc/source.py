@@ -117,7 +117,7 @@ class JdbcSourceTask(SourceTask[JdbcSourceTaskConfig]):
         return next((offset for offset in self.context.offsets.read_all(partitions) if offset), None)
 
     def poll(self) -> SourceBatch | None:
-        """Return the next batch, or None if there are no rows for `poll_block_s`."""
+        """Return the next batch, or None if no row is available within `poll_block_s` seconds."""
         if not self._readers:
             self.context.wait(self.poll_block_s)
             return None
@@ -303,7 +303,7 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
             logger.error("%s. The connector reads the table once it exists", message)
         selected = self._select(existing)
         if not selected and not missing:
-            logger.warning("No table is selected. Tables of table.types: %s", some_names(existing))
+            logger.warning("No table is selected. Tables of the types in table.types: %s", some_names(existing))
         return selected
 
     def _select(self, existing: Sequence[str]) -> list[str]:

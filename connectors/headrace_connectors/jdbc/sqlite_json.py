@@ -29,7 +29,7 @@ _PLAIN_TYPES: dict[Type, Any] = {Type.INT64: int | None, Type.STRING: str | None
 
 
 def row_type(columns: Sequence[JdbcColumn]) -> Any:
-    """Return the type to which msgspec parses rows of `columns`, or None if JSON cannot represent them."""
+    """Return the Python type into which msgspec parses rows of `columns`, or None if JSON cannot represent the rows."""
     kinds = [_kind(column) for column in columns]
     if len(kinds) > _COLUMNS_MAX or None in kinds:
         return None

@@ -1,4 +1,4 @@
-"""Builds the SQL that reads the rows of a table or a custom query after a source offset.
+"""Builds the SQL that reads the rows of a table or custom query that follow a source offset.
 
 | mode | where | order |
 |---|---|---|
@@ -45,7 +45,7 @@ class OffsetExpressions:
 
 @dataclass(frozen=True, slots=True)
 class LastId:
-    """The largest id to read; None: no id is read, because SQL compares no value with NULL."""
+    """The largest id to read. With None, no row is read, because `id <= NULL` is never true in SQL."""
 
     value: int | None
 
@@ -70,7 +70,7 @@ def select(
 ) -> Statement:
     """Append clauses to `base`, a SELECT without WHERE, so that it returns only rows after `offset`.
 
-    In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, their ids must not be larger.
+    In timestamp modes, the rows must also have timestamps before `end`. With `last_id`, larger ids are excluded.
     """
     conditions, parameters = _conditions(columns, offset, end, marker)
     if last_id is not None:

@@ -23,7 +23,7 @@ TIME_LIMIT_S = 10.0
 
 
 def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[], float]) -> Iterator[tuple[str, str]]:
-    """Yield (configuration key, message) for each error in a whitelisted table. Stops after `TIME_LIMIT_S`."""
+    """Yield (configuration key, message) for each error in a table of table.whitelist. Stops after `TIME_LIMIT_S`."""
     deadline_s = now_s() + TIME_LIMIT_S
     try:
         tables_of_all_types = dialect.tables()
@@ -32,7 +32,7 @@ def table_errors(config: JdbcSourceConfig, dialect: Dialect, now_s: Callable[[],
         for checked, name in enumerate(config.table_whitelist):
             if now_s() > deadline_s:
                 logger.warning(
-                    "Validation has taken more than %.0f s, skipping the remaining %d tables",
+                    "Validation of table.whitelist has taken more than %.0f s, skipping the remaining %d tables",
                     TIME_LIMIT_S,
                     len(config.table_whitelist) - checked,
                 )

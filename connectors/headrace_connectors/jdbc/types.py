@@ -83,7 +83,7 @@ class JdbcColumn:
 
     @property
     def identity_type(self) -> type | None:
-        """The type whose values `convert` returns unchanged, such as float, or None if `convert` is no type."""
+        """The type whose values `convert` returns unchanged, such as float, or None if `convert` is not a type."""
         return self.convert if isinstance(self.convert, type) else None
 
 

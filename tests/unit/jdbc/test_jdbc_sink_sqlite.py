@@ -269,7 +269,7 @@ class TestErrors:
         blocker = sqlite3.connect(database, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         try:
-            with pytest.raises(ConnectError, match=r"database is locked; the last of 3 attempts \(max\.retries\)"):
+            with pytest.raises(ConnectError, match=r"database is locked; giving up after 3 attempts \(max\.retries\)"):
                 put(url, [item(2)], max__retries="2")
         finally:
             blocker.close()

@@ -254,7 +254,7 @@ def test_table_lists_and_patterns_select_tables(database: sqlite3.Connection) ->
         (
             "CREATE TABLE t (a TEXT NOT NULL)",
             {"incrementing_column_name": "a"},
-            "a for .*: the column's type is TEXT, and must be an integer type",
+            "a for .*: the column's type is TEXT, but must be an integer type",
         ),
     ],
 )

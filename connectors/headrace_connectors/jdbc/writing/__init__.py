@@ -1,1 +1,1 @@
-"""The writing part of the JDBC sink: modules without I/O convert records to rows, and databases write the rows."""
+"""Modules of the JDBC sink: some convert records to rows without I/O, and the others write the rows to a database."""

@@ -1,4 +1,4 @@
-"""`Database`, the base class for code of the JDBC sink that differs between databases.
+"""`Database`, the base class for the database-specific code of the JDBC sink.
 
 A database creates and describes tables and writes runs of rows. The task owns the connection and its transactions.
 SQLAlchemy describes tables and quotes identifiers; the driver's cursor executes statements.
@@ -48,7 +48,10 @@ class ExistingTable(NamedTuple):
     columns: tuple[str, ...]
 
     def column(self, name: str) -> str | None:
-        """Return the column with this name, or the only column whose name differs from it in case, or None."""
+        """Return the column with this name, ignoring case if no column has exactly this name.
+
+        Returns None if no column matches, or if several columns match only without regard to case.
+        """
         if name in self.columns:
             return name
         similar = [column for column in self.columns if column.lower() == name.lower()]
@@ -117,7 +120,7 @@ class Database(ABC):
         return type(error).__name__ if self.config.trim_sensitive_log else " ".join(str(error).split())
 
     def quote(self, identifier: str) -> str:
-        """Return an identifier as SQL text. Raises DataError for a name that must be quoted if quoting is off."""
+        """Return an identifier as SQL text. Raises DataError if quoting is off and the name needs quotes."""
         if self.config.quote_sql_identifiers.lower() == "never":
             if not _PLAIN_IDENTIFIER.fullmatch(identifier):
                 raise DataError(f"quote.sql.identifiers=never: {identifier!r} is not a plain SQL identifier")
@@ -133,9 +136,10 @@ class Database(ABC):
     # -- tables
 
     def find_table(self, table: str) -> ExistingTable | None:
-        """Return the table with this name, or the only table whose name differs from it in case, or None.
+        """Return the table with this name, ignoring case if no table has exactly this name.
 
-        Raises the driver's exception.
+        Returns None if no table matches, or if several tables match only without regard to case. Raises the driver's
+        exception.
         """
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None
@@ -156,7 +160,7 @@ class Database(ABC):
         return tuple(item["name"] for item in sqlalchemy.inspect(connection).get_columns(name, schema=schema))
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
-        """Return the database's own name for the kind of a table, or None to use that of SQLAlchemy's inspector."""
+        """Return the kind of a table, such as PARTITIONED TABLE, or None to use the kind that SQLAlchemy reports."""
         return None
 
     def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
@@ -181,7 +185,7 @@ class Database(ABC):
         return definition + (" NULL" if nullable else " NOT NULL")
 
     def column_type(self, column: Column) -> str:
-        """Return the SQL type of a column. Raises DataError if it has none."""
+        """Return the SQL type of a column. Raises DataError if no SQL type can represent its field."""
         schema = column.schema
         if column.is_timestamp:
             return self.logical_type(TIMESTAMP, schema)
@@ -210,14 +214,14 @@ class Database(ABC):
     # -- values
 
     def converter(self, schema: Schema) -> Convert:
-        """Return a function that converts values (not null) to the driver's form, or None without a conversion."""
+        """Return a function that converts non-null values to the driver's types, or None if no conversion is needed."""
         if schema.name == TIMESTAMP:
             zone = self.zone
             return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
         return None
 
     def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values in the driver's form."""
+        """Return a column's values, converted to the driver's types."""
         convert = self.converter(column.schema)
         if column.is_timestamp:
             read = timestamp_reader(column.name, self.config.timestamp_precision_mode)
@@ -230,7 +234,7 @@ class Database(ABC):
     # -- writes
 
     def write(self, connection: Connection, target: Target, run: Run) -> None:
-        """Write or delete the rows of a run. Raises the driver's exception, or DataError for a value."""
+        """Write or delete the rows of a run. Raises the driver's exception, or DataError for an invalid value."""
         values = [self.convert(column, items) for column, items in zip(run.columns, run.values, strict=True)]
         if run.is_delete:
             self.delete(connection, target, values)
@@ -270,7 +274,7 @@ class Database(ABC):
         return f"INSERT INTO {target.table.quoted} ({', '.join(target.names)}) VALUES ({markers})"
 
     def _execute(self, connection: Connection, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        """Execute a statement with a PARAMETER for each value of a row."""
+        """Execute a statement once for each row. Each PARAMETER in the statement stands for one value of the row."""
         if self.marker == "%s":
             sql = sql.replace("%", "%%")
         sql = sql.replace(PARAMETER, self.marker)
@@ -299,7 +303,7 @@ class Database(ABC):
         self.run_statement(connection, "RELEASE SAVEPOINT headrace")
 
     def transaction_failed(self) -> None:  # noqa: B027 - most databases keep nothing between statements
-        """Called after a transaction, or a part of it, was rolled back."""
+        """Called after the rollback of a transaction, or of the part after a savepoint."""
 
     def run_statement(self, connection: Connection, sql: str) -> None:
         """Execute a statement without parameters."""
@@ -314,7 +318,7 @@ _TIMESTAMP = Schema(Type.INT64, name=TIMESTAMP, version=1)
 
 
 def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequence[Any]]:
-    """Return the rows without those whose primary key occurs again later, because one statement writes a row once."""
+    """Return only the last row of each primary key, because one statement must not write a row twice."""
     keys = [values[target.names.index(name)] for name in target.keys]
     last = {key: index for index, key in enumerate(zip(*keys, strict=True))}
     if len(last) == len(values[0]):

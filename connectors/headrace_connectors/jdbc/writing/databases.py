@@ -1,4 +1,4 @@
-"""Creates the database for a JDBC URL, and imports only the driver that it needs."""
+"""Creates the `Database` object for a JDBC URL, and imports only the driver of this database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_connectors.jdbc.writing.database import Database
 
 
 def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
-    """Return the database for `url`. Raises ConfigError if its driver is not installed."""
+    """Return the `Database` object for `url`. Raises ConfigError if the database's driver is not installed."""
     try:
         if url.kind == "sqlite":
             from headrace_connectors.jdbc.writing.sqlite import SqliteDatabase
@@ -29,7 +29,7 @@ def database_for(url: JdbcUrl, config: JdbcSinkConfig) -> Database:
 
 
 def modules_for(connection_url: str) -> tuple[str, ...]:
-    """Return the modules that a task for this URL imports, none if the URL is invalid."""
+    """Return the names of the modules that a task with this URL imports. The tuple is empty for an invalid URL."""
     try:
         module = urls.parse(connection_url).dialect
     except ConfigError:

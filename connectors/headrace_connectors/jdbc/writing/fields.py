@@ -1,4 +1,4 @@
-"""Decides which columns a record has, and reads their values from batches. This module has no I/O.
+"""Determines the columns that a record is written to, and reads their values from batches. This module has no I/O.
 
 The rules, and the texts of errors that users search for, are those of Confluent's JDBC sink.
 """
@@ -41,7 +41,7 @@ class RecordColumns(NamedTuple):
 
 
 class ColumnPlanner:
-    """Creates and caches the columns for each pair of schemas."""
+    """Determines and caches the columns for each pair of key schema and value schema."""
 
     def __init__(self, config: JdbcSinkConfig) -> None:
         self._config = config
@@ -49,7 +49,10 @@ class ColumnPlanner:
         self._plans: dict[tuple[Schema | None, Schema | None], RecordColumns] = {}
 
     def plan(self, table: str, key_schema: Schema | None, value_schema: Schema | None) -> RecordColumns:
-        """Return the columns of records with these schemas; for deletes, `value_schema` is None. Raises DataError."""
+        """Return the columns of records with these schemas. For deletes, `value_schema` is None.
+
+        Raises DataError if the configuration does not allow these schemas.
+        """
         plan = self._plans.get((key_schema, value_schema))
         if plan is None:
             plan = self._plans[key_schema, value_schema] = self._plan(table, key_schema, value_schema)

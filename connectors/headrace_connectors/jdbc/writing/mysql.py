@@ -42,7 +42,7 @@ class MysqlDatabase(Database):
         return mysql_engine(self.url, self.config)
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether the connection was lost, or the server lacks resources or has conflicting transactions."""
+        """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         return is_transient(error)
 
     def logical_type(self, name: str, schema: Schema) -> str:
@@ -57,7 +57,7 @@ class MysqlDatabase(Database):
         return f"VARCHAR({_KEY_LENGTH})" if column.is_key and found == "TEXT" else found
 
     def literal(self, schema: Schema, value: Any) -> str:
-        """Return the value as SQL text; MySQL also escapes with backslashes."""
+        """Return the value as SQL text, with backslashes doubled, because a backslash is MySQL's escape character."""
         return super().literal(schema, value).replace("\\", "\\\\") if isinstance(value, str) else super().literal(
             schema, value
         )  # fmt: skip

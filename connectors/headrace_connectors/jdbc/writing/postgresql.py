@@ -59,13 +59,13 @@ class PostgresqlDatabase(Database):
         return postgresql_engine(self.url, self.config)
 
     def connect(self) -> Connection:
-        """Open a connection; it has no temporary tables yet."""
+        """Open a connection, and forget the temporary tables of the previous connection."""
         self._staged = {}
         self._copies = {}
         return super().connect()
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether the connection was lost, the server lacks resources, or transactions conflict."""
+        """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         state = getattr(error, "sqlstate", None) or ""
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
@@ -94,7 +94,7 @@ class PostgresqlDatabase(Database):
         return "'" + str(_text_of(schema, self.zone)(value)).replace("'", "''") + "'"
 
     def converter(self, schema: Schema) -> Convert:
-        """Convert every value to PostgreSQL's text."""
+        """Return a function that formats non-null values as PostgreSQL's text."""
         return _text_of(schema, self.zone)
 
     def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
@@ -122,7 +122,7 @@ class PostgresqlDatabase(Database):
             _copy(connection, target.table.quoted, target.names, values)
 
     def upsert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
-        """Insert or update rows; if there are many, copy them to the table or, if some exist, to a temporary table."""
+        """Insert or update rows. Many rows are copied to the table, or to a temporary table if some rows exist."""
         if len(values[0]) < _COPY_ROWS:
             super().upsert(connection, target, values)
             return
@@ -151,10 +151,10 @@ class PostgresqlDatabase(Database):
         self.run_statement(connection, f"TRUNCATE {stage}")
 
     def _copy_new_rows(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> bool:
-        """Copy rows to the table itself; return False, without changes, if a row exists or an attempt is not due.
+        """Try to copy rows to the table itself. Return False, without changes, if a row exists or no attempt is due.
 
-        A copy is a fifth faster than an upsert that finds no existing row. EXPLAIN fails if the table has no unique
-        constraint for the keys, as the upsert would, and locks the constraint until the transaction ends.
+        COPY is a fifth faster than an upsert if all rows are new. EXPLAIN of the upsert comes first: it fails like the
+        upsert if the table has no unique constraint for the keys, and locks the constraint until the transaction ends.
         """
         attempts = self._copies.setdefault(target, _CopyAttempts())
         if not attempts.is_due or target.table.kind not in ("TABLE", "PARTITIONED TABLE"):
@@ -191,9 +191,10 @@ class PostgresqlDatabase(Database):
 
 
 class _CopyAttempts:
-    """Decides which upserts to a table first attempt to copy the rows.
+    """Decides which upserts to a table first try to copy the rows.
 
-    After a copy has failed, 1, 2, 4, ... 1024 upserts skip the attempt: updates of existing rows rarely stop soon.
+    The first failed copy makes one upsert skip the attempt, and each further failure twice as many as before (at most
+    1024), because updates of existing rows rarely stop soon.
     """
 
     def __init__(self) -> None:
@@ -202,19 +203,19 @@ class _CopyAttempts:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next upsert attempts to copy."""
+        """Whether the next upsert should try to copy the rows."""
         return self._to_skip == 0
 
     def skip(self) -> None:
-        """Count an upsert without an attempt."""
+        """Count an upsert that did not try to copy."""
         self._to_skip = max(0, self._to_skip - 1)
 
     def succeeded(self) -> None:
-        """Continue to copy."""
+        """Record a successful copy: the next failure skips only one attempt."""
         self._next_pause = 1
 
     def failed(self) -> None:
-        """Skip the next attempts, twice as many as after the previous failure."""
+        """Record a failed copy: skip the next attempts, twice as many as after the previous failure."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _COPY_ATTEMPTS_SKIPPED_MAX)
 
@@ -239,7 +240,7 @@ def _copy_texts(column: Sequence[str | None]) -> Sequence[str]:
 
 
 def _text_of(schema: Schema, zone: dt.tzinfo) -> Callable[[Any], str]:
-    """Return a function that formats a value that is not null as PostgreSQL's text."""
+    """Return a function that formats non-null values of `schema` as PostgreSQL's text."""
     if schema.name == TIMESTAMP_NAME:
         # The offset makes the text correct for columns with and without a time zone.
         return lambda instant: instant.astimezone(zone).isoformat(" ")

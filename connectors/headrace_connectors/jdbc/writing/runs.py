@@ -31,7 +31,7 @@ class Run:
         return len(self.indexes)
 
     def part(self, start: int, end: int) -> Run:
-        """Return the rows from `start` to before `end`."""
+        """Return the rows from index `start` up to, but not including, index `end`."""
         values = [column[start:end] for column in self.values]
         return Run(self.table, self.columns, values, self.indexes[start:end], self.is_delete)
 
@@ -113,10 +113,9 @@ def _schema_name(schema: Schema | None) -> str:
 
 
 def _uniform_parts(batch: SinkBatch) -> Iterator[tuple[int, SinkBatch]]:
-    """Split the batch into parts.
+    """Split the batch into parts in which either all values or no values are null, and likewise the keys.
 
-    In each part, either all values or no values are null, and likewise the keys. Yields (index of the part's first
-    record, part).
+    Yields (index of the part's first record, part).
     """
     keys = batch.keys if batch.keys is not None and None in batch.keys else None
     values = batch.values if batch.compact is None and None in batch.values else None

@@ -56,7 +56,7 @@ class SqliteDatabase(Database):
         return f"sqlite:{self.url.database}"
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether another process locks the database, or a file operation failed."""
+        """Whether another process has locked the database, or a file operation has failed."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
 
@@ -77,7 +77,7 @@ class SqliteDatabase(Database):
         return None
 
     def literal(self, schema: Schema, value: Any) -> str:
-        """Return booleans as 1 and 0."""
+        """Return the value as SQL text, with 1 and 0 for booleans."""
         return str(int(value)) if isinstance(value, bool) else super().literal(schema, value)
 
     def upsert_sql(self, target: Target) -> str:

@@ -1,4 +1,4 @@
-"""Finds the tables of runs, and creates or extends them if auto.create or auto.evolve allow it."""
+"""Finds the table that a run is written to, and creates or extends it if auto.create or auto.evolve allow it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableCache:
         self._targets: dict[tuple[str, tuple[Column, ...]], Target] = {}
 
     def clear(self) -> None:
-        """Forget all tables, because an error may mean that a table has changed."""
+        """Forget all tables. Called after an error, because a table may have changed."""
         self._tables.clear()
         self._targets.clear()
 
@@ -45,7 +45,8 @@ class TableCache:
         if table is None:
             table = self._create(connection, run)
         if table.kind not in self._types:
-            raise DataError(f"{run.table} is a {table.kind}, but table.types is {','.join(self._config.table_types)}")
+            types = ",".join(self._config.table_types)
+            raise DataError(f"{run.table} is a {table.kind}, but table.types is {types}; add {table.kind} to this key")
         missing = [column for column in run.columns if table.column(column.name) is None]
         if missing:
             table = self._add_columns(connection, run, table, missing)
@@ -85,9 +86,9 @@ class TableCache:
         return found
 
     def _run_ddl(self, connection: Connection, table: str, statements: Sequence[str]) -> str:
-        """Run DDL statements.
+        """Run DDL statements, and return the database's message if a statement fails.
 
-        Return the database's message if one fails, for example because another task ran it first.
+        A statement fails, for example, if another task has already run it.
         """
         try:
             for statement in statements:

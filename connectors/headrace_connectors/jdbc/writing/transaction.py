@@ -30,10 +30,10 @@ class Writer:
         self._errors: dict[int, Exception] = {}
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
-        """Write the runs and commit; return the errors of rejected records by index.
+        """Write the runs, commit the transaction, and return the errors of rejected records by index.
 
-        If errors are not tolerated, raises the first one instead, and the caller must roll back. Raises the driver's
-        exception for an error that may be temporary.
+        If errors are not tolerated, raises the first error instead. Raises the driver's exception for an error that may
+        be temporary. After an exception, the caller must roll back the transaction.
         """
         targets = [(run, target) for run in runs if (target := self._target(run)) is not None]
         self._database.begin(self._connection)
@@ -52,7 +52,7 @@ class Writer:
             return None
 
     def _write_run(self, run: Run, target: Target) -> None:
-        """Write the rows of a run; if the database rejects them, write each half, until the bad rows are found."""
+        """Write the rows of a run. If the database rejects them, halve the run repeatedly to find the bad rows."""
         try:
             with self._database.savepoint(self._connection):
                 self._database.write(self._connection, target, run)
