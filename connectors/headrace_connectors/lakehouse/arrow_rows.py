@@ -48,7 +48,7 @@ class TopicRows:
     def unknown_schemas(self, known: Iterable[int]) -> Iterator[tuple[int, str]]:
         """Yield (row index, schema JSON) for each schema id that is not in `known`.
 
-        The row is the one with the schema's lowest offset.
+        The row is the record with the lowest offset among the records with this schema.
         """
         ids = self.kafka["schema_id"]
         unknown = pc.invert(pc.is_in(ids, pa.array([NO_SCHEMA, *known], pa.int64())))
@@ -92,7 +92,7 @@ class TopicRows:
         return rows
 
     def from_offsets(self, next_offsets: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows at or after each partition's next offset, which the table does not contain yet."""
+        """Return the rows that the table does not contain yet: those at or after their partition's next offset."""
         return self._filter_offsets(next_offsets, pc.less)
 
     def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:
@@ -110,10 +110,11 @@ class TopicRows:
         return rows
 
     def to_table(self, columns: pa.Schema | None, *, metadata: bool) -> pa.Table | None:
-        """Return rows for the table, with metadata columns before the value's columns.
+        """Return rows for the table. If `metadata` is true, their first columns are the metadata columns.
 
-        If all records are tombstones and the topic's record layout is unknown, the rows have the
-        table's columns, which are in `columns`. Returns None if the table does not exist yet either.
+        `columns` are the columns of the table, or None if it does not exist yet. If the topic's record
+        layout is unknown because all records are tombstones, the rows have these columns. In this case,
+        returns None if `columns` is None.
         """
         names, arrays = self._metadata() if metadata else ([], [])
         if self.values is not None:
@@ -143,7 +144,7 @@ def _field(values: pa.StructArray, name: str) -> pa.Array:
 
 
 def split_by_topic(batch: pa.Table, value_column: Mapping[str, str]) -> Iterator[TopicRows]:
-    """Yield the rows of each topic in the micro-batch. `value_column` maps a topic to the struct column of values."""
+    """Yield the rows of each topic in the micro-batch. `value_column` maps a topic to its struct column's name."""
     kafka = batch.select([name for name in batch.column_names if name not in set(value_column.values())])
     topics = pc.unique(batch["topic"]).to_pylist()
     for topic in sorted(topics):

@@ -37,7 +37,7 @@ _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "time": 32, "
 class BadRecord:
     """A record that cannot become a row, and the reason.
 
-    `columns_mismatch` is true if the record's schema is valid, but the table has other columns.
+    `columns_mismatch` is true if the record's schema is valid, but its columns are not the table's columns.
     """
 
     position: RecordPosition
@@ -55,7 +55,7 @@ class BadRecord:
 
 
 class BadRecordError(DataError):
-    """Fails the task, after all records before each partition's first bad record have been loaded.
+    """The error that fails the task after it has loaded all records before each partition's first bad record.
 
     `first_bad_offsets` has the offset of each partition's first bad record.
     """

@@ -2,8 +2,8 @@
 
 A `ColumnType` is a tree of types. `parse_schema` creates it from a Connect schema (the JSON in
 JsonConverter's envelope). `wire_type` returns the Spark type, as JSON, with which `from_json` parses
-the payload. `str` returns Spark's DDL for error messages. Every table column is nullable. This
-module has no I/O.
+the payload. `str(column_type)` is Spark's DDL for error messages. Every table column is nullable.
+This module has no I/O.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def _decimal(schema: dict[str, Any], path: str) -> ColumnType:
 
 
 def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[TableColumn, ...]:
-    """Return a table's columns for a type of record values.
+    """Return the columns of a table for records whose values have the type `schema_type`.
 
-    The columns are the fields of a struct. Any other type has one column named `value`.
+    A struct has one column for each field. Any other type has one column named `value`.
     """
     columns = schema_type.fields if schema_type.kind == "struct" else (TableColumn("value", schema_type),)
     check_names((column.name for column in columns), path)
@@ -192,7 +192,7 @@ def check_names(names: Iterable[str], path: str) -> None:
                 f"{path}: columns {first!r} and {name!r} differ only in case, which tables do not support"
             )
     if not seen:
-        raise SchemaError(f"{path}: a struct without fields cannot be stored, a table needs at least one column")
+        raise SchemaError(f"{path}: a struct without fields cannot be stored, because a table needs a column")
 
 
 def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]:
@@ -253,7 +253,7 @@ def _without_defaults(type_: ColumnType) -> ColumnType:
 
 
 def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = False) -> Any:
-    """Return Spark's type JSON for parsing a payload with column type `type_`.
+    """Return the Spark type, as JSON, with which `from_json` parses a payload of column type `type_`.
 
     If `encoded` is true, the payload has JsonConverter's encoding: dates are days, timestamps are
     milliseconds, and decimals are base64, or numbers if `decimals_numeric` is true. Otherwise the
@@ -279,7 +279,7 @@ def wire_type(type_: ColumnType, *, encoded: bool, decimals_numeric: bool = Fals
 
 
 def struct_json(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return Spark's type JSON for a struct with nullable fields."""
+    """Return the Spark type, as JSON, of a struct with nullable fields."""
     return {
         "type": "struct",
         "fields": [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in fields],
@@ -291,7 +291,7 @@ def _array_json(element: Any) -> dict[str, Any]:
 
 
 def needs_no_conversion(type_: ColumnType) -> bool:
-    """Whether a parsed payload value is the column's value, without decoding and without defaults."""
+    """Whether a parsed payload value is already the column's value: nothing to decode, and no defaults to insert."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":
@@ -302,7 +302,7 @@ def needs_no_conversion(type_: ColumnType) -> bool:
 
 
 def leaf_count(type_: ColumnType) -> int:
-    """Return the number of columns that a column of this type has after structs are flattened."""
+    """Return the number of columns that result from flattening the structs in a column of this type."""
     return max(1, sum(leaf_count(field.type) for field in type_.fields)) if type_.kind == "struct" else 1
 
 

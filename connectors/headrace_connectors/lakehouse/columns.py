@@ -1,4 +1,4 @@
-"""Builds the Spark select that parses a micro-batch's records, of any number of topics, into typed columns.
+"""Builds the Spark select that parses the records of all topics in a micro-batch into typed columns.
 
 Topics with the same record layout form a topic group. Each topic group has one struct column, which
 is null in the rows of other topics, so that a micro-batch is read and parsed once for any number of

@@ -205,7 +205,7 @@ def _check_paths(properties: Mapping[str, str]) -> Iterator[ConfigError]:
     for name in ("lakehouse.path", "lakehouse.checkpoint.path"):
         path = properties.get(name, "").strip()
         if "://" in path and not path.startswith("file://"):
-            yield ConfigError(name, path, "only local directories are supported yet")
+            yield ConfigError(name, path, "only local directories are supported so far")
     name_format = _text(properties, "lakehouse.table.name.format")
     example = name_format.replace(TOPIC_VARIABLE, "t")
     parts = example.split("/")
@@ -229,7 +229,7 @@ def _check_spark(properties: Mapping[str, str]) -> Iterator[ConfigError]:
         name = "spark.remote" if properties.get("spark.remote") else "spark.master"
         yield ConfigError(name, properties[name], "Spark Connect is not supported yet; use spark.master=local[*]")
     elif not re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?", master):
-        yield ConfigError("spark.master", master, "only a local master is supported yet: local[*] or local[N]")
+        yield ConfigError("spark.master", master, "only a local master is supported so far: local[*] or local[N]")
     memory = properties.get("spark.driver.memory", "").strip()
     if memory and not re.fullmatch(r"\d+[kmgKMG]", memory):
         yield ConfigError("spark.driver.memory", memory, "must be a number followed by k, m or g, such as 2g")
@@ -268,7 +268,7 @@ def check_value_format(value: ValueFormat, declared: bool) -> Iterator[ConfigErr
         yield ConfigError(
             "lakehouse.schema",
             "set",
-            "must be set only for value.converter=JsonConverter with value.converter.schemas.enable=false",
+            "can be set only with value.converter=JsonConverter and value.converter.schemas.enable=false",
         )
     elif value.kind == "string" and not _is_encoding(value.encoding):
         yield ConfigError("value.converter.converter.encoding", value.encoding, "unknown encoding")

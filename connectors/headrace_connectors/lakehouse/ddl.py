@@ -103,7 +103,9 @@ class _Parser:
             scale = self._number() if self._accept(",") else 0
             self._expect(")")
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise SchemaError(f"decimal({precision},{scale}): precision must be 1 to 38, scale 0 to the precision")
+            raise SchemaError(
+                f"decimal({precision},{scale}): the precision must be 1 to 38, and the scale 0 to the precision"
+            )
         return ColumnType("decimal", precision=precision, scale=scale)
 
     def _number(self) -> int:

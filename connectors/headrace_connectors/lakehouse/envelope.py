@@ -21,7 +21,7 @@ NO_SCHEMA = 0
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The payload of one record. `schema` has the schema's JSON if this record is the first with the schema."""
+    """The payload of one record. `schema` contains the schema's JSON if this is the first record with the schema."""
 
     text: bytes | None = None
     schema_id: int = NO_SCHEMA

@@ -60,7 +60,7 @@ def unsupported_features(text: str) -> str | None:
 
 
 def jvm_exit_error(status: int, output: str) -> ConnectError:
-    """Return the error for a JVM that exited while the task was running. `output` has the last lines that it wrote."""
+    """Return the error for a JVM that exited while the task was running. `output` has the JVM's last output lines."""
     event = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
     hint = ""
     if status == -signal.SIGKILL:

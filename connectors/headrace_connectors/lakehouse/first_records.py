@@ -1,4 +1,4 @@
-"""Reads the first records of offset ranges in the task's process, to determine new topics' record layouts."""
+"""Reads the first records of a topic's offset ranges in the task's process, to determine its record layout."""
 
 from __future__ import annotations
 

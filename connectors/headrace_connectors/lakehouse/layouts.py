@@ -78,7 +78,7 @@ class LayoutVariant:
 class RejectedSchema:
     """A schema whose records cannot become rows, and the reason.
 
-    `columns_mismatch` is true if the schema is valid, but the table has other columns.
+    `columns_mismatch` is true if the schema is valid, but its columns are not the table's columns.
     """
 
     reason: str

@@ -2,8 +2,8 @@
 
 Spark reads and parses the records of all topics in one job and returns them as Arrow. The loader
 appends them to the topics' tables together with the offsets of the micro-batch. It relies only on
-the offsets that the tables contain, and ignores rows below these offsets. So if Spark repeats a
-micro-batch, the loader adds only the missing rows, even after a crash between the commits of two
+the offsets that the tables contain, and ignores rows below these offsets. Therefore, if Spark repeats
+a micro-batch, the loader adds only the missing rows, even after a crash between the commits of two
 tables.
 """
 
@@ -81,8 +81,8 @@ class BatchLoader:
 
         Raises ConnectError if the micro-batch cannot be loaded. Raises BadRecordError after loading all
         records before each partition's first bad record. The loader calls `commit_guard` before it
-        writes the tables. This call raises if the micro-batch must be cancelled. Otherwise it returns a
-        context manager that the loader holds while it writes the tables.
+        writes the tables. `commit_guard` raises an exception if the micro-batch must be cancelled.
+        Otherwise it returns a context manager that the loader holds while it writes the tables.
         """
         started = time.monotonic()
         added: dict[str, int] = {}
@@ -212,8 +212,8 @@ class BatchLoader:
     def _collect(self, rows: Any, groups: Sequence[TopicGroup]) -> Iterator[TopicRows]:
         """Run Spark and yield the rows of each topic.
 
-        One Spark job parses all topic groups. If its select would have too many columns, several jobs
-        parse a cached copy of the micro-batch.
+        One Spark job parses all topic groups. If the job's select would have too many columns, several
+        jobs parse a cached copy of the micro-batch instead.
         """
         chunks = list(_chunks(groups))
         if len(chunks) == 1:
@@ -294,8 +294,8 @@ class BatchLoader:
             arrow = rows.to_table(columns, metadata=self._metadata_columns)
             if arrow is None:
                 _log.warning(
-                    "Topic %s: dropping %d tombstones, the table does not exist yet and no earlier record had a schema"
-                    " from which to create the table",
+                    "Topic %s: dropping %d tombstones, because the topic's table does not exist yet and no earlier"
+                    " record had a schema from which to create the table",
                     rows.topic,
                     len(rows),
                 )
@@ -344,7 +344,7 @@ def _log_progress(batch: MicroBatch, added: dict[str, int], read_s: float, write
     rows = sum(added.values())
     tables = ", ".join(f"{name} +{count:,}" for name, count in added.items() if count)
     _log.info(
-        "Committed batch %d: %s rows in %.1f s (%s rows/s; Spark %.1f s, tables %.1f s): %s",
+        "Committed batch %d: %s rows in %.1f s (%s rows/s; Spark's reading took %.1f s, the commits %.1f s): %s",
         batch.identity.batch_id,
         f"{rows:,}",
         read_s + write_s,

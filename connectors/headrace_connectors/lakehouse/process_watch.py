@@ -1,6 +1,6 @@
 """Kills Spark's Python processes when the task's process exits.
 
-A Spark Python process detects the JVM's exit only when it next reads from its socket, which takes
+A Spark Python process detects the JVM's exit only when it next reads from its socket. This can take
 long if the process is blocked in C code. The kernel's parent-death signal does not help, because
 these processes are children of the JVM's Python daemon, not of the task. A thread that waits for the
 task's process to exit works in all cases.

@@ -101,7 +101,7 @@ class LoadQuery:
             metadata_columns=self._config.metadata_columns,
         )
         session.dataSource.register(KafkaSource)
-        _log.debug("Starting the Spark query")
+        _log.debug("Starting the Spark query of connector %s", self._connector)
         self._query = (
             session.readStream.format(FORMAT)
             .option(SPEC_OPTION, spec.to_json())

@@ -1,9 +1,9 @@
 """Offsets and offset ranges of micro-batches, and the distribution of ranges to Spark tasks.
 
 Spark stores the end offset of each micro-batch as JSON in its checkpoint. The Kafka source's offset
-has each topic's id and each partition's next offset. For partitions that are new in the
-micro-batch, or whose next records were deleted, it also has the offset at which the micro-batch
-starts. This module has no I/O.
+contains each topic's id and each partition's next offset. For partitions that are new in the
+micro-batch, or whose next records were deleted, it also contains the offset at which the
+micro-batch starts. This module has no I/O.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def truncate_ranges(ranges: Iterable[Range], ends: Mapping[TopicPartition, int])
 def limit_rows(
     position: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], rows_max: int
 ) -> dict[TopicPartition, int]:
-    """Return the end offsets of the next micro-batch, which has about `rows_max` rows at most.
+    """Return the end offsets of the next micro-batch, which has at most about `rows_max` rows.
 
     If the backlog is larger, each partition gets a share of `rows_max` that is proportional to the
-    partition's backlog, and at least one row, so that no partition waits until others are read.
+    partition's backlog, and at least one row, so that no partition waits for the others.
     """
     lags = {key: max(0, end - position[key]) for key, end in ends.items() if key in position}
     total = sum(lags.values())
@@ -117,9 +117,9 @@ def limit_rows(
 def split_ranges(ranges: list[Range], tasks_max: int, task_rows_min: int) -> list[list[Range]]:
     """Split ranges into at most `tasks_max` lists with about the same number of rows.
 
-    No list has much fewer than `task_rows_min` rows, because starting a Spark task takes about 0.1 s. So
-    one task reads a small micro-batch, and many partitions share a task. A large range is split to use
-    all cores.
+    Each list is read by one Spark task. No list has much fewer than `task_rows_min` rows, because starting
+    a task takes about 0.1 s. A list may contain the ranges of many partitions, and a large range is split
+    between several lists to use all cores.
     """
     total = sum(len(range_) for range_ in ranges)
     tasks = max(1, min(tasks_max, total // max(1, task_rows_min)))

@@ -52,7 +52,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
     def start(self, config: LakehouseSinkConfig) -> None:
         """Validate the effective value converter, and check that the directories are writable.
 
-        Only the task can do this validation. Raises ConfigErrors if it finds errors.
+        Only the task can validate these, because they depend on the worker. Raises ConfigErrors if there are errors.
         """
         self._config = config
         value = ValueFormat(self.context.props)
@@ -84,7 +84,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
                 else:
                     self._run_query(spark, checkpoints)
         except SparkStartError:
-            if not self._stopping.is_set():  # if `stop` kills the starting JVM, that is no error
+            if not self._stopping.is_set():  # it is not an error if `stop` has killed the starting JVM
                 raise
         finally:
             spark.stop()
@@ -171,7 +171,9 @@ class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
     def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
         """Return one configuration regardless of `tasks.max`, because Spark distributes the work to cores."""
         if max_tasks > 1:
-            _log.info("Starting one task despite tasks.max=%d, spark.master sets the number of cores", max_tasks)
+            _log.info(
+                "Starting one task despite tasks.max=%d, because spark.master sets the number of cores", max_tasks
+            )
         return [self._config.originals]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

@@ -64,7 +64,7 @@ class Topics:
     def log_bounds(
         self, partitions: Iterable[tuple[str, int]], *, read_committed: bool
     ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-        """Return the log start offset of each partition, and the offset after its last readable record."""
+        """Return each partition's log start offset, and each partition's offset after the last readable record."""
         keys = [TopicPartition(topic, partition) for topic, partition in partitions]
         if not keys:
             return {}, {}

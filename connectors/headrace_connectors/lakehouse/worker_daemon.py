@@ -1,7 +1,7 @@
 """The daemon that forks Spark's Python workers. It exits as soon as the task's process exits.
 
-Spark runs this module as `python -m <this module> <worker module>`. pyspark's own daemon checks
-whether the JVM has exited only after its imports, which take seconds on a busy machine.
+Spark runs this module as `python -m <this module> <worker module>`. pyspark's own daemon detects the
+exit of the JVM only after it has finished its imports, which take seconds on a busy machine.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_validation_uses_the_defaults_of_the_value_converter() -> None:
     assert validate_connector({**props, "value.converter": JSON}, {}).errors == []
     errors = validate_connector({**props, "value.converter": JSON, "lakehouse.schema": "id BIGINT"}, {}).errors
     assert len(errors) == 1
-    assert "must be set only for value.converter=JsonConverter with value.converter.schemas.enable=false" in errors[0]
+    assert "can be set only with value.converter=JsonConverter and value.converter.schemas.enable=false" in errors[0]
 
 
 def test_json_without_schemas_requires_declared_columns() -> None:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeltaWriter(TableWriter):
-    """Writes one Delta table. Commits are checked for conflicts with the table version that `committed` has read."""
+    """Writes one Delta table. Checks each commit for conflicts with commits made since `committed` read the table."""
 
     _table: DeltaTable | None = None
     _last_offsets = KafkaSourceOffset()
