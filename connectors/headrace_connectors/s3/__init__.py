@@ -1,1 +1,1 @@
-"""S3 connectors: a sink that writes records to objects of a bucket, exactly once if the layout is deterministic."""
+"""S3 connectors: the sink writes records to objects in a bucket, and the source reads objects into topics."""

@@ -1,9 +1,10 @@
-"""Finds the objects that an S3 sink has written and that are not read yet, in the order in which they are read.
+"""Finds the unread objects that an S3 sink has written, in the order in which they must be read.
 
-A walk through the folders below ``topics.dir`` finds the series: the objects of one topic partition in one folder. It
-skips the objects of a series that are already read, and reads ahead at most `PENDING_MAX` names of a series, so the
-time and memory of a walk depend on the number of series and of new objects, not on the number of all objects.
-The objects of a topic partition are read in the order of their first offsets, across all folders.
+A series consists of the objects of one topic partition in one folder. The finder walks through the folders below
+``topics.dir`` to find all series. It skips the objects that have been read, and lists at most `PENDING_MAX` objects of
+a series in advance. The time and memory of a walk therefore depend on the number of series and of new objects, but not
+on the number of all objects. The objects of a topic partition are read in the order of their first offsets, across all
+folders.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ ListPage = Callable[..., ListedKeys]
 
 
 class BackupObject(NamedTuple):
-    """The objects with the values, keys and headers of the same records."""
+    """Up to three objects with the values, keys and headers of the same records."""
 
     series: SeriesId
     start: str
     values: str | None
-    """The key of the object with the values; None for records with null values."""
+    """The key of the object with the values, or None if the values of these records are null."""
     keys: str | None
     headers: str | None
     done: int
@@ -65,19 +66,19 @@ class _Series:
     prefix: str
     position: Position | None
     pending: deque[tuple[str, dict[str, str]]] = field(default_factory=deque)
-    """Digits of the offset, and the keys of the objects by their side, in the order of offsets."""
+    """For each first offset, its digits and the object keys by side, sorted by offset; see `BackupName.side`."""
     has_more: bool = False
     """Whether the listing has more objects after the pending ones."""
 
     def is_read(self, start: str) -> bool:
-        """Whether the object that begins at that offset is completely read."""
+        """Whether all records of the object with the first offset `start` have been read."""
         if self.position is None:
             return False
         last, number = int(self.position["start"]), int(start)
         return number < last or (number == last and bool(self.position.get("complete")))
 
     def resume_key(self) -> str | None:
-        """Return a key that is less than the keys of all objects that are not read."""
+        """Return a key that sorts before the keys of all unread objects, or None if no object has been read."""
         if self.position is None:
             return None
         start = str(self.position["start"])
@@ -87,7 +88,7 @@ class _Series:
 
 
 class BackupFinder:
-    """Finds the objects of one task's share of topic partitions."""
+    """Finds the objects of the topic partitions that are assigned to one task."""
 
     def __init__(
         self,
@@ -100,9 +101,9 @@ class BackupFinder:
         folders: Sequence[str] = (),
         tombstones: str = "tombstone",
     ) -> None:
-        """`root` is ``topics.dir`` with its delimiter; `share` is the number of the task and the number of tasks.
+        """`root` is ``topics.dir`` with a delimiter at the end; `share` is (number of this task, number of tasks).
 
-        `tombstones` is the name of folders with records that have null values: they contain only keys and headers.
+        `tombstones` is the name of the folders for records with null values, which contain only keys and headers.
         """
         self._list = list_page
         self._names = names
@@ -118,7 +119,10 @@ class BackupFinder:
         self._turns: deque[tuple[str, int]] = deque()
 
     def next_object(self) -> BackupObject | None:
-        """Return the next object that `find` has found, None if there are no more. Topic partitions take turns."""
+        """Return the next object that `find` has found, or None if there are no more.
+
+        The finder alternates between the topic partitions.
+        """
         while self._turns:
             turn = self._turns[0]
             heap = self._ready[turn]
@@ -136,7 +140,7 @@ class BackupFinder:
             self._make_ready(series)
             self._turns.rotate(-1)
             if "" not in sides and not ("keys" in sides and self._has_tombstones(series.id.folder)):
-                continue  # the sink uploads the values last
+                continue  # the sink has not uploaded the values yet: it uploads them after the keys and headers
             done = 0
             if series.position is not None and int(series.position["start"]) == int(start):
                 done = int(series.position["record"])
@@ -145,7 +149,7 @@ class BackupFinder:
         return None
 
     def find(self) -> None:
-        """Walk through the folders. Call it when `next_object` has returned None."""
+        """Search all folders for new objects. Call `find` when `next_object` has returned None."""
         if self._folders:
             for folder in self._folders:
                 self._find_in_topics(folder.rstrip(self._delimiter) + self._delimiter)
@@ -175,7 +179,7 @@ class BackupFinder:
             folders += self._list_folder(folders.pop(0), topic)
 
     def _list_folder(self, folder: str, topic: str) -> list[str]:
-        """Add the new objects of a folder to their series; return its subfolders."""
+        """Add the new objects of a folder to their series, and return the folder's subfolders."""
         subfolders: list[str] = []
         start_after: str | None = None
         token: str | None = None
@@ -195,7 +199,7 @@ class BackupFinder:
         return subfolders
 
     def _add_page(self, folder: str, topic: str, page: ListedKeys, touched: set[SeriesId]) -> SeriesId | None:
-        """Add the objects of a page to their series; return the series of the last object."""
+        """Add the objects of a page to their series, and return the series of the page's last object, if it has one."""
         parsed: list[tuple[SeriesId, BackupName, str]] = []
         last: SeriesId | None = None
         unknown: dict[SeriesId, None] = {}
@@ -228,7 +232,7 @@ class BackupFinder:
             pending.append((name.offset, {name.side: key}))
 
     def _jump(self, series_id: SeriesId, last_key: str) -> str | None:
-        """Return the key after which the listing of a folder continues, None to continue after the last key."""
+        """Return a key to which the listing of a folder can skip, or None to continue after `last_key`."""
         series = self._series.get(series_id)
         if series is None:  # a series of another task
             return after_series(self._names.prefix(series_id))
@@ -238,7 +242,7 @@ class BackupFinder:
         return resume if resume is not None and resume > last_key else None
 
     def _list_more(self, series: _Series) -> None:
-        """Add the objects after the pending ones; the last pending object may be incomplete."""
+        """List the last pending object again, because it may be incomplete, and the objects that follow it."""
         start, _ = series.pending.pop()
         series.has_more = False
         start_after: str | None = series.prefix + start

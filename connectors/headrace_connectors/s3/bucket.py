@@ -1,8 +1,8 @@
-"""One bucket of an S3-compatible store: its client, the classification of its errors, listings and reads.
+"""One bucket of an S3-compatible store: lists and reads its objects, and classifies the errors of requests.
 
-`TemporaryError` means that the same request may succeed later: the connection failed, the store is slow or overloaded
-(SlowDown). Errors about the bucket, the credentials or the request are fatal: ConnectError. Messages name the object,
-the bucket and the store.
+A request raises `TemporaryError` if the same request may succeed later, for example because the connection failed or
+the store is overloaded (SlowDown). Errors about the bucket, the credentials or the request are fatal and raise
+ConnectError. Error messages name the object, the bucket and the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FATAL_CLIENT_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ParamV
 
 
 class TemporaryError(Exception):
-    """A request failed, and may succeed later."""
+    """A request failed, but the same request may succeed later."""
 
 
 class AccessDeniedError(ConnectError):
@@ -57,7 +57,7 @@ class MissingObjectError(Exception):
 
 
 class ListedObject(NamedTuple):
-    """An object of a listing."""
+    """An object in a listing of the bucket."""
 
     key: str
     modified_ms: int
@@ -72,7 +72,7 @@ class Page(NamedTuple):
     token: str | None
     """Continues the listing after this page; None for the last page."""
     server_ms: int
-    """The server's time of the response."""
+    """When the server sent the response, by the server's clock."""
 
 
 class Bucket:
@@ -101,7 +101,7 @@ class Bucket:
                 response_checksum_validation="when_required",
             ),
         )
-        # Without "Expect: 100-continue", no upload waits a second for a store that does not respond to it.
+        # Remove "Expect: 100-continue", because each upload to a store that ignores it would wait for a second.
         self._client.meta.events.unregister("before-call.s3", add_expect_header)
         self.customer_key = _customer_key(config)
 
@@ -111,7 +111,10 @@ class Bucket:
         return f"s3://{self.name}" + (f" at {self.connection.store_url}" if self.connection.store_url else "")
 
     def check(self) -> None:
-        """Raise ConnectError if the bucket does not exist or is not accessible, TemporaryError if no store responds."""
+        """Raise ConnectError if the bucket does not exist or is not accessible.
+
+        Raises TemporaryError if the store does not respond.
+        """
         self.request("head_bucket", "access the bucket")
 
     def list_page(
@@ -119,8 +122,8 @@ class Bucket:
     ) -> Page:
         """Return up to 1000 objects whose keys begin with `prefix`, in the order of their keys.
 
-        With a delimiter, keys that contain it after the prefix are combined to folders. `start_after` is a key after
-        which the listing begins, `token` continues a listing.
+        If `delimiter` is set, keys that contain it after the prefix are combined into folders. The listing begins after
+        the key `start_after`, or continues after the page that returned `token`.
         """
         arguments = {"Prefix": prefix, "Delimiter": delimiter, "StartAfter": start_after, "ContinuationToken": token}
         given = {name: value for name, value in arguments.items() if value}
@@ -141,7 +144,7 @@ class Bucket:
         return ObjectBody(response["Body"], f"Cannot read {key} in {self.address}")
 
     def request(self, name: str, purpose: str, **arguments: Any) -> Any:
-        """Send a request; `purpose` completes the sentence "Cannot ..." of errors."""
+        """Send a request. The message of its error begins with "Cannot" and `purpose`, such as "list topics/"."""
         with _translated(f"Cannot {purpose} in {self.address}"):
             return getattr(self._client, name)(Bucket=self.name, **arguments)
 
@@ -154,7 +157,7 @@ class ObjectBody:
         self._failure = failure
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, none at the end. Raises TemporaryError if the connection fails."""
+        """Return up to `size` bytes, or b"" at the end. Raises TemporaryError if the connection fails."""
         with _translated(self._failure):
             return bytes(self._body.read(size))
 
@@ -165,7 +168,7 @@ class ObjectBody:
 
 @contextmanager
 def _translated(failure: str) -> Iterator[None]:
-    """Raise the errors of boto3 as this module's errors; their messages begin with `failure`."""
+    """Convert boto3's exceptions in the `with` block to those of this module. Messages begin with `failure`."""
     try:
         yield
     except ClientError as error:

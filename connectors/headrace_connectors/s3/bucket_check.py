@@ -8,7 +8,7 @@ from headrace_connectors.s3.connection import S3ConnectionConfig
 
 
 def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> None:
-    """Add an error to the values of a validation if the bucket does not exist or cannot be accessed."""
+    """Add an error to `values`, a validation result, if the bucket does not exist or cannot be accessed."""
     try:
         from headrace_connectors.s3.bucket import AccessDeniedError, Bucket, TemporaryError
     except ModuleNotFoundError as error:
@@ -28,5 +28,5 @@ def check_bucket(config: S3ConnectionConfig, values: dict[str, ConfigValue]) -> 
         values[key].errors.append(f"{error}; check the credentials and that they permit access to the bucket")
     except ConnectError as error:
         values["s3.bucket.name"].errors.append(str(error))
-    except ValueError as error:  # boto3 rejects an endpoint that is no URL
+    except ValueError as error:  # boto3 rejects an endpoint that is not a URL
         values["store.url" if config.store_url else "s3.bucket.name"].errors.append(str(error))

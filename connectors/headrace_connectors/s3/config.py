@@ -28,13 +28,13 @@ _S3, _FILES, _PARTITIONS, _COMPAT = "S3", "Files", "Partitioner", "Accepted for 
 
 
 def format_name(text: str) -> str | None:
-    """Return json, bytearray or parquet for a class name with or without its package; None for another name."""
+    """Return json, bytearray or parquet for a class name with or without its package, or None for any other name."""
     short = text.rsplit(".", 1)[-1].lower().removesuffix("format")
     return short if short in FORMATS else None
 
 
 def partitioner_name(text: str) -> str | None:
-    """Return the partitioner's name for a class name with or without its package; None if there is no such class."""
+    """Return the partitioner's name for a class name with or without its package, or None for any other name."""
     short = text.rsplit(".", 1)[-1].removesuffix("Partitioner")
     return short if short in PARTITIONERS else None
 
@@ -85,7 +85,7 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.elastic.buffer.enable": "buffers always grow with the data; buffer.memory.bytes limits them",
         "s3.elastic.buffer.init.capacity": "buffers always grow with the data; buffer.memory.bytes limits them",
         "max.write.duration.ms": "a put writes only the records that it receives",
-        "report.null.values.to.dlq": "behavior.on.null.values and errors.tolerance decide about null values",
+        "report.null.values.to.dlq": "behavior.on.null.values and errors.tolerance apply to null values",
         "enable.conditional.writes": "objects are always overwritten",
         "max.files.scan.limit": "objects are always overwritten",
         "locale": "names of months and days are English",
@@ -95,7 +95,8 @@ class S3SinkConfig(S3ConnectionConfig):
         "s3.part.size",
         default=26214400,
         at_least=5242880,
-        doc="Bytes of a part of a multipart upload. A file that becomes larger is uploaded in parts while it is open.",
+        doc="Size of a part of a multipart upload, in bytes. A file that grows larger is uploaded in parts while it is "
+        "open.",
         importance=Importance.HIGH,
         group=_S3,
     )
@@ -111,7 +112,7 @@ class S3SinkConfig(S3ConnectionConfig):
         group=_S3,
     )
     tag_pairs: list[str] = key(
-        "s3.object.tagging.key.value.pairs", default=[], doc="More tags, in the format key:value.", group=_S3
+        "s3.object.tagging.key.value.pairs", default=[], doc="Additional tags of objects, as key:value.", group=_S3
     )
     on_tagging_error: str = key(
         "s3.object.behavior.on.tagging.error",
@@ -129,7 +130,7 @@ class S3SinkConfig(S3ConnectionConfig):
         default=16777216,
         at_least=1048576,
         type=ConfigType.LONG,
-        doc="Bytes that all open files of a task may use in memory. Beyond that, the largest files are moved to disk.",
+        doc="Bytes of memory that all open files of a task may use. If they need more, the largest are moved to disk.",
         group=_FILES,
     )
     format_class: str = key(
@@ -165,14 +166,15 @@ class S3SinkConfig(S3ConnectionConfig):
         "rotate.schedule.interval.ms",
         default=-1,
         type=ConfigType.LONG,
-        doc="Interval of the wall clock, in ms from midnight in the time zone, after which files are completed. "
-        "Objects are then no longer deterministic: records may be written twice after a failure. -1: off.",
+        doc="Complete files whenever the wall clock reaches a multiple of this many ms after midnight in timezone. The "
+        "content of objects then depends on the clock, so records may be written twice after a failure. -1: off.",
         group=_FILES,
     )
     rotate_on_partition_change: bool = key(
         "rotate.file.on.partition.change",
         default=True,
-        doc="Whether rotate.interval.ms also completes files if the directory of records changes.",
+        doc="Whether, if rotate.interval.ms is set, a record with another directory than the previous record also "
+        "completes the files.",
         group=_FILES,
     )
     topics_dir: str = key("topics.dir", default="topics", doc="The first directory of object keys.", group=_FILES)
@@ -194,7 +196,7 @@ class S3SinkConfig(S3ConnectionConfig):
         group=_FILES,
     )
     compression_level: int = key(
-        "s3.compression.level", default=-1, at_least=-1, at_most=9, doc="Level of gzip, -1: default.", group=_FILES
+        "s3.compression.level", default=-1, at_least=-1, at_most=9, doc="Level of gzip. -1: its default.", group=_FILES
     )
     bytes_extension: str = key(
         "format.bytearray.extension", default=".bin", doc="Extension of files with bytes.", group=_FILES
@@ -202,7 +204,7 @@ class S3SinkConfig(S3ConnectionConfig):
     bytes_separator: str | None = key(
         "format.bytearray.separator",
         default=None,
-        doc="Text after each record of a file with bytes. By default a line feed.",
+        doc="Text that ByteArrayFormat writes after each record. Default: a line feed.",
         group=_FILES,
     )
     json_decimal_format: str = key(
@@ -224,7 +226,7 @@ class S3SinkConfig(S3ConnectionConfig):
     store_keys: bool = key(
         "store.kafka.keys",
         default=False,
-        doc="Whether keys are stored in files beside those of the values.",
+        doc="Whether record keys are stored, in separate files beside the files with values.",
         group=_FILES,
     )
     keys_format_class: str = key(
@@ -236,7 +238,7 @@ class S3SinkConfig(S3ConnectionConfig):
     store_headers: bool = key(
         "store.kafka.headers",
         default=False,
-        doc="Whether headers are stored in files beside those of the values.",
+        doc="Whether record headers are stored, in separate files beside the files with values.",
         group=_FILES,
     )
     headers_format_class: str = key(
@@ -265,7 +267,8 @@ class S3SinkConfig(S3ConnectionConfig):
         default="NONE",
         one_of=("NONE", "BACKWARD", "FORWARD", "FULL"),
         case_insensitive=True,
-        doc="Every value works as NONE: a record with another schema completes the files of its topic partition.",
+        doc="Every value has the effect of NONE: a record whose schema differs from the schema of the open file "
+        "completes the files of its topic partition.",
         group=_COMPAT,
     )
     partitioner_class: str = key(
@@ -320,7 +323,8 @@ class S3SinkConfig(S3ConnectionConfig):
     timestamp_field: str = key(
         "timestamp.field",
         default="timestamp",
-        doc="The field of RecordField: a Timestamp, milliseconds or an ISO 8601 text. Dots separate nested names.",
+        doc="The field for timestamp.extractor=RecordField: a Timestamp, milliseconds or ISO 8601 text. Dots separate "
+        "the names of nested fields.",
         group=_PARTITIONS,
     )
 
@@ -353,7 +357,7 @@ class S3SinkConfig(S3ConnectionConfig):
     report_null_values: bool = key(
         "report.null.values.to.dlq",
         default=True,
-        doc="Has no effect: behavior.on.null.values=fail reports them as errors.tolerance demands.",
+        doc="Has no effect: errors.tolerance applies to null values if behavior.on.null.values=fail.",
         group=_COMPAT,
     )
     conditional_writes: bool = key(

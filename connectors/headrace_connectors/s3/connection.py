@@ -1,4 +1,4 @@
-"""Keys that the S3 source and the S3 sink share: the bucket, the store, credentials, proxy and retries."""
+"""Configuration keys that the S3 source and sink share: the bucket, the store, credentials, proxy and retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROVIDER_PREFIX = "s3.credentials.provider."
 def _check_provider(name: str) -> None:
     if name.rsplit(".", 1)[-1] not in (_ASSUME_ROLE, *_DEFAULT_PROVIDERS):
         raise ValueError(
-            f"a Java class cannot be loaded here; use {_DEFAULT_PROVIDERS[0]} (boto3's chain: environment, files, "
+            f"a Java class cannot be loaded; use {_DEFAULT_PROVIDERS[0]} (boto3's chain: environment, files, "
             f"roles), {_ASSUME_ROLE}, or aws.access.key.id and aws.secret.access.key"
         )
 
@@ -42,7 +42,7 @@ def decode_customer_key(secret: Password) -> bytes:
 
 
 class S3ConnectionConfig(ConfigWithIgnoredKeys):
-    """The keys for the bucket and for requests to it."""
+    """The configuration keys for the bucket and for requests to it."""
 
     passthrough_prefixes: ClassVar[tuple[str, ...]] = (_PROVIDER_PREFIX,)
     without_effect: ClassVar[Mapping[str, str]] = {
@@ -81,7 +81,7 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
     path_style: bool = key(
         "s3.path.style.access.enabled",
         default=True,
-        doc="Whether the bucket is in the path of requests instead of the host's name.",
+        doc="Whether requests contain the bucket's name in the path instead of the host name.",
         group=_S3,
     )
     wan_mode: bool = key(
@@ -100,13 +100,13 @@ class S3ConnectionConfig(ConfigWithIgnoredKeys):
         group=_S3,
     )
     part_retries: int = key(
-        "s3.part.retries", default=3, at_least=0, doc="How often the client repeats a failed request.", group=_S3
+        "s3.part.retries", default=3, at_least=0, doc="Maximum number of retries of a failed request.", group=_S3
     )
     retry_backoff_ms: int = key(
         "retry.backoff.ms",
         default=5000,
         at_least=0,
-        doc="Milliseconds to wait before work that failed for a temporary reason is repeated.",
+        doc="Milliseconds to wait before retrying an upload or read that failed for a temporary reason.",
         group=_S3,
     )
     client_backoff_ms: int = key(

@@ -1,10 +1,10 @@
-"""Finds the objects that are not read yet in a bucket with any keys (``mode=GENERIC``).
+"""Finds the unread objects in a bucket with arbitrary object keys (``mode=GENERIC``).
 
-Objects are read in the order of their time of modification and their key. They are divided into a fixed number of
-slots by a hash of their key, and each slot has one source offset: the last object that was read. So the number of
-source offsets does not depend on the number of objects. An object is read when it is at least
-``file.discovery.settle.ms`` old by the clock of the store: objects that appear at the same time are then read in order.
-A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
+Objects are read in the order of their modification times, and in the order of their keys if the times are equal. A hash
+of the key assigns each object to one of a fixed number of slots. Each slot has one source offset, the last object that
+was read, so the number of source offsets does not depend on the number of objects. An object is read only when it is at
+least ``file.discovery.settle.ms`` old by the clock of the store, so that objects that appear at about the same time are
+read in order. A listing reads all keys, and keeps the oldest `BATCH_MAX` new objects.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class FoundFile(NamedTuple):
 
 
 def slot_of(key: str) -> int:
-    """Return the slot of an object."""
+    """Return the slot of the object with this key."""
     return crc32(key.encode()) % SLOTS
 
 
 class FileFinder:
-    """Finds the objects of one task's share of slots."""
+    """Finds the objects in the slots that are assigned to one task."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class FileFinder:
         starting_ms: int = 0,
         settle_ms: int = 0,
     ) -> None:
-        """`positions` are the stored offsets by slot; `topic_of` returns the topic for a key, None to skip the object.
+        """`positions` are the stored offsets by slot; `share` is (number of this task, number of tasks).
 
-        `share` contains the number of this task, and the number of all tasks.
+        `topic_of` returns the topic for an object's key, or None to skip the object.
         """
         self._list = list_page
         self._prefixes = prefixes
@@ -74,7 +74,7 @@ class FileFinder:
         self._has_more = False
 
     def next_object(self) -> FoundFile | None:
-        """Return the next object that `find` has found, None if there are no more."""
+        """Return the next object that `find` has found, or None if there are no more."""
         if not self._pending and self._has_more:
             self.find()
         if not self._pending:
@@ -84,7 +84,7 @@ class FileFinder:
         return found
 
     def find(self) -> None:
-        """List the objects. Call it when `next_object` has returned None."""
+        """List the bucket's objects. Call `find` when `next_object` has returned None."""
         found = heapq.nsmallest(BATCH_MAX + 1, self._new_objects())
         self._has_more = len(found) > BATCH_MAX
         self._pending = deque(found[:BATCH_MAX])

@@ -18,7 +18,7 @@ from headrace_connectors.s3.config import S3SinkConfig
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Records of a topic partition in the form in which they are written."""
+    """Encoded records of one topic partition, ready to be written to files."""
 
     schema: Schema | None
     """The schema of the values."""
@@ -36,7 +36,7 @@ class Encoded:
         return [self.schema, *(schema for schema, _ in self.sides)]
 
     def part(self, start: int, end: int) -> Encoded:
-        """Return the records from `start` to before `end`."""
+        """Return the records from index `start` up to, but not including, index `end`."""
         if start == 0 and end == len(self):
             return self
         sides = [(schema, items[start:end]) for schema, items in self.sides]
@@ -79,7 +79,7 @@ class PartitionFiles:
     open: dict[str, OpenFiles] = field(default_factory=dict)
     completed: deque[Completed] = field(default_factory=deque)
     _read_again_from: int | None = None
-    """The offset from which records are read again and have not arrived yet."""
+    """After a call of `read_again`: the offset that it returned, until the first records arrive again."""
     _records: int = 0
     _first_timestamp: int | None = None
     _directory: str | None = None
@@ -120,7 +120,7 @@ class PartitionFiles:
     def _slices(
         self, count: int, directories: str | Sequence[str], timestamps: Sequence[int] | None
     ) -> Iterator[tuple[str, int, int]]:
-        """Yield runs of records that belong to the same files, and complete files between them when they are due."""
+        """Yield (directory, start, end) of runs of records for the same files. Complete due files between runs."""
         start = 0
         while start < count:
             directory = directories if isinstance(directories, str) else directories[start]
@@ -152,7 +152,7 @@ class PartitionFiles:
         return self._rotates_by_time and timestamp - first >= self.config.rotate_interval_ms
 
     def _is_due(self, directory: str, timestamp: int | None) -> bool:
-        """Whether the open files are completed before a record with this directory and timestamp."""
+        """Whether the open files must be completed before a record with this directory and timestamp is written."""
         if not self._records or not self._rotates_by_time or timestamp is None or self._first_timestamp is None:
             return False
         if self._spans_interval(self._first_timestamp, timestamp):
@@ -180,12 +180,12 @@ class PartitionFiles:
         self._first_timestamp = None
 
     def first_offset(self) -> int | None:
-        """Return the offset of the first record that is not uploaded; None if all are."""
+        """Return the offset of the first record that is not uploaded, or None if all records are uploaded."""
         waiting = [each for completed in self.completed for each in completed.files]
         return min((each.first_offset for each in [*waiting, *self.open.values()]), default=self._read_again_from)
 
     def read_again(self) -> int | None:
-        """Discard all files; return the offset from which their records must be read again, None if there are none."""
+        """Discard all files. Return the offset from which to read their records again, or None if there are none."""
         self._read_again_from = self.first_offset()
         self.discard()
         return self._read_again_from
@@ -201,7 +201,7 @@ class PartitionFiles:
 
 
 def _next_multiple_in_day(now_ms: int, interval_ms: int, zone: Any) -> int:
-    """Return the next multiple of the interval after midnight in a time zone."""
+    """Return the next time that is a multiple of the interval after midnight in a time zone."""
     now = dt.datetime.fromtimestamp(now_ms / 1000, zone)
     midnight_ms = int(now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
     return midnight_ms + ((now_ms - midnight_ms) // interval_ms + 1) * interval_ms

@@ -24,7 +24,7 @@ Encode = Callable[[Schema | None, Sequence[Any]], Sequence[Any]]
 
 
 class FileFormat(ABC):
-    """Writes one file."""
+    """Writes one file in one format."""
 
     @abstractmethod
     def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
@@ -32,10 +32,10 @@ class FileFormat(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Append the end of the file."""
+        """Append the data that ends the file, such as a footer."""
 
     def discard(self) -> None:  # noqa: B027 - most formats hold no data outside the spool
-        """Release the data that is not in the file yet."""
+        """Discard the data that has not been written to the file yet."""
 
 
 class _Stream:
@@ -55,7 +55,7 @@ class _Stream:
 
 
 class _Lines(FileFormat):
-    """Appends each value and a separator."""
+    """Writes each value and a separator after it."""
 
     def __init__(self, spool: Spool, config: S3SinkConfig, separator: bytes) -> None:
         self._stream = _Stream(spool, config)
@@ -85,7 +85,7 @@ def _encode_bytes(schema: Schema | None, values: Sequence[Any]) -> Sequence[byte
 
 
 def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
-    """Return the function that encodes values for a format."""
+    """Return the function that encodes values for the format `class_name`."""
     name = format_name(class_name)
     if name == "bytearray":
         return _encode_bytes
@@ -98,7 +98,7 @@ def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
 
 
 def format_for(class_name: str, spool: Spool, config: S3SinkConfig) -> FileFormat:
-    """Return the format of a new file."""
+    """Return a `FileFormat` that writes a new file to `spool`."""
     name = format_name(class_name)
     if name == "parquet":
         from headrace_connectors.s3.parquet import ParquetFormat  # imports PyArrow, which is slow

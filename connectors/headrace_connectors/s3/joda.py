@@ -15,7 +15,7 @@ _Part = Callable[[dt.datetime], str]
 
 
 class JodaFormat:
-    """A compiled pattern."""
+    """A compiled Joda-Time pattern."""
 
     def __init__(self, pattern: str) -> None:
         """Compile the pattern. Raises ValueError for an unknown letter or an unclosed quote."""

@@ -1,8 +1,8 @@
 """Names of the objects that the S3 sink writes, and their order. This module has no I/O.
 
 The name of an object is ``<topic>+<partition>+<first offset>[.keys|.headers]<extension>``. The sink pads the offset
-with zeros. As long as an offset has a leading zero, the order of names is the order of offsets, so a listing can
-continue after a position; names without a leading zero must be listed completely and sorted by number.
+with zeros. Names whose offsets have a leading zero sort like their offsets, so a listing can continue after a given
+offset. Names whose offsets have no leading zero must all be listed, and then sorted by offset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class SeriesId(NamedTuple):
-    """The objects of one topic partition in one folder: their offsets increase."""
+    """Identifies a series: the objects of one topic partition in one folder."""
 
     folder: str
     """The prefix of the keys, including the last delimiter."""
@@ -21,7 +21,7 @@ class SeriesId(NamedTuple):
 
 
 class BackupName(NamedTuple):
-    """The parts of an object's name."""
+    """The parts of the name of an object that an S3 sink has written."""
 
     partition: int
     offset: str
@@ -32,17 +32,17 @@ class BackupName(NamedTuple):
 
 
 class BackupNames:
-    """Parses and creates names with a delimiter."""
+    """Parses and creates object names whose parts are separated by a delimiter."""
 
     def __init__(self, delimiter: str, extension: str) -> None:
-        """`extension` is the one of objects with values, such as ``.json``."""
+        """`extension` is the extension of objects with values, such as ``.json``."""
         self._delimiter = delimiter
         between = re.escape(delimiter)
         self._rest = re.compile(rf"(\d+){between}(\d+)(?:\.(keys|headers))?(\.\S+)")
         self._extension = extension
 
     def parse(self, name: str, topic: str) -> BackupName | None:
-        """Return the parts of the name of an object of that topic; None if the sink writes no such name."""
+        """Return the parts of an object's name, or None if the sink writes no such name for this topic."""
         start = topic + self._delimiter
         if not name.startswith(start):
             return None
@@ -60,7 +60,7 @@ class BackupNames:
         return extension in (self._extension, self._extension + ".gz")
 
     def prefix(self, series: SeriesId) -> str:
-        """Return the beginning of all keys of a series."""
+        """Return the prefix that the keys of all objects of a series have."""
         return f"{series.folder}{series.topic}{self._delimiter}{series.partition}{self._delimiter}"
 
 
@@ -70,14 +70,14 @@ def is_padded(offset: str) -> bool:
 
 
 def after_series(prefix: str) -> str:
-    """Return a key that is greater than all keys of the series with that prefix."""
+    """Return a key that sorts after all keys of the series with this prefix."""
     return prefix + ":"  # the character after 9
 
 
 def after_position(prefix: str, offset: str) -> str:
-    """Return a key after which a listing continues.
+    """Return a key after which to continue the listing of a series that has been read up to `offset`.
 
-    It is less than all keys with greater offsets, and greater than most other keys of the series.
+    The key sorts before the keys with greater offsets, and after most other keys of the series.
     """
     if is_padded(offset):
         return f"{prefix}{offset}/"  # the character after the dot of the extension

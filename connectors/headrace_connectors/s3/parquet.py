@@ -38,7 +38,7 @@ _LOGICAL = {DATE_NAME: pa.date32(), TIME_NAME: pa.time32("ms"), TIMESTAMP_NAME: 
 
 
 class ArrowRows(Sequence[Any]):
-    """Rows of one schema as an Arrow batch; slices are batches, too."""
+    """Rows with one schema, stored as an Arrow batch. A slice is also an `ArrowRows`."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -53,7 +53,7 @@ class ArrowRows(Sequence[Any]):
 
 
 def encode_rows(schema: Schema | None, values: Sequence[Any]) -> Sequence[Any]:
-    """Return rows as an Arrow batch. Raises RecordErrors with all rows that Parquet cannot contain."""
+    """Return rows as an Arrow batch. Raises RecordErrors with all rows that Parquet cannot represent."""
     if schema is None or schema.type is not Type.STRUCT:
         found = "values without a schema" if schema is None else f"values of type {schema.type.name}"
         error = DataError(f"ParquetFormat needs structs with a schema, found {found}")
@@ -82,7 +82,7 @@ def _encode(schema: pa.Schema, rows: Sequence[Any]) -> ArrowRows:
 
 @lru_cache(maxsize=1000)
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the columns of a struct; the Connect schema is stored beside them. Raises DataError."""
+    """Return the Arrow schema for a struct schema. Its metadata contains the Connect schema. Raises DataError."""
     if not schema.fields:
         raise DataError("ParquetFormat cannot store a struct without fields")
     metadata = {SCHEMA_METADATA: encode_schema(schema, EncodingOptions())}
@@ -90,9 +90,9 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 class ParquetFormat(FileFormat):
-    """One column for each field of the value's schema; row groups of 10,000 rows.
+    """Writes Parquet files with one column for each field of the values, in row groups of 10,000 rows.
 
-    Rows that wait for their row group are in a second spool, so that the task's memory limit includes them.
+    Rows of an incomplete row group are in a second spool, so that the task's memory limit includes them.
     """
 
     def __init__(self, spool: Spool, config: S3SinkConfig) -> None:
@@ -102,14 +102,14 @@ class ParquetFormat(FileFormat):
         self._sizes: list[int] = []
         """The bytes of each waiting batch."""
         self._small: list[pa.RecordBatch] = []
-        """Batches that are too small to be encoded one by one; they follow the waiting ones."""
+        """Batches that are too small to be encoded one by one. They follow the batches in `_waiting`."""
         self._rows = 0
         self._small_rows = 0
         self._writer: pq.ParquetWriter | None = None
         self._schema: pa.Schema | None = None
 
     def append(self, schema: Schema | None, encoded: Sequence[Any]) -> None:
-        """Append rows; write a row group when there are enough."""
+        """Append rows, and write a row group whenever it is complete."""
         assert isinstance(encoded, ArrowRows)
         batch = encoded.batch
         self._schema = batch.schema
@@ -191,7 +191,8 @@ def _array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         found = sorted({type(value).__name__ for value in values if value is not None})
         raise DataError(
-            f"field {field.name} cannot be written as Parquet's {field.type}: {error} (values: {', '.join(found)})"
+            f"field {field.name} cannot be written as Parquet's {field.type}: {error} "
+            f"(types of the values: {', '.join(found)})"
         ) from error
 
 
@@ -200,7 +201,7 @@ def _nested(type_: pa.DataType) -> bool:
 
 
 def _dicts(type_: pa.DataType, value: Any) -> Any:
-    """Return a value with rows of structs as dictionaries, which PyArrow expects."""
+    """Return a value in which structs are dictionaries, as PyArrow expects."""
     if value is None or not _nested(type_):
         return value
     if pa.types.is_struct(type_):

@@ -1,6 +1,6 @@
 """Determines the directory of each record, and its timestamp. This module has no I/O.
 
-The directories are those of Confluent's partitioners, so an object key is the same for the same record.
+The directories are the same as with Confluent's partitioners, so each record is written to the same object key.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ _FORMATS = {
 
 
 class Partitioner(ABC):
-    """Returns the directory of records, below the topic's directory."""
+    """Returns the directories of records, relative to the topic's directory."""
 
     @abstractmethod
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str | list[str]:
         """Return the directory of each record, or one directory for all records.
 
-        Raises DataError for a record without a directory.
-
-        `timestamps` are the records' timestamps in ms, from the configured extractor.
+        `timestamps` are the records' timestamps in ms, from the configured extractor. Raises DataError if a record's
+        directory cannot be determined.
         """
 
 
 class DefaultPartitioner(Partitioner):
-    """``partition=N``, the partition of the topic."""
+    """Returns the directory ``partition=N``, with the number of the topic partition."""
 
     def directories(self, batch: SinkBatch, timestamps: Sequence[int] | None) -> str:
         """Return one directory for all records of the batch."""
@@ -51,7 +50,7 @@ class DefaultPartitioner(Partitioner):
 
 
 class FieldPartitioner(Partitioner):
-    """``field=value`` for each field of ``partition.field.name``."""
+    """Returns directories that contain ``field=value`` for each field of ``partition.field.name``."""
 
     def __init__(self, fields: Sequence[str], delimiter: str) -> None:
         self._fields = fields
@@ -77,8 +76,8 @@ class FieldPartitioner(Partitioner):
             text = self._unsafe.sub(lambda found: "".join(f"%{code:02X}" for code in found[0].encode()), text)
         if len(text) > _SHORT_TEXT and len(text.encode()) > _TEXT_BYTES_MAX:
             raise DataError(
-                f"partition.field.name: the value {text[:40]}... has {len(text.encode())} bytes, but keys of objects "
-                f"have at most 1024, so values may have at most {_TEXT_BYTES_MAX}"
+                f"partition.field.name: the value {text[:40]}... has {len(text.encode())} bytes, but at most "
+                f"{_TEXT_BYTES_MAX} bytes are allowed, because an object key has at most 1024 bytes"
             )
         return text
 
@@ -88,7 +87,7 @@ class FieldPartitioner(Partitioner):
 
 
 class TimeBasedPartitioner(Partitioner):
-    """A directory that ``path.format`` creates from the record's timestamp, rounded down to the duration."""
+    """Returns directories that ``path.format`` creates from timestamps, rounded down to ``partition.duration.ms``."""
 
     def __init__(self, duration_ms: int, path_format: str, zone: dt.tzinfo) -> None:
         self._duration_ms = duration_ms
@@ -101,7 +100,9 @@ class TimeBasedPartitioner(Partitioner):
         return [self._directory(timestamp) for timestamp in timestamps or ()]
 
     def _directory(self, timestamp_ms: int) -> str:
-        slot = timestamp_ms // min(self._duration_ms, 60_000)  # caches a minute: offsets of zones are whole minutes
+        slot = timestamp_ms // min(
+            self._duration_ms, 60_000
+        )  # one cache entry per minute: zone offsets are whole minutes
         found = self._directories.get(slot)
         if found is None:
             if len(self._directories) > 10_000:
@@ -110,7 +111,7 @@ class TimeBasedPartitioner(Partitioner):
         return found
 
     def _rounded(self, timestamp_ms: int) -> dt.datetime:
-        """Round down in local time, as Confluent's partitioner does: a day begins at midnight of the time zone."""
+        """Round a timestamp down in local time, as Confluent's partitioner does: a day begins at local midnight."""
         moment = _moment(timestamp_ms, self._zone)
         offset_ms = (moment.utcoffset() or dt.timedelta()) // dt.timedelta(milliseconds=1)
         local_ms = timestamp_ms + offset_ms
@@ -132,7 +133,7 @@ def partitioner_for(config: S3SinkConfig) -> Partitioner:
 
 
 def with_schema_name(directories: str | list[str], schema: Schema | None, config: S3SinkConfig) -> str | list[str]:
-    """Add ``schema_name=NAME`` before or after directories, as s3.schema.partition.affix.type demands."""
+    """Add ``schema_name=NAME`` before or after directories, as s3.schema.partition.affix.type specifies."""
     affix = config.schema_affix.upper()
     if affix == "NONE":
         return directories
@@ -146,7 +147,10 @@ def with_schema_name(directories: str | list[str], schema: Schema | None, config
 
 
 def timestamps_of(config: S3SinkConfig) -> Callable[[SinkBatch, int], list[int]] | None:
-    """Return a function from a batch and the current time to the records' timestamps; None if they are not needed."""
+    """Return a function that returns the timestamps of a batch's records, or None if no timestamps are needed.
+
+    The arguments of the function are the batch and the current time in ms.
+    """
     if not config.has_timestamps:
         return None
     extractor = (extractor_name(config.timestamp_extractor) or "").lower()
@@ -203,7 +207,9 @@ def _to_ms(value: Any, path: tuple[str, ...]) -> int:
         try:
             moment = dt.datetime.fromisoformat(value)
         except ValueError:
-            raise DataError(f"timestamp.field: {value!r:.60} in {'.'.join(path)} is no ISO 8601 timestamp") from None
+            raise DataError(
+                f"timestamp.field: {value!r:.60} in {'.'.join(path)} is not an ISO 8601 timestamp"
+            ) from None
         return _to_ms(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC), path)
     raise DataError(f"timestamp.field: {'.'.join(path)} must be a Timestamp, a number or STRING, found: "
                     f"{type(value).__name__}")  # fmt: skip

@@ -1,7 +1,7 @@
 """Reads the records of objects: JSON lines, text lines, bytes with a separator, and Parquet. Objects may be compressed.
 
-A reader returns runs of records with one schema. It reads lines in blocks, so its memory does not depend on the size of
-the object; Parquet needs random access, so such an object is copied to a temporary file first.
+A reader returns lists of items with one schema. It reads lines in blocks, so its memory does not depend on the size of
+the object. A Parquet object is first copied to a temporary file, because Parquet needs random access.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ItemReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Items:
-        """Return up to `count` items, fewer only at the end. Raises DataError if the object is invalid."""
+        """Return `count` items, or fewer at the end of the object. Raises DataError if the object is invalid."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the connection and the temporary file."""
 
     def skip(self, count: int) -> None:
-        """Skip items that were read before."""
+        """Skip the next `count` items."""
         while count:
             skipped = len(self.read(min(count, 10_000)).values)
             if not skipped:
@@ -57,7 +57,7 @@ class ItemReader(ABC):
 
 
 class LineReader(ItemReader):
-    """Items that end with a separator; the last one may lack it."""
+    """Reads items that end with a separator. After the last item, the separator may be missing."""
 
     def __init__(
         self, body: Body, separator: bytes, schema: Schema | None, decode: Callable[[bytes], Any], compressed: bool
@@ -73,14 +73,14 @@ class LineReader(ItemReader):
         self._number = 0
 
     def read(self, count: int) -> Items:
-        """Return decoded items."""
+        """Return `count` decoded items, or fewer at the end of the object."""
         while len(self._lines) < count and not self._is_at_end:
             self._read_block()
         lines = [self._lines.popleft() for _ in range(min(count, len(self._lines)))]
         return Items(self._schema, [self._decoded(line) for line in lines])
 
     def skip(self, count: int) -> None:
-        """Skip items without decoding them."""
+        """Skip the next `count` items without decoding them."""
         while count:
             while not self._lines and not self._is_at_end:
                 self._read_block()
@@ -102,7 +102,7 @@ class LineReader(ItemReader):
         if not data:
             self._is_at_end = True
             if self._gzip is not None and not self._gzip.eof:
-                raise DataError("the compressed data is truncated or not gzip")
+                raise DataError("the compressed data is truncated or is not gzip")
             if self._rest:
                 self._lines.append(self._rest)
                 self._rest = b""
@@ -131,7 +131,7 @@ class LineReader(ItemReader):
 
 
 class ParquetReader(ItemReader):
-    """Rows of a Parquet file."""
+    """Reads the rows of a Parquet object."""
 
     def __init__(self, body: Body, copy: IO[bytes]) -> None:
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
@@ -143,7 +143,7 @@ class ParquetReader(ItemReader):
         self._rows = ParquetRows(copy)
 
     def read(self, count: int) -> Items:
-        """Return rows."""
+        """Return `count` rows, or fewer at the end of the object."""
         return Items(self._rows.schema, self._rows.read(count))
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Format(NamedTuple):
 
 
 def reader_for(body: Body, key: str, form: Format) -> ItemReader:
-    """Return the reader of an object; one with the extension .gz is decompressed. Raises DataError."""
+    """Return a reader for an object. An object with the extension .gz is decompressed. Raises DataError."""
     if form.name == "parquet":
         from tempfile import SpooledTemporaryFile
 
@@ -182,7 +182,7 @@ def format_of_side(key: str, form: Format) -> Format:
 
 
 def headers_from(items: Items) -> list[Headers]:
-    """Return the headers of records from the documents that the sink writes: lists of key and value."""
+    """Convert the JSON documents that the sink writes, lists of objects with key and value, to the records' headers."""
     found = []
     for item in items.values:
         if not isinstance(item, list):

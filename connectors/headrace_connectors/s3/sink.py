@@ -1,8 +1,8 @@
 """S3SinkConnector, which writes records to objects of a bucket.
 
-Records are collected in files, and an object appears when its file is complete. The committed offset is the one after
-the last uploaded file, so after a failure the records of open files are read again. If files are completed by the
-number or the timestamps of records, the same records become the same object again: delivery is exactly once.
+Records are collected in files, and an object appears when its file is complete and uploaded. The sink commits the
+offset after the last uploaded file, so after a failure the records of open files are read again. If files are completed
+by the number or the timestamps of records, the same records become the same object again, so delivery is exactly once.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _UPLOAD_THREADS = 4
 
 
 class _Side(NamedTuple):
-    """One of the files that a directory has for the same records: values, keys or headers."""
+    """A kind of file in a directory: the file with the values, the keys or the headers of records."""
 
     suffix: str
-    """What the names of its files contain before the extension."""
+    """The text before the extension in the names of these files."""
     format_class: str
     encode: Encode
     read: Callable[[SinkBatch], tuple[Schema | None, Sequence[Any]]]
-    """Returns what the file contains of each record."""
+    """Returns the schema and the values, keys or headers of a batch's records."""
 
 
 class _File(NamedTuple):
-    """The file for the values, the keys or the headers of a directory."""
+    """The file with the values, the keys or the headers of the records in a directory."""
 
     upload: ObjectUpload
     format: FileFormat
@@ -69,11 +69,11 @@ class DirectoryFiles:
             file.format.append(schema, items)
 
     def has_full_part(self) -> bool:
-        """Whether a part of a file is complete."""
+        """Whether at least one part of a file is complete, and can be uploaded."""
         return any(file.upload.full_parts for file in self.files)
 
     def has_several_parts(self) -> bool:
-        """Whether several parts of a file are complete."""
+        """Whether two or more parts of one file are complete."""
         return any(file.upload.full_parts > 1 for file in self.files)
 
     def upload_full_parts(self) -> None:
@@ -82,7 +82,7 @@ class DirectoryFiles:
             file.upload.upload_full_parts()
 
     def finish(self) -> None:
-        """Upload the files; after an error, call `finish` again."""
+        """Complete and upload the files. After an error, call `finish` again."""
         if not self._is_finished:
             for file in self.files:
                 file.format.finish()
@@ -123,12 +123,12 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         self._on_null = config.on_null_values.lower()
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Add the partitions, which have no files yet."""
+        """Start to collect files for newly assigned partitions."""
         for partition in partitions:
             self._partitions[partition] = PartitionFiles(self._config, self._creator(*partition))
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the files that are not uploaded; the next owner reads their records again."""
+        """Discard the partitions' files that are not uploaded. The partitions' next task reads their records again."""
         for partition in partitions:
             files = self._partitions.pop(partition, None)
             if files is not None:
@@ -152,7 +152,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last uploaded files; a partition without open files is uploaded completely.
+        """Return the offset of each partition's first record that is not uploaded, or its given offset if all are.
 
         A fatal error is raised by the next `put`, because an error of this method does not fail the task.
         """
@@ -171,9 +171,9 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     # -- writing
 
     def _add(self, batch: SinkBatch, start: int, now_ms: int, errors: dict[int, Exception]) -> None:
-        """Write a batch.
+        """Write a batch to files.
 
-        If some records are bad, write the other records, and store the errors by index in the `put`.
+        If some records are bad, write the other records, and add the errors to `errors`, by index in the `put`.
         """
         positions = list(range(len(batch)))
         if batch.compact is None and None in batch.values and self._on_null != "write":
@@ -208,7 +208,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return bad
 
     def _prepare(self, batch: SinkBatch, now_ms: int) -> tuple[Encoded, str | list[str], Sequence[int] | None]:
-        """Return the encoded records, their directories and timestamps. Raises DataError, or RecordErrors."""
+        """Return the encoded records, their directories and timestamps. Raises DataError or RecordErrors."""
         is_tombstone = batch.compact is None and batch.values[0] is None
         timestamps = None if self._timestamps is None else self._timestamps(batch, now_ms)
         directories: str | list[str] = self._config.tombstone_partition
@@ -234,7 +234,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
         return bad or dict.fromkeys(range(len(batch)), error)
 
     def _creator(self, topic: str, partition: int) -> Callable[[str, int, bool], DirectoryFiles]:
-        """Return a function that creates the files of a directory."""
+        """Return a function that creates the files of a topic partition in a directory."""
         config = self._config
 
         def create(directory: str, offset: int, is_tombstone: bool) -> DirectoryFiles:
@@ -253,7 +253,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
     # -- uploading
 
     def _upload(self, *, until_done: bool = False) -> None:
-        """Take the results of uploads, and start uploads of complete files and of complete parts of open files.
+        """Process the results of uploads, and start uploads of complete files and of complete parts of open files.
 
         With `until_done`, wait until all complete files are uploaded. A temporary failure is retried later.
         """
@@ -274,7 +274,7 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
             self._failures += 1
             self._retry_at_ms = int(now_ms) + self._config.retry_backoff_ms
             if self._failures == 1 or self._failures % 10 == 0:
-                logger.warning("%s; failure %d in a row, the upload is repeated", error, self._failures)
+                logger.warning("%s; failure %d in a row, retrying the upload", error, self._failures)
             self.context.pause(*self._partitions)
             return
         if self._failures and not self._uploads:
@@ -306,7 +306,10 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                     self._uploads.start(uploading, uploading.upload_full_parts)
 
     def _take_results(self) -> None:
-        """Remove the files that are uploaded. If uploads have failed, raise the first error after that."""
+        """Remove the files that are uploaded. Afterwards, if uploads have failed, raise one of their errors.
+
+        A fatal error takes precedence over a temporary error.
+        """
         from headrace_connectors.s3.bucket import UploadLostError
 
         failed = {files: error for files, error in self._uploads.take_results().items() if error is not None}
@@ -334,11 +337,11 @@ class S3SinkTask(SinkTask[S3SinkConfig]):
                 self._bucket.tag(file.upload.key, tags)
 
     def _read_again(self, partition: TopicPartition, files: PartitionFiles, error: BaseException) -> None:
-        """Continue at the first record that is not uploaded, because the parts of a file are lost."""
+        """Read all records that are not uploaded again, because the store has lost the parts of a file."""
         self._uploads.forget(_all_of(files))
         first = files.read_again()
         if first is not None:
-            logger.warning("%s; the records of %s-%d from offset %d are read again", error, *partition, first)
+            logger.warning("%s; reading the records of %s-%d again from offset %d", error, *partition, first)
             self.context.offset({partition: first})
 
     def stop(self) -> None:
@@ -431,5 +434,5 @@ class S3SinkConnector(SinkConnector[S3SinkConfig]):
         check_bucket(config, values)
 
     def alter_offsets(self, config: S3SinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Return True for any offsets, because the sink takes its position from the consumer group."""
+        """Return True for any offsets, because the sink reads its position from the consumer group."""
         return True

@@ -1,8 +1,8 @@
-"""S3SourceConnector, which reads the objects of a bucket: those of an S3 sink, or any others.
+"""S3SourceConnector, which reads the objects of an S3 sink, or any other objects in a bucket, into topics.
 
-Each task reads a share of the objects, one object at a time, and finds new objects when all are read. The source offset
-contains the object and the number of records that were read from it, so a task continues inside an object. Objects must
-not change after they were written. Delivery is at least once, and exactly once with ``exactly.once.source.support``.
+Each task reads a share of the objects, one object at a time, and finds new objects when it has read all. The source
+offset contains the object and the number of records that were read from it, so a restarted task continues inside an
+object. Objects must not change after they were written. Delivery is at least once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Reading(NamedTuple):
 
 
 class S3SourceTask(SourceTask[S3SourceConfig]):
-    """Reads its share of the objects."""
+    """Reads the objects that are assigned to this task."""
 
     def __init__(self) -> None:
         self._reading: _Reading | None = None
@@ -97,7 +97,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     # -- finding
 
     def _find(self) -> bool:
-        """Set the next object; if there is none, wait and return False."""
+        """Select the next object to read. If there is no object, wait and return False."""
         found = self._finder.next_object()
         if found is None and self.context.monotonic() >= self._search_at_s:
             self._finder.find()
@@ -191,7 +191,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _batch(self, values: list[Any], is_complete: bool) -> SourceBatch:
-        """Return records with the source offset after them."""
+        """Return a batch with these values, and with the source offset after its last record."""
         found = self._found
         assert found is not None
         progress = {"record": self._done, "complete": is_complete}
@@ -211,11 +211,11 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     # -- errors
 
     def _retry(self, error: Exception) -> None:
-        """Wait, and then read the same object again from the next record."""
+        """Close the object and wait, so that the next `poll` reads the object again from the next record."""
         self._close()
         self._failures += 1
         if self._failures == 1 or self._failures % 10 == 0:
-            logger.warning("%s; failure %d in a row, the request is repeated", error, self._failures)
+            logger.warning("%s; failure %d in a row, retrying the request", error, self._failures)
         self.context.wait(self.config.retry_backoff_ms / 1000)
 
     def _handle(self, error: DataError) -> SourceBatch:
@@ -226,7 +226,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         if self.config.on_error.lower() == "fail":
             raise ConnectError(f"{text}; behavior.on.error=log skips the rest of such an object") from error
         if self.config.on_error.lower() == "log":
-            logger.error("%s; the object is skipped after record %d", text, self._done)
+            logger.error("%s; skipping the object after record %d", text, self._done)
         return self._skip_rest()
 
     def _skip_rest(self) -> SourceBatch:
@@ -287,7 +287,7 @@ class S3SourceConnector(SourceConnector[S3SourceConfig]):
         check_bucket(config, values)
 
     def exactly_once_support(self, config: S3SourceConfig) -> ExactlyOnceSupport:
-        """Return SUPPORTED: an object is read again from the record of the source offset."""
+        """Return SUPPORTED, because a restarted task continues at the record in the source offset."""
         return ExactlyOnceSupport.SUPPORTED
 
     def alter_offsets(self, config: S3SourceConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:

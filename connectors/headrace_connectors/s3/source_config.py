@@ -13,11 +13,11 @@ from headrace_connectors.s3.connection import S3ConnectionConfig
 _SOURCE, _COMPAT = "Source", "Accepted for compatibility"
 _FORMATS = ("json", "bytearray", "parquet", "string")
 _LICENSE = "the connector needs no license"
-_ANY_LAYOUT = "the connector finds the objects in any layout"
+_ANY_LAYOUT = "the connector finds objects in any directory layout"
 
 
 def source_format_name(text: str) -> str | None:
-    """Return json, bytearray, parquet or string for a class name; None for another name."""
+    """Return json, bytearray, parquet or string for a class name, or None for any other name."""
     short = text.rsplit(".", 1)[-1].removeprefix("CloudStorage").lower().removesuffix("format")
     return short if short in _FORMATS else None
 
@@ -25,11 +25,13 @@ def source_format_name(text: str) -> str | None:
 def _check_format(text: str) -> None:
     if source_format_name(text) is None:
         more = "; Avro is not supported yet" if "Avro" in text else ""
-        raise ValueError(f"the formats are JsonFormat, ParquetFormat, ByteArrayFormat and StringFormat{more}")
+        raise ValueError(
+            f"unknown format; the formats are JsonFormat, ParquetFormat, ByteArrayFormat and StringFormat{more}"
+        )
 
 
 def topic_pairs(texts: list[str]) -> list[tuple[str, Any]]:
-    """Return topics and compiled patterns. Raises ValueError if a pair or a pattern is invalid."""
+    """Parse texts of the format topic:regex to pairs of topic and pattern. Raises ValueError for an invalid text."""
     pairs = []
     for text in texts:
         topic, colon, pattern = text.partition(":")
@@ -95,7 +97,7 @@ class S3SourceConfig(S3ConnectionConfig):
     bytes_separator: str | None = key(
         "format.bytearray.separator",
         default=None,
-        doc="Text after each record of a file with bytes. By default a line feed.",
+        doc="Text after each record in objects of ByteArrayFormat. Default: a line feed.",
         group=_SOURCE,
     )
     tombstone_partition: str = key(
@@ -109,16 +111,17 @@ class S3SourceConfig(S3ConnectionConfig):
         default=60000,
         at_least=1,
         type=ConfigType.LONG,
-        doc="Milliseconds between two searches for new objects, if all objects are read.",
+        doc="Milliseconds between two searches for new objects, when all known objects have been read.",
         group=_SOURCE,
     )
     batch_size: int = key(
-        "record.batch.max.size", default=200, at_least=1, doc="Maximum number of records of a poll.", group=_SOURCE
+        "record.batch.max.size", default=200, at_least=1, doc="Maximum number of records in a batch.", group=_SOURCE
     )
     folders: list[str] = key(
         "folders",
         default=[],
-        doc="Read only objects below these folders. By default all: of topics.dir (RESTORE_BACKUP) or of the bucket.",
+        doc="Read only objects below these folders. Default: all objects below topics.dir (RESTORE_BACKUP) or all "
+        "objects in the bucket (GENERIC).",
         group=_SOURCE,
     )
     topic_regex_list: list[str] = key(
@@ -141,8 +144,8 @@ class S3SourceConfig(S3ConnectionConfig):
         default=10000,
         at_least=0,
         type=ConfigType.LONG,
-        doc="GENERIC: an object is read when it is this old, in ms. Set it longer than the longest upload if the store "
-        "reports the begin of a multipart upload as the time of modification, as Amazon S3 does.",
+        doc="GENERIC: minimum age in ms at which an object is read. If the store reports the start of a multipart "
+        "upload as the modification time, as Amazon S3 does, set this longer than the longest upload.",
         group=_SOURCE,
     )
     on_error: str = key(
@@ -150,17 +153,17 @@ class S3SourceConfig(S3ConnectionConfig):
         default="fail",
         one_of=("fail", "ignore", "log"),
         case_insensitive=True,
-        doc="What happens if an object cannot be read as the format demands: the task fails, or the rest of the object "
-        "is skipped, silently or with an error in the log.",
+        doc="What happens if an object is not valid in its format. fail: the task fails. ignore: the rest of the "
+        "object is skipped silently. log: the rest of the object is skipped, with an error in the log.",
         group=_SOURCE,
     )
     task_batch_size: int = key("task.batch.size", default=10, doc="Has no effect.", group=_COMPAT)
-    partitioner_class: str = key("partitioner.class", default="", doc="Has no effect: any layout.", group=_COMPAT)
+    partitioner_class: str = key("partitioner.class", default="", doc="Has no effect.", group=_COMPAT)
     partition_fields: list[str] = key("partition.field.name", default=[], doc="Has no effect.", group=_COMPAT)
     partition_duration_ms: int = key(
         "partition.duration.ms", default=-1, type=ConfigType.LONG, doc="Has no effect.", group=_COMPAT
     )
-    path_format: str = key("path.format", default="", doc="Has no effect: any layout is found.", group=_COMPAT)
+    path_format: str = key("path.format", default="", doc="Has no effect.", group=_COMPAT)
     locale: str = key("locale", default="", doc="Has no effect.", group=_COMPAT)
     timezone: str = key("timezone", default="", doc="Has no effect.", group=_COMPAT)
     filename_regex: str = key("filename.regex", default="", doc="Has no effect: see file.delim.", group=_COMPAT)
@@ -181,7 +184,7 @@ class S3SourceConfig(S3ConnectionConfig):
 
     @property
     def extension(self) -> str:
-        """The extension of objects with values that a sink with this format writes."""
+        """The extension that a sink with this format gives to objects with values."""
         name = source_format_name(self.format_class)
         return {"json": ".json", "parquet": ".parquet", "string": ".txt"}.get(name or "", self.bytes_extension)
 

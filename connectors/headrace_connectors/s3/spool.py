@@ -1,7 +1,7 @@
-"""Holds the data of open files: in memory, and on disk beyond one limit for all files of a task.
+"""Holds the data of open files in memory. If the files of a task exceed a common limit, the largest move to disk.
 
-Several threads may use spools with the same limit at the same time: one lock protects all of them, because a spool that
-grows may move another one to disk. Nothing waits for the network while it holds the lock.
+Several threads may use spools with the same limit at the same time. One lock protects all these spools, because a spool
+that grows may move another spool to disk. A thread never waits for the network while it holds the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO
 
 
 class MemoryLimit:
-    """Counts the bytes of all spools in memory, and moves the largest spools to disk beyond the limit."""
+    """Counts the bytes that spools hold in memory, and moves the largest spools to disk if they exceed the limit."""
 
     def __init__(self, limit: int) -> None:
         self.lock = threading.RLock()
@@ -23,7 +23,7 @@ class MemoryLimit:
         self._used = 0
 
     def changed(self, spool: Spool, difference: int) -> None:
-        """Count bytes that a spool holds in memory; a negative difference releases bytes."""
+        """Record by how many bytes the memory of a spool has grown, or has shrunk if `difference` is negative."""
         self._used += difference
         self._spools.add(spool)
         while self._used > self._limit:
@@ -33,13 +33,13 @@ class MemoryLimit:
             largest.move_to_disk()
 
     def removed(self, spool: Spool) -> None:
-        """Forget a spool."""
+        """Stop counting the bytes of a spool."""
         self._used -= spool.in_memory
         self._spools.discard(spool)
 
     @property
     def used(self) -> int:
-        """Bytes in memory."""
+        """The number of bytes that all spools hold in memory."""
         return self._used
 
 
@@ -82,7 +82,7 @@ class Spool:
             self._limit.changed(self, -released)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return `size` bytes from a position on, or all that follow if there are fewer."""
+        """Return the `size` bytes that begin at `position`, or fewer at the end of the data."""
         with self._limit.lock:
             parts: list[bytes | memoryview] = []
             if self._file is not None:
@@ -148,7 +148,7 @@ class Spool:
 
 
 class SpoolReader:
-    """The first bytes of a spool as a file that can be read and rewound, so that an upload needs no copy of them.
+    """The first `size` bytes of a spool as a file that can be read and rewound, so that an upload needs no copy.
 
     The spool may grow and move to disk while it is read; only the owner of the reader may remove bytes.
     """
@@ -162,7 +162,7 @@ class SpoolReader:
         return self._size
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes, or all that remain if `size` is negative; none at the end."""
+        """Return up to `size` bytes, or all remaining bytes if `size` is negative."""
         remaining = self._size - self._position
         data = self._spool.read(self._position, remaining if size < 0 else min(size, remaining))
         self._position += len(data)

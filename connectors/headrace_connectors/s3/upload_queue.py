@@ -1,7 +1,7 @@
 """Runs uploads in threads while the task continues to put records.
 
 Only the task's thread calls the queue. Each key (the files of a directory) has at most one upload at a time. The result
-of an upload stays in the queue until the task takes it.
+of an upload stays in the queue until the task calls `take_results`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class UploadQueue(Generic[K]):
-    """The uploads that are in progress or whose results were not taken, by key."""
+    """Uploads by key: those that are in progress, and those that have ended since the last `take_results`."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3-upload")
@@ -27,11 +27,11 @@ class UploadQueue(Generic[K]):
         return len(self._uploads)
 
     def start(self, key: K, upload: Callable[[], None]) -> None:
-        """Start an upload; no other upload of the key may be in the queue."""
+        """Start an upload. The queue must not contain another upload of the key."""
         self._uploads[key] = self._pool.submit(upload)
 
     def take_results(self) -> dict[K, BaseException | None]:
-        """Remove the uploads that have ended, and return their errors, or None for those that succeeded."""
+        """Remove the uploads that have ended. Return, by key, the upload's error or None if it succeeded."""
         ended = {key: upload for key, upload in self._uploads.items() if upload.done()}
         for key in ended:
             del self._uploads[key]
@@ -48,5 +48,5 @@ class UploadQueue(Generic[K]):
         self._uploads = {key: upload for key, upload in self._uploads.items() if key not in keys}
 
     def close(self) -> None:
-        """End the threads."""
+        """Wait for all uploads, and end the threads."""
         self._pool.shutdown(wait=True)

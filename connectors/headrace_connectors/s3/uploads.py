@@ -18,7 +18,7 @@ _DIGEST_BLOCK_BYTES = 1 << 20
 
 
 class SinkBucket(Bucket):
-    """The bucket of a sink: writes objects. Its methods may be called from several threads."""
+    """A bucket to which objects can be written. Its methods may be called from several threads."""
 
     def __init__(self, config: S3SinkConfig) -> None:
         super().__init__(config)
@@ -30,14 +30,14 @@ class SinkBucket(Bucket):
         self.request("put_object", f"write {key}", Key=key, Body=data, **self._digest(data), **self._attributes)
 
     def tag(self, key: str, tags: dict[str, str]) -> None:
-        """Set the tags of an object; an error is only logged if s3.object.behavior.on.tagging.error=ignore."""
+        """Set the tags of an object. With s3.object.behavior.on.tagging.error=ignore, an error is only logged."""
         pairs = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             self.request("put_object_tagging", f"tag {key}", Key=key, Tagging={"TagSet": pairs})
         except (ConnectError, TemporaryError) as error:
             if self._config.on_tagging_error.lower() == "fail":
                 raise
-            logger.warning("%s; ignored, because s3.object.behavior.on.tagging.error=ignore", error)
+            logger.warning("%s; ignoring the error, because s3.object.behavior.on.tagging.error=ignore", error)
 
     def begin_upload(self, key: str) -> str:
         """Begin a multipart upload, and return its id."""
@@ -51,13 +51,13 @@ class SinkBucket(Bucket):
         return str(self.request("upload_part", f"write part {number} of {key}", **part)["ETag"])
 
     def complete_upload(self, key: str, upload_id: str, tags: list[str]) -> None:
-        """Complete a multipart upload: the object appears."""
+        """Complete a multipart upload, so that the object appears in the bucket."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         upload = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
         self.request("complete_multipart_upload", f"complete {key}", **upload)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Discard the parts of an upload; an error is logged, because the store removes them by its own rules."""
+        """Discard the parts of an upload. An error is only logged: a lifecycle rule can remove the parts later."""
         try:
             self.request("abort_multipart_upload", f"discard the parts of {key}", Key=key, UploadId=upload_id)
         except (ConnectError, TemporaryError, UploadLostError) as error:
@@ -105,7 +105,7 @@ class ObjectUpload:
             self._upload_part(self._part_size)
 
     def finish(self) -> None:
-        """Upload the rest, so that the object appears; after an error, call `finish` again."""
+        """Upload the rest of the file, so that the object appears. After an error, call `finish` again."""
         if self._is_done:
             return
         self.upload_full_parts()
