@@ -1,1 +1,1 @@
-"""Elasticsearch connectors: a sink that writes records as documents to Elasticsearch or OpenSearch."""
+"""Elasticsearch connector: a sink that writes records as documents to Elasticsearch or OpenSearch."""

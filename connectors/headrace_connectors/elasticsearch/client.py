@@ -1,7 +1,7 @@
-"""The requests of the sink, over the transport of the elasticsearch package.
+"""Sends the HTTP requests of the sink, with the package elastic_transport.
 
-The transport checks neither the product nor the version of the server, and the requests use no media type with a
-version, so they work with Elasticsearch 7, 8 and 9 and with OpenSearch 2 and 3.
+elastic_transport does not check the product or version of the server, and the requests use no version-specific media
+type. Therefore, the requests work with Elasticsearch 7, 8 and 9 and with OpenSearch 2 and 3.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RefusedError(ConnectError):
 
 
 class Client:
-    """Sends requests to the servers of `connection.url`; usable from several threads."""
+    """Sends requests to the servers of `connection.url`. Its methods may be called from several threads."""
 
     def __init__(self, config: ElasticsearchSinkConfig) -> None:
         """Create the client without connecting. Raises ConnectError if the TLS files are unusable."""
@@ -55,36 +55,36 @@ class Client:
         )
 
     def bulk(self, body: bytes) -> Any:
-        """Send a bulk request; return the response. Raises TemporaryError, TooLargeError, ConnectError."""
+        """Send a bulk request and return the response. Raises TemporaryError, TooLargeError or ConnectError."""
         return self._request("POST", _BULK, body, "application/x-ndjson")[1]
 
     def check(self) -> None:
-        """Check that a server responds and accepts the credentials. Raises TemporaryError, ConnectError."""
+        """Check that a server responds and accepts the credentials. Raises TemporaryError or ConnectError."""
         self._request("GET", "/", allowed=(404, 405))  # reduced distributions do not support this request
 
     def ensure_index(self, name: str) -> None:
-        """Create the index, unless an index or an alias of that name exists. Raises TemporaryError, ConnectError."""
+        """Create an index, unless an index or alias with this name exists. Raises TemporaryError or ConnectError."""
         status, _ = self._request("HEAD", f"/{quote(name, safe='')}", allowed=(404,))
         if status == 404:
             self._create(f"/{quote(name, safe='')}", f"index {name}", "{}")
 
     def ensure_data_stream(self, name: str) -> None:
-        """Create a data stream unless it exists. Raises TemporaryError, ConnectError."""
+        """Create a data stream, unless it exists. Raises TemporaryError or ConnectError."""
         try:
             self._create(f"/_data_stream/{quote(name, safe='')}", f"data stream {name}", None)
         except RefusedError as error:
             if "no matching index template" in str(error):
-                raise ConnectError(f"{error}. Create an index template for data streams with this name") from error
+                raise ConnectError(f"{error}; create an index template for data streams that matches {name}") from error
             if error.status != 405:  # a reduced distribution; it creates the data stream at the first write
                 raise
 
     def has_mapping(self, index: str) -> bool:
-        """Return whether the index has a mapping with at least one field. Raises TemporaryError, ConnectError."""
+        """Whether the index has a mapping with at least one field. Raises TemporaryError or ConnectError."""
         _, body = self._request("GET", f"/{quote(index, safe='')}/_mapping")
         return any(each.get("mappings", {}).get("properties") for each in body.values())
 
     def put_mapping(self, index: str, mapping: bytes) -> None:
-        """Set the mapping of an index. Raises TemporaryError, ConnectError."""
+        """Set the mapping of an index. Raises TemporaryError or ConnectError."""
         self._request("PUT", f"/{quote(index, safe='')}/_mapping", mapping)
 
     def close(self) -> None:
@@ -174,8 +174,8 @@ def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
             password = config.key_password or config.keystore_password
             context.load_cert_chain(config.keystore, password="" if password is None else password.value)
     except (OSError, ValueError) as error:
-        problem = _key_store_error(config) or f"The files of elastic.https.ssl.* are unusable: {error}"
-        raise ConnectError(problem) from error
+        problem = f"Cannot load the certificates and keys of elastic.https.ssl.*: {error}"
+        raise ConnectError(_key_store_error(config) or problem) from error
     return context
 
 

@@ -47,7 +47,7 @@ def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
 
 
 def _with_default(mapping: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Add the default as the value that the server indexes for null; binary fields do not support it."""
+    """Add the schema's default as `null_value`, which the server indexes for null. Binary fields do not support it."""
     default = schema.default
     if default is None or mapping["type"] == "binary":
         return mapping

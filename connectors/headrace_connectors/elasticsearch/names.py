@@ -10,14 +10,14 @@ _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
 def index_name(topic: str) -> str:
-    """Return the index of a topic: lower case, at most 255 bytes, without leading `-` and `_`. Raises DataError."""
+    """Return the index name of a topic: lower case, at most 255 bytes, no leading `-` or `_`. Raises DataError."""
     name = topic.lower()[:_MAX_LENGTH].lstrip("-_")
     name = {".": "dot", "..": "dotdot"}.get(name, name)
     return _checked(name, topic)
 
 
 def data_stream_name(type_name: str, dataset: str, namespace: str, topic: str) -> str:
-    """Return the data stream of a topic. Raises DataError."""
+    """Return the data stream name of a topic. Raises DataError if it is not a valid name."""
     suffix = namespace.replace("${topic}", topic).lower()[:_MAX_NAMESPACE]
     return _checked(f"{type_name.lower()}-{dataset.lower()}-{suffix}", topic)
 

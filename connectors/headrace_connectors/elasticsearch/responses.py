@@ -1,10 +1,11 @@
-"""Decides what the response to a bulk request means for each of its operations. No I/O and no clock.
+"""Determines the outcome of each operation of a bulk request from the server's response. No I/O and no clock.
 
-- An existing document of a `create`, or with the same external version, means that the record is already stored. A
-  document with a higher version is newer than the record, which is not stored then.
+- A version conflict means that the record is already stored: the document has the same external version, or the
+  document of a `create` exists. A document with a higher version is newer than the record, which is not stored then.
+  Only an `update` with a version conflict is repeated.
 - Statuses 429, 502, 503 and 504 are temporary: the operation is repeated.
-- The error types of `MALFORMED` concern the document: behavior.on.malformed.documents decides.
-- Everything else fails the task.
+- The error types in `MALFORMED` are errors in the document: behavior.on.malformed.documents determines what happens.
+- Every other error fails the task.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_BACKOFF_MS = 24 * 60 * 60 * 1000
 
 
 class Verdict(Enum):
-    """What happens next to an operation."""
+    """What the writer does with an operation after the response."""
 
     STORED = 0
     NEWER = 1
@@ -51,7 +52,10 @@ _VERSIONS = re.compile(r"current version \[(\d+)\] is higher or equal to the one
 
 
 def outcomes_of(response: Any, count: int, shows_reason: bool) -> list[Outcome]:
-    """Return one outcome per operation of a bulk request. Raises ValueError if the response does not match it."""
+    """Return one outcome for each of the `count` operations of a bulk request.
+
+    Raises ValueError if the response is not an object with `count` items.
+    """
     if not isinstance(response, Mapping):
         raise ValueError(f"the response to a bulk request is not a JSON object: {response!r:.100}")
     if response.get("errors") is False:
@@ -85,7 +89,7 @@ def _conflict(reason: str) -> Outcome:
 
 
 def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:
-    """Return the operations to repeat, in order.
+    """Return the indexes of the operations to repeat, in ascending order.
 
     If operations have no version (`is_ordered`), all later operations of the same document are repeated, too.
     """

@@ -1,8 +1,8 @@
 """ElasticsearchSinkConnector, which writes records as documents to Elasticsearch or OpenSearch.
 
-Records are sent in bulk requests by several threads. The committed offset is the one of the first record that is not
-stored, so delivery is at least once. Writing a record again changes nothing: the document's id is the record's key,
-with the offset as the version, or the record's topic, partition and offset.
+Several threads send the records in bulk requests. The sink commits the offset of a partition's first record that is not
+stored, so delivery is at least once. Writing a record again changes nothing: either the document's id is the record's
+key and its version is the record's offset, or the id consists of the record's topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BACK_PRESSURE_S = 1.0
 
 
 class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
-    """Encodes records in the task's thread, and has a `BulkWriter` send them."""
+    """Encodes records in the task's thread. The threads of a `BulkWriter` send them."""
 
     accepts_json_texts = True
 
@@ -51,7 +51,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         self._is_paused = False
 
     def start(self, config: ElasticsearchSinkConfig) -> None:
-        """Create the client and its threads."""
+        """Create the client, and the writer with its threads."""
         from headrace_connectors.elasticsearch.client import Client  # imports the transport, which is slow
         from headrace_connectors.elasticsearch.writer import BulkWriter
 
@@ -60,7 +60,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         self._writer = BulkWriter(self._client, config, config.is_upsert, self._handle_malformed)
 
     def put(self, records: SinkRecords) -> None:
-        """Encode records and pass them to the writer. Raises RetriableError if an index cannot be created for now."""
+        """Encode records and pass them to the writer. Raises RetriableError after a temporary error of the server."""
         assert self._writer is not None
         self._writer.raise_error()
         errors: dict[int, Exception] = {}
@@ -78,7 +78,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
             raise RecordErrors(errors)
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offset of the first record of each partition that is not stored; `put` raises fatal errors."""
+        """Return the offset of each partition's first record that is not stored. `put` raises fatal errors."""
         assert self._writer is not None
         timeout_s = self._config.flush_timeout_ms / 1000
         waits = self._config.flush_synchronously
@@ -90,7 +90,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         return {partition: self._stored(partition, offset) for partition, offset in offsets.items()}
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the records that are not sent; the next owner of the partitions reads them again."""
+        """Discard the partitions' records that are not sent. The partitions' next task reads these records again."""
         if self._writer is not None:
             for partition in partitions:
                 for run in self._runs.pop(partition, ()):
@@ -106,7 +106,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- encoding
 
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
-        """Return the operations of a batch; add the errors of bad records, by the record's index in the `put`."""
+        """Return the operations of a batch. Add the errors of bad records to `errors`, by index in the `put`."""
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
         try:
@@ -152,7 +152,10 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- indexes
 
     def _target(self, batch: SinkBatch) -> str:
-        """Return the index, data stream or alias of a batch; create it if needed. Raises DataError, RetriableError."""
+        """Return the index, data stream or alias of a batch, and create it if it does not exist.
+
+        Raises DataError, or RetriableError after a temporary error of the server.
+        """
         from headrace_connectors.elasticsearch.client import TemporaryError
 
         try:
@@ -164,7 +167,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         except TemporaryError as error:
             self._failures += 1
             if self._failures > self._config.max_retries:
-                raise ConnectError(f"{error}; the last of {self._failures} attempts (max.retries)") from error
+                raise ConnectError(f"{error}; giving up after {self._failures} attempts (max.retries)") from error
             self.context.timeout(self._config.retry_backoff_ms << min(self._failures, 20))
             raise RetriableError(f"{error}; attempt {self._failures} of {self._config.max_retries + 1}") from error
         self._failures = 0
@@ -203,8 +206,8 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         if is_own_index and not config.ignores_schema(batch.topic) and not self._client.has_mapping(target):
             if batch.value_schema is None:
                 raise DataError(
-                    f"The values of topic {batch.topic} have no schema, so the index {target} gets no mapping; set "
-                    "schema.ignore=true"
+                    f"The values of topic {batch.topic} have no schema, so the sink cannot create a mapping for the "
+                    f"index {target}; set schema.ignore=true"
                 )
             mapping = mapping_of(batch.value_schema, config.compact_map_entries)
             if "properties" in mapping:
@@ -214,7 +217,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- progress
 
     def _apply_back_pressure(self) -> None:
-        """Wait for free buffers; pause the partitions if that takes long, and resume them afterwards."""
+        """Wait while the writer has too many records. Pause the partitions if this takes long, and resume them."""
         assert self._writer is not None
         limit = self._config.max_buffered
         if self._writer.wait_until_at_most(limit if not self._is_paused else limit // 2, _BACK_PRESSURE_S):
@@ -274,5 +277,5 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
             values["connection.url"].errors.append(str(error))
 
     def alter_offsets(self, config: ElasticsearchSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
-        """Return True for any offsets, because the sink takes its position from the consumer group."""
+        """Return True for any offsets, because the sink reads its position from the consumer group."""
         return True

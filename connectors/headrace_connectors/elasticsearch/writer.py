@@ -63,7 +63,7 @@ OnMalformed = Callable[[Operation, ConnectError], None]
 
 
 class BulkWriter:
-    """Sends operations; all methods are called from the task's thread."""
+    """Queues operations, and sends them from several threads. Only the task's thread calls the public methods."""
 
     def __init__(
         self, client: Client, config: ElasticsearchSinkConfig, is_ordered: bool, on_malformed: OnMalformed
@@ -106,14 +106,15 @@ class BulkWriter:
     def wait_until_at_most(self, buffered: int, timeout_s: float) -> bool:
         """Wait until at most `buffered` operations are not stored. Return False after the timeout.
 
-        Raises the error that stopped the threads, if any."""
+        Raises the error that stopped the threads, if any.
+        """
         with self._changed:
             is_reached = self._changed.wait_for(lambda: self._error or self.buffered <= buffered, timeout_s)
             self.raise_error()
             return bool(is_reached)
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all operations now and wait; return False if some are not stored after the timeout or an error."""
+        """Send all operations now, and wait until they are stored. Return False after the timeout or an error."""
         with self._changed:
             self._is_flushing = True
             self._changed.notify_all()
@@ -126,7 +127,7 @@ class BulkWriter:
             raise self._error
 
     def revoke(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        """Discard the operations of partitions, and wait for those in flight."""
+        """Discard the queued operations of `partitions`, and wait for all operations in flight."""
         with self._changed:
             kept: deque[Operation] = deque()
             for operation in self._pending:
@@ -170,7 +171,7 @@ class BulkWriter:
                     self._changed.notify_all()
 
     def _take(self) -> list[Operation] | None:
-        """Wait for a bulk request to send; return None if the writer is stopped."""
+        """Wait until a bulk request can be sent. Return its operations, or None if the writer is stopped."""
         config = self._config
         with self._changed:
             while not self._is_stopped:
@@ -182,7 +183,7 @@ class BulkWriter:
                         bulk = self._next_bulk()
                         if bulk:
                             return bulk
-                        wait_s = None  # the first document is in flight; its end notifies
+                        wait_s = None  # the first operation's document is in flight, and its end notifies this thread
                 else:
                     self._is_flushing = False
                 self._changed.wait(wait_s)
@@ -207,7 +208,7 @@ class BulkWriter:
         return bulk
 
     def _send(self, operations: Sequence[Operation], attempt: int) -> None:
-        """Send operations until none is left. Raises ConnectError."""
+        """Send operations, with retries, until all have a final outcome. Raises ConnectError."""
         while operations := self._drop_revoked(operations):
             try:
                 response = self._client.bulk(b"".join([each.lines for each in operations]))
@@ -282,10 +283,12 @@ class BulkWriter:
         config = self._config
         if attempt > config.max_retries:
             raise ConnectError(
-                f"{problem}; the last of {attempt} attempts (max.retries) to write {len(operations)} records from "
+                f"{problem}; giving up after {attempt} attempts (max.retries) to write {len(operations)} records from "
                 f"{operations[0].position}"
             )
         pause_ms = backoff_ms(config.retry_backoff_ms, attempt, random.uniform)
-        logger.warning("%s; attempt %d of %d follows in %d ms", problem, attempt + 1, config.max_retries + 1, pause_ms)
+        logger.warning(
+            "%s; retrying in %d ms (attempt %d of %d)", problem, pause_ms, attempt + 1, config.max_retries + 1
+        )
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped, pause_ms / 1000)

@@ -316,8 +316,8 @@ class S3SinkConfig(S3ConnectionConfig):
         "timestamp.extractor",
         default="Wallclock",
         validator=_check_extractor,
-        doc="The timestamp of a record: the time at which it is processed, the record's timestamp, or a field of the "
-        "value.",
+        doc="The timestamp of a record: the time at which it is processed (Wallclock), the record's timestamp (Record) "
+        "or a field of the value (RecordField).",
         group=_PARTITIONS,
     )
     timestamp_field: str = key(

@@ -131,7 +131,9 @@ def test_only_rejected_documents_are_sent_again(server: ScriptedServer) -> None:
 
 def test_task_fails_after_max_retries_and_names_record_and_cause(server: ScriptedServer) -> None:
     server.faults = [{"k1": 429}] * 3
-    with pytest.raises(ConnectError, match=r"t-0 at offset 1: es_rejected.* last of 3 attempts \(max\.retries\)"):
+    with pytest.raises(
+        ConnectError, match=r"t-0 at offset 1: es_rejected.* giving up after 3 attempts \(max\.retries\)"
+    ):
         put_until_error(settings_of(server, max__retries="2"), four_records())
     assert sorted(server.documents) == ["k0", "k2", "k3"]
 
