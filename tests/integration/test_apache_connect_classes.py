@@ -162,7 +162,7 @@ def _name(schema: Schema | None) -> str:
     return name
 
 
-def test_header_strings_are_parsed_as_in_kafka_connect() -> None:
+def test_strings_in_headers_are_parsed_to_the_same_schemas_and_values_as_by_kafka_connect() -> None:
     for guess, response in zip(TEXTS, run_oracle([("text", each) for each in TEXTS]), strict=True):
         schema, value = parse_string(guess)
         shown = "null" if value is None else convert_to_string(value, schema)
@@ -290,7 +290,9 @@ def test_transforms_return_the_same_records_as_kafka_connect() -> None:
 
 
 @pytest.mark.parametrize("schema", [STRING_SCHEMA, INT64_SCHEMA])
-def test_whole_value_transforms_return_the_same_records_as_kafka_connect(schema: Schema) -> None:
+def test_cast_and_timestamp_converter_of_primitive_values_return_the_same_records_as_kafka_connect(
+    schema: Schema,
+) -> None:
     value: Any = "2023" if schema is STRING_SCHEMA else 1_700_000_000_000
     data = text(ON.from_connect("t", schema, value))
     transforms = [("Cast$Value", f"spec={target}") for target in ("int32", "int64", "float64", "boolean", "string")]

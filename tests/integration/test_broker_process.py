@@ -50,7 +50,7 @@ def topics_of(client: RawClient) -> dict[str, bytes]:
 
 
 @pytest.mark.serial
-def test_broker_starts_quickly_and_uses_little_memory(tmp_path: Path) -> None:
+def test_broker_starts_within_1500_ms_and_uses_less_than_60_mib_of_memory(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
@@ -60,7 +60,7 @@ def test_broker_starts_quickly_and_uses_little_memory(tmp_path: Path) -> None:
         assert broker.started_ms < 1500
 
 
-def test_topics_and_records_survive_a_stop_and_a_crash_of_the_broker(tmp_path: Path) -> None:
+def test_topics_and_records_survive_a_clean_stop_and_a_kill_of_the_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             first_id = create_topic(client, "kept", partitions=3, retention_ms="100000")
@@ -79,7 +79,7 @@ def test_topics_and_records_survive_a_stop_and_a_crash_of_the_broker(tmp_path: P
                 producer = again
 
 
-def test_deleted_records_stay_deleted_after_a_crash(tmp_path: Path) -> None:
+def test_records_deleted_by_a_delete_records_request_stay_deleted_after_the_broker_is_killed(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t")
@@ -143,7 +143,7 @@ def test_acknowledged_records_survive_repeated_kills_of_the_broker(tmp_path: Pat
     assert len(found) - len(acknowledged) <= 4
 
 
-def test_creating_and_deleting_large_topics_does_not_delay_other_requests(tmp_path: Path) -> None:
+def test_creation_and_deletion_of_a_topic_with_2000_partitions_do_not_delay_produce_requests(tmp_path: Path) -> None:
     waits: list[float] = []
     ended = threading.Event()
 
@@ -170,7 +170,7 @@ def test_creating_and_deleting_large_topics_does_not_delay_other_requests(tmp_pa
     assert sorted(waits)[-1] < 0.5  # 30 ms on an idle machine; about 1 s if the request blocked the event loop
 
 
-def test_broker_with_thousands_of_topics_starts_quickly(tmp_path: Path) -> None:
+def test_broker_with_1000_topics_restarts_within_5_seconds(tmp_path: Path) -> None:
     from headrace_broker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
     with running_broker(tmp_path) as broker:
@@ -185,7 +185,7 @@ def test_broker_with_thousands_of_topics_starts_quickly(tmp_path: Path) -> None:
         assert broker.started_ms < 5000
 
 
-def test_broker_reports_a_port_in_use_in_one_line(tmp_path: Path) -> None:
+def test_broker_start_on_a_port_in_use_fails_with_a_one_line_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = start_error(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'd'}")
@@ -195,14 +195,16 @@ def test_broker_reports_a_port_in_use_in_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_broker_reports_a_log_directory_in_use_in_one_line(tmp_path: Path) -> None:
+def test_broker_start_in_a_log_directory_in_use_fails_with_a_one_line_error(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         line = start_error("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
     assert str(broker.data_dir) in line
     assert "in use by another process" in line
 
 
-def test_directory_of_another_node_or_with_other_files_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_broker_start_in_a_directory_of_another_node_or_with_foreign_files_fails_with_a_one_line_error(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path) as broker:
         pass
     line = start_error("node.id=2", "listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.data_dir}")
@@ -214,7 +216,9 @@ def test_directory_of_another_node_or_with_other_files_is_reported_in_one_line(t
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
-def test_lost_or_corrupt_metadata_log_is_reported_in_one_line_and_loses_no_topic(tmp_path: Path) -> None:
+def test_broker_start_with_an_empty_or_corrupt_metadata_log_fails_and_no_topic_is_lost_after_its_restoration(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
         create_topic(client, "kept")
         data_dir = broker.data_dir
@@ -239,7 +243,9 @@ def test_lost_or_corrupt_metadata_log_is_reported_in_one_line_and_loses_no_topic
         assert set(topics_of(client)) == {"kept"}
 
 
-def test_broker_reports_an_invalid_configuration_in_one_line_per_error(tmp_path: Path) -> None:
+def test_broker_start_with_an_invalid_property_or_without_its_properties_file_fails_with_a_one_line_error(
+    tmp_path: Path,
+) -> None:
     assert "num.partitions=x" in start_error("num.partitions=x", f"log.dirs={tmp_path}")
     done = subprocess.run(
         [sys.executable, "-m", "headrace_broker.server", str(tmp_path / "nothing.properties")],
@@ -251,7 +257,7 @@ def test_broker_reports_an_invalid_configuration_in_one_line_per_error(tmp_path:
     assert done.stderr == f"headrace broker: {tmp_path}/nothing.properties: No such file or directory\n"
 
 
-def test_broker_reports_a_full_disk_at_start_in_one_line(tmp_path: Path) -> None:
+def test_broker_start_on_a_full_disk_fails_with_a_one_line_error(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
@@ -265,7 +271,7 @@ def test_broker_reports_a_full_disk_at_start_in_one_line(tmp_path: Path) -> None
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_full_disk_fails_the_producer_and_loses_no_data(tmp_path: Path) -> None:
+def test_produce_to_a_full_disk_returns_kafka_storage_error_and_earlier_records_stay_readable(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)]
@@ -290,7 +296,7 @@ def test_full_disk_fails_the_producer_and_loses_no_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_broker_stops_cleanly_on_a_signal_while_clients_wait_for_responses(
+def test_broker_stops_cleanly_on_repeated_signals_while_a_fetch_waits_for_records(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with running_broker(tmp_path) as broker:
@@ -309,7 +315,7 @@ def test_broker_stops_cleanly_on_a_signal_while_clients_wait_for_responses(
         broker.stop()
 
 
-def test_broker_stops_when_its_parent_dies(tmp_path: Path) -> None:
+def test_broker_with_watch_fd_stops_cleanly_when_its_parent_process_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys\n"
         "read_fd, write_fd = os.pipe()\n"
@@ -330,7 +336,7 @@ def test_broker_stops_when_its_parent_dies(tmp_path: Path) -> None:
     assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
-def test_broker_writes_its_address_to_ready_fd(tmp_path: Path) -> None:
+def test_started_broker_writes_its_listener_address_to_ready_fd(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     command = [sys.executable, "-m", "headrace_broker.server", "--ready-fd", str(write_fd)]
     command += ["--property", "listeners=PLAINTEXT://localhost:0", "--property", f"log.dirs={tmp_path / 'd'}"]
@@ -350,7 +356,7 @@ def test_broker_writes_its_address_to_ready_fd(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0].startswith("headrace broker 1 serves localhost:")
 
 
-def test_controller_prints_its_address(tmp_path: Path) -> None:
+def test_started_controller_prints_its_listener_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     properties = {
@@ -379,7 +385,7 @@ def _has_ipv6() -> bool:
         return False
 
 
-def test_connection_above_max_connections_is_closed(tmp_path: Path) -> None:
+def test_connection_above_max_connections_is_closed_and_earlier_connections_still_work(tmp_path: Path) -> None:
     with (
         running_broker(tmp_path, max_connections="2") as broker,
         RawClient(broker.address) as first,
@@ -393,7 +399,7 @@ def test_connection_above_max_connections_is_closed(tmp_path: Path) -> None:
         assert set(topics_of(first)) == {"a", "b"}
 
 
-def test_broker_rejects_connections_before_its_logs_have_no_file_descriptors_left(tmp_path: Path) -> None:
+def test_broker_near_its_file_descriptor_limit_rejects_connections_and_still_creates_logs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace_broker.server", "--property", "listeners=PLAINTEXT://127.0.0.1:0"]
     command += ["--property", f"log.dirs={tmp_path / 'd'}"]
     limited = ["sh", "-c", 'ulimit -n 160 && exec "$@"', "sh", *command]
@@ -420,7 +426,9 @@ def test_broker_rejects_connections_before_its_logs_have_no_file_descriptors_lef
     assert "ERROR" not in log.read_text()
 
 
-def test_partition_whose_log_cannot_be_created_returns_errors_until_a_retry_succeeds(tmp_path: Path) -> None:
+def test_partition_whose_log_cannot_be_created_returns_errors_until_the_broker_has_created_the_log(
+    tmp_path: Path,
+) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=200", "tmpfs", str(mount)]
@@ -448,7 +456,9 @@ def test_partition_whose_log_cannot_be_created_returns_errors_until_a_retry_succ
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_interrupted_topic_deletion_is_finished_and_unknown_logs_are_kept_as_stray(tmp_path: Path) -> None:
+def test_restarted_broker_completes_an_interrupted_topic_deletion_and_renames_unknown_logs_to_stray(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path, log_segment_delete_delay_ms="0") as broker:
         with RawClient(broker.address) as client:
             for name in ("deleted", "kept"):

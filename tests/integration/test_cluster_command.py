@@ -49,7 +49,7 @@ def test_cluster_start_prints_bootstrap_servers_and_nodes(cluster: ClusterProces
     assert sorted(lines[1:4]) == [f"node {node} {cluster.address(node)} pid {cluster.pid(node)}" for node in (1, 2, 3)]
 
 
-def test_controller_ports_are_base_port_plus_1000(cluster: ClusterProcess) -> None:
+def test_controller_listeners_use_the_ports_from_base_port_plus_1000(cluster: ClusterProcess) -> None:
     for node in (1, 2, 3):
         socket.create_connection(("127.0.0.1", cluster.base_port + 1000 + node - 1), timeout=5).close()
 
@@ -61,7 +61,9 @@ def test_each_node_has_its_own_properties_file(cluster: ClusterProcess) -> None:
     assert f"listeners=PLAINTEXT://{cluster.address(2)}," in text
 
 
-def test_cluster_commands_work_from_another_process(cluster: ClusterProcess) -> None:
+def test_status_stop_node_and_start_node_commands_control_a_cluster_that_another_process_runs(
+    cluster: ClusterProcess,
+) -> None:
     cluster.stop_node(2)
     status = cluster.run_cli("status").stdout.splitlines()
     assert status[2] == f"node 2 {cluster.address(2)} stopped"
@@ -78,14 +80,14 @@ def test_cluster_commands_work_from_another_process(cluster: ClusterProcess) -> 
     )
 
 
-def test_cluster_supervisor_reports_a_dead_node_and_does_not_restart_it(cluster: ClusterProcess) -> None:
+def test_cluster_supervisor_reports_a_killed_node_and_does_not_restart_it(cluster: ClusterProcess) -> None:
     cluster.kill(3)
     cluster.await_output(lambda text: "node 3 died: killed by SIGKILL\n" in text)
     assert cluster.run_cli("status").stdout.splitlines()[3] == f"node 3 {cluster.address(3)} died: killed by SIGKILL"
     cluster.start_node(3)
 
 
-def test_node_without_data_starts_only_with_format_option(cluster: ClusterProcess) -> None:
+def test_node_whose_data_directory_was_deleted_starts_only_with_the_format_option(cluster: ClusterProcess) -> None:
     """An empty node could form a majority with a node that lacks committed records, which would then be lost."""
     data = cluster.directory / "node-3" / "data"
     cluster.stop_node(3)
@@ -98,7 +100,7 @@ def test_node_without_data_starts_only_with_format_option(cluster: ClusterProces
     assert cluster.is_serving(3)
 
 
-def test_status_reports_a_node_that_does_not_respond(cluster: ClusterProcess) -> None:
+def test_cluster_status_shows_a_paused_node_as_not_responding(cluster: ClusterProcess) -> None:
     node = 3 if cluster.active_controller() == 2 else 2  # pausing the active controller would cause an election
     cluster.pause(node)
     try:
@@ -124,7 +126,7 @@ def test_cluster_start_rejects_a_directory_or_port_in_use(cluster: ClusterProces
     assert read_layout(other.directory) is None  # no layout is saved, so the next start may use another --base-port
 
 
-def test_directory_with_other_files_or_another_cluster_size_is_rejected(tmp_path: Path) -> None:
+def test_cluster_start_rejects_a_directory_with_foreign_files_or_with_another_number_of_nodes(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("text")
     in_other_directory = ClusterProcess(tmp_path / "other")
@@ -137,7 +139,7 @@ def test_directory_with_other_files_or_another_cluster_size_is_rejected(tmp_path
     assert "contains a cluster with --nodes 1, not 3" in start_error(existing)
 
 
-def test_cluster_start_reports_an_invalid_property_in_one_line(tmp_path: Path) -> None:
+def test_cluster_start_with_an_invalid_property_fails_with_a_one_line_error(tmp_path: Path) -> None:
     line = start_error(ClusterProcess(tmp_path / "c", properties={"num.partitions": "many"}))
     assert line == "headrace cluster: --property: num.partitions=many: expected a whole number"
     assert start_error(ClusterProcess(tmp_path / "d"), "--property", "x") == (
@@ -166,7 +168,7 @@ def test_restarted_cluster_keeps_its_topics_and_properties(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_nodes_exit_with_their_supervisor(tmp_path: Path, number: int) -> None:
+def test_all_nodes_exit_when_a_signal_ends_their_supervisor(tmp_path: Path, number: int) -> None:
     cluster = ClusterProcess(tmp_path / "c")
     cluster.start()
     pids = [cluster.pid(node) for node in (1, 2, 3)]

@@ -87,7 +87,7 @@ def check_pauses(what: str, pauses: list[float], goal_s: float) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("role", ["leader", "controller", "both"])
-def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_time_limit(
+def test_leader_and_active_controller_on_a_killed_node_are_replaced_within_the_time_limit(
     cluster: ClusterProcess, role: str, times: int
 ) -> None:
     pauses = []
@@ -106,7 +106,7 @@ def test_leaders_and_controllers_on_killed_nodes_are_replaced_within_the_time_li
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_rolling_restart_causes_only_short_pauses(cluster: ClusterProcess, times: int) -> None:
+def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterProcess, times: int) -> None:
     """Restart each node in turn, including leaders and the controller.
 
     Short runs use a producer's default settings.
@@ -177,7 +177,7 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: Clu
 
 
 @pytest.mark.slow
-def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProcess) -> None:
+def test_leader_on_a_frozen_broker_is_replaced_when_the_broker_session_expires(cluster: ClusterProcess) -> None:
     """A broker that is stopped with SIGSTOP closes no connection, so the controller fences it when its session expires.
 
     After SIGCONT, the broker becomes a follower.
@@ -194,7 +194,7 @@ def test_frozen_leader_is_replaced_when_its_session_expires(cluster: ClusterProc
     assert not load.errors
 
 
-def test_short_freeze_of_a_broker_causes_no_election(cluster: ClusterProcess) -> None:
+def test_leader_whose_broker_is_frozen_for_one_second_is_not_replaced(cluster: ClusterProcess) -> None:
     with running_load(cluster.bootstrap_servers, "short-freeze", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         leader, _ = roles(cluster, load)

@@ -81,7 +81,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_cleaner_process_starts_on_demand_and_ends_with_its_broker(tmp_path: Path) -> None:
+def test_cleaner_process_starts_with_the_first_cleaning_and_exits_with_its_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING) as broker:
         assert cleaner_pids(broker.pid) == []
         create(broker.address, "compacted")
@@ -114,7 +114,7 @@ def test_cleaner_process_starts_on_demand_and_ends_with_its_broker(tmp_path: Pat
         assert all("the cleaner process exited with status -9" in line for line in errors), errors
 
 
-def test_overdue_log_is_cleaned_with_normal_scheduling(tmp_path: Path) -> None:
+def test_log_beyond_max_compaction_lag_is_cleaned_with_normal_scheduling_at_niceness_10(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
         create(broker.address, "compacted")
         for _ in range(3):
@@ -158,7 +158,7 @@ def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
     return CleaningJob(str(directory), ((0, size_bytes),), 0, 30, 0, 30, 0, *limits, bytes_per_second)
 
 
-def test_cleaner_respects_io_rate_limit(tmp_path: Path) -> None:
+def test_cleaner_process_reads_no_faster_than_its_io_rate_limit(tmp_path: Path) -> None:
     job = job_of(tmp_path / "t-0", 6_000_000)
     started_s = time.monotonic()
     process = start_cleaner(job)
@@ -170,14 +170,14 @@ def test_cleaner_respects_io_rate_limit(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_cleaner_process_ends_when_its_pipes_are_closed(tmp_path: Path) -> None:
+def test_cleaner_process_exits_and_leaves_no_cleaned_file_when_its_pipes_are_closed(tmp_path: Path) -> None:
     process = start_cleaner(job_of(tmp_path / "t-0", 1.0))
     process.communicate(timeout=20)
     assert process.returncode == 0
     assert not [path for path in (tmp_path / "t-0").iterdir() if path.name.endswith(".cleaned")]
 
 
-def test_group_offsets_survive_compaction_and_restarts(tmp_path: Path) -> None:
+def test_committed_offsets_survive_compaction_of_consumer_offsets_and_broker_restarts(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING) as broker:
         create(broker.address, "read")
         write_topic(broker.address, "read", [(b"%d" % number, b"v") for number in range(1000)])
@@ -287,7 +287,9 @@ class TableProducer(threading.Thread):
         pytest.param(600, marks=[pytest.mark.prove, pytest.mark.timeout(1200)]),
     ],
 )
-def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, duration_s: float) -> None:
+def test_compacted_topic_keeps_the_newest_value_of_each_key_when_the_broker_is_killed_repeatedly(
+    tmp_path: Path, duration_s: float
+) -> None:
     """Kill the broker with SIGKILL every 20 s and restart it. At the end, the newest values must be readable."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -316,7 +318,7 @@ def test_compacted_topic_keeps_newest_values_through_kills(tmp_path: Path, durat
 
 
 @pytest.mark.slow
-def test_every_replica_compacts_its_log_and_leadership_moves(tmp_path: Path) -> None:
+def test_every_replica_compacts_its_log_to_the_newest_values_while_leaders_are_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", **FAST_CLEANING) as cluster:
         # Retain tombstones longer than a node is down: as in Kafka, a replica that misses a tombstone keeps the key.
         settings = {"segment_ms": "500", "delete_retention_ms": "60000", "min_insync_replicas": "2"}

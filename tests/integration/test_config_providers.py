@@ -123,7 +123,7 @@ def test_task_configs_contain_variables_instead_of_secrets(worker: DistributedWo
     worker.request("DELETE", "/connectors/hidden")
 
 
-def test_error_with_a_secret_is_masked_in_log_and_status(worker: DistributedWorker, directory: Path) -> None:
+def test_secret_in_the_error_of_a_task_is_masked_in_log_and_status(worker: DistributedWorker, directory: Path) -> None:
     variable = f"${{file:{directory}/secrets.properties:password}}"
     worker.create("failing", probe(directory, "failing", variable, fails="true"))
     worker.wait_for_task_state("failing", 0, "FAILED")
@@ -132,7 +132,9 @@ def test_error_with_a_secret_is_masked_in_log_and_status(worker: DistributedWork
     worker.request("DELETE", "/connectors/failing")
 
 
-def test_restart_uses_the_new_value_of_a_file(worker: DistributedWorker, directory: Path) -> None:
+def test_restarted_task_receives_the_new_contents_of_its_secret_file(
+    worker: DistributedWorker, directory: Path
+) -> None:
     (directory / "token").write_text("token 1")
     worker.create("rotated", probe(directory, "rotated", f"${{directory:{directory}:token}}"))
     wait_for(lambda: starts(directory, "rotated") == ["db://user:token 1@host"], "the task has the first token")
@@ -142,7 +144,7 @@ def test_restart_uses_the_new_value_of_a_file(worker: DistributedWorker, directo
     worker.request("DELETE", "/connectors/rotated")
 
 
-def test_variables_outside_of_allowed_paths_and_names_stay_unresolved(worker: DistributedWorker) -> None:
+def test_config_variables_for_files_and_names_that_are_not_allowed_stay_unresolved(worker: DistributedWorker) -> None:
     config = {"connector.class": "FileStreamSource", "topic": "t", "name": "v"}
     for variable in ("${file:/etc/hostname:x}", "${env:HOME}", "${unknown:x}"):
         result = worker.request(
@@ -152,7 +154,9 @@ def test_variables_outside_of_allowed_paths_and_names_stay_unresolved(worker: Di
         assert batch_size["errors"], result
 
 
-def test_validation_error_names_the_variable_and_not_its_value(worker: DistributedWorker, directory: Path) -> None:
+def test_validation_error_shows_the_config_variable_instead_of_its_value(
+    worker: DistributedWorker, directory: Path
+) -> None:
     variable = f"${{file:{directory}/secrets.properties:password}}"
     with pytest.raises(RestError) as refused:
         worker.create("wrong", {"connector.class": "FileStreamSource", "topic": "t", "batch.size": variable})
@@ -160,7 +164,7 @@ def test_validation_error_names_the_variable_and_not_its_value(worker: Distribut
     assert SECRET not in str(refused.value)
 
 
-def test_expired_value_restarts_connector_and_task_unless_reload_is_none(
+def test_expired_config_provider_value_restarts_the_connector_unless_config_action_reload_is_none(
     worker: DistributedWorker, directory: Path
 ) -> None:
     variable = f"${{lease:{directory}:lease}}"

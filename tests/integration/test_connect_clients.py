@@ -70,7 +70,7 @@ def wait_for_states(worker: DistributedWorker, name: str, state: str) -> None:
 # PyPI: kafka-connect-py
 
 
-def test_kafka_connect_py_manages_a_connector(follower: DistributedWorker, tmp_path: Path) -> None:
+def test_kafka_connect_py_client_manages_a_connector(follower: DistributedWorker, tmp_path: Path) -> None:
     client = KafkaConnect(url=follower.url)
     assert client.get_cluster_info()["version"] == KAFKA_VERSION
     config = file_source(tmp_path)
@@ -126,7 +126,7 @@ def test_command_line_of_kafka_connect_py_manages_a_connector(follower: Distribu
 # PyPI: kafkaconnect
 
 
-def test_kafkaconnect_manages_a_connector(follower: DistributedWorker, tmp_path: Path) -> None:
+def test_kafkaconnect_client_manages_a_connector(follower: DistributedWorker, tmp_path: Path) -> None:
     client = Connect(follower.url)
     config = json.dumps(file_source(tmp_path))
     assert json.loads(client.list()) == []
@@ -181,7 +181,9 @@ class Curl:
 
 
 @needs_curl
-def test_curl_commands_of_the_documentation_work(follower: DistributedWorker, tmp_path: Path) -> None:
+def test_curl_commands_of_kafkas_and_confluents_documentation_receive_the_documented_responses(
+    follower: DistributedWorker, tmp_path: Path
+) -> None:
     curl = Curl(follower, tmp_path)
     config = file_source(tmp_path)
     (tmp_path / "connector.json").write_text(json.dumps({"name": "local-file-source", "config": config}))

@@ -94,7 +94,9 @@ def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
     return [message.value() for message in read_topic(bootstrap_servers, topic)]
 
 
-def test_work_is_balanced_over_the_workers(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_connectors_and_tasks_are_balanced_over_the_workers_of_a_group(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     first, second = workers
     for number in range(4):
         second.create(f"source-{number}", file_source(tmp_path, number))
@@ -110,7 +112,7 @@ def test_work_is_balanced_over_the_workers(workers: list[DistributedWorker], tmp
     assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line %d" % n for n in range(4)]
 
 
-def test_work_of_a_killed_worker_continues_on_the_other_without_loss_or_duplicates(
+def test_remaining_worker_continues_the_connectors_of_a_killed_worker_without_loss_or_duplicates(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     first, second = workers
@@ -136,7 +138,9 @@ def test_work_of_a_killed_worker_continues_on_the_other_without_loss_or_duplicat
     assert sorted(values(first.bootstrap_servers(), "lines"), key=str) == [b"line 0", b"line 1", b"more 0", b"more 1"]
 
 
-def test_restarted_group_continues_with_its_configurations_offsets_and_states(broker: Broker, tmp_path: Path) -> None:
+def test_restarted_worker_group_restores_its_connector_configurations_offsets_and_states(
+    broker: Broker, tmp_path: Path
+) -> None:
     with worker_group(tmp_path, broker.address, 1) as [worker]:
         worker.create("running", file_source(tmp_path, 1))
         worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
@@ -155,7 +159,7 @@ def test_restarted_group_continues_with_its_configurations_offsets_and_states(br
         assert owners(worker, "stopped").keys() == {None}
 
 
-def test_requests_to_any_worker_are_executed(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_rest_requests_succeed_on_every_worker_of_a_group(workers: list[DistributedWorker], tmp_path: Path) -> None:
     for worker, name in zip(workers, ("a", "b"), strict=True):
         created: Any = worker.create(name, file_source(tmp_path, 1, name))
         assert created["config"]["name"] == name
@@ -185,7 +189,9 @@ def test_requests_to_any_worker_are_executed(workers: list[DistributedWorker], t
     wait_for(lambda: workers[0].request("GET", "/connectors") == [], "no connectors")
 
 
-def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(broker: Broker, tmp_path: Path) -> None:
+def test_stopping_worker_writes_the_status_unassigned_for_its_connectors_and_tasks(
+    broker: Broker, tmp_path: Path
+) -> None:
     with worker_group(tmp_path, broker.address, 1, {"status.storage.partitions": "1"}) as [worker]:
         worker.create("source", file_source(tmp_path, 1))
         worker.create("paused", file_source(tmp_path, 2), initial_state="PAUSED")
@@ -203,7 +209,7 @@ def test_stopped_worker_stores_that_its_connectors_and_tasks_are_unassigned(brok
     }
 
 
-def test_wrong_cleanup_policy_of_an_internal_topic_is_an_error(broker: Broker, tmp_path: Path) -> None:
+def test_worker_exits_if_an_existing_internal_topic_is_not_compacted(broker: Broker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("connect-offsets", 1, 1)])["connect-offsets"].result(10)
     worker = DistributedWorker(tmp_path / "worker", broker.address)

@@ -320,7 +320,9 @@ def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
     return records
 
 
-def test_config_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recorded]) -> None:
+def test_headrace_worker_writes_the_same_records_to_the_config_topic_as_kafkas_worker(
+    recorded: dict[str, Recorded],
+) -> None:
     configs = _without_rewritten_tasks(recorded[HEADRACE].configs)
     assert configs == recorded[APACHE].configs
     assert len(configs) == len(recorded[HEADRACE].configs) - 2, "the configuration was repeated once, with one task"
@@ -329,13 +331,17 @@ def test_config_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recor
         assert any(key.startswith(prefix) for key in keys), f"no record with the key {prefix} was compared"
 
 
-def test_offsets_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recorded]) -> None:
+def test_headrace_worker_writes_the_same_records_to_the_offsets_topic_as_kafkas_worker(
+    recorded: dict[str, Recorded],
+) -> None:
     assert recorded[HEADRACE].offsets == recorded[APACHE].offsets
     values = [value for _, (key, value) in recorded[APACHE].offsets if key.startswith(b'["a",')]
     assert values == [b'{"position":8}', b'{"position":4}', None, b'{"position":8}']
 
 
-def test_status_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recorded]) -> None:
+def test_headrace_worker_writes_the_same_records_to_the_status_topic_as_kafkas_worker(
+    recorded: dict[str, Recorded],
+) -> None:
     assert recorded[HEADRACE].statuses == recorded[APACHE].statuses
 
 
@@ -343,7 +349,7 @@ def test_status_topic_has_the_records_of_kafkas_worker(recorded: dict[str, Recor
 
 
 @pytest.mark.parametrize(("first", "second"), [(APACHE, DistributedWorker), (HEADRACE, ApacheWorker)])
-def test_worker_continues_on_the_topics_of_the_other_implementation_without_loss_or_duplicates(
+def test_worker_continues_from_the_internal_topics_of_the_other_implementation_without_loss_or_duplicates(
     kafka: str, recorded: dict[str, Recorded], first: str, second: type[DistributedWorker]
 ) -> None:
     before = recorded[first]
@@ -389,7 +395,7 @@ def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
         ("eager", ApacheWorker, DistributedWorker),
     ],
 )
-def test_workers_of_both_implementations_share_a_group(
+def test_headrace_and_kafka_workers_share_a_group(
     kafka: str, tmp_path: Path, protocol: str, first: type[DistributedWorker], second: type[DistributedWorker]
 ) -> None:
     """The first worker leads the group. When the second one stops, the first continues with all connectors."""
@@ -471,7 +477,7 @@ def change_through(worker: DistributedWorker, name: str, batch_size: str) -> Non
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not on the path: a JDK 17 is needed")
-def test_kafkas_classes_encode_the_messages_of_the_group_protocol_to_the_same_bytes() -> None:
+def test_kafkas_classes_encode_group_protocol_messages_to_the_same_bytes_as_headrace() -> None:
     names = [f"connector-{number}" for number in range(20)]
     requests = []
     for count in (0, 1, 3, 8, 9, 12, 20):  # hash sets of up to 8, 11 and more connectors have different tables

@@ -108,7 +108,7 @@ def test_configuration_files_of_kafkas_documentation_work_unchanged(tmp_path: Pa
     assert offsets == {b'["local-file-source",{"filename":"test.txt"}]': b'{"position":8}'}
 
 
-def test_schemaless_records_are_written_as_java_maps(tmp_path: Path, worker: Worker) -> None:
+def test_file_sink_writes_schemaless_records_in_the_text_format_of_java_maps(tmp_path: Path, worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "maps", [(None, b'{"a":1}'), (None, b'{"b":"x","a":[1.5,null]}')])
     out = tmp_path / "out.txt"
     worker.create("maps", {"connector.class": "FileStreamSink", "file": str(out), "topics": "maps"})
@@ -184,7 +184,7 @@ def test_connector_name_may_contain_any_character_and_cannot_be_changed(tmp_path
     assert worker.request("GET", "/connectors") == []
 
 
-def test_worker_serves_kafkas_rest_endpoints(worker: Worker) -> None:
+def test_standalone_worker_serves_the_rest_endpoints_of_kafka_connect(worker: Worker) -> None:
     root = worker.request("GET", "/")
     assert set(root) == {"version", "commit", "kafka_cluster_id"}
     assert root["version"] == KAFKA_VERSION
@@ -210,7 +210,7 @@ def test_worker_serves_kafkas_rest_endpoints(worker: Worker) -> None:
     assert "kafka_connect_worker_connector_count 0.0" in worker.request("GET", "/metrics")
 
 
-def test_invalid_configuration_is_rejected_with_all_errors(worker: Worker) -> None:
+def test_invalid_connector_configuration_is_rejected_with_all_errors(worker: Worker) -> None:
     with pytest.raises(RestError) as error:
         worker.create("bad", {"connector.class": "FileStreamSource", "tasks.max": "0", "transforms": "x"})
     message = error.value.body["message"]
@@ -223,7 +223,7 @@ def test_invalid_configuration_is_rejected_with_all_errors(worker: Worker) -> No
     assert worker.request("GET", "/connectors") == []
 
 
-def test_log_levels_can_be_changed_at_run_time_in_tasks(tmp_path: Path, worker: Worker) -> None:
+def test_admin_loggers_endpoint_changes_log_levels_and_rejects_unknown_levels(tmp_path: Path, worker: Worker) -> None:
     worker.create("quiet", source(worker, tmp_path / "missing.txt", "quiet"))
     worker.wait_for_state("quiet", "RUNNING")
     wait_for(lambda: "[quiet|task-0] Couldn't find file" in worker.log(), "a line with its context")
@@ -235,7 +235,9 @@ def test_log_levels_can_be_changed_at_run_time_in_tasks(tmp_path: Path, worker: 
     assert error.value.status == 404
 
 
-def test_secrets_do_not_appear_in_log_or_rest_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_config_providers_do_not_appear_in_log_or_rest_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TEST_FILE_NAME", str(tmp_path / "in-hush-hush-42.txt"))
     settings = {
         "config.providers": "env",
@@ -250,7 +252,7 @@ def test_secrets_do_not_appear_in_log_or_rest_responses(tmp_path: Path, monkeypa
         assert "hush-hush" not in worker.log()
 
 
-def test_bad_records_go_to_the_dead_letter_queue(tmp_path: Path, worker: Worker) -> None:
+def test_sink_records_that_cannot_be_converted_go_to_the_dead_letter_queue(tmp_path: Path, worker: Worker) -> None:
     good = [b'{"n":%d}' % n for n in range(100)]
     records = [(b'"k"', value) for value in good]
     records[10:10] = [(b'"bad-key', b"not json")]
@@ -284,7 +286,7 @@ def _committed(worker: Worker, name: str) -> int | None:
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
 
 
-def test_bad_record_without_tolerance_fails_the_task_with_an_error_naming_the_record(
+def test_sink_task_without_error_tolerance_fails_on_a_bad_record_and_its_error_names_the_record(
     tmp_path: Path, worker: Worker
 ) -> None:
     write_topic(worker.bootstrap_servers(), "bad", [(None, b"{}"), (None, b"nonsense")])
@@ -298,7 +300,9 @@ def test_bad_record_without_tolerance_fails_the_task_with_an_error_naming_the_re
     worker.wait_for_state("other", "RUNNING")
 
 
-def test_records_rejected_by_the_broker_are_skipped_and_counted(tmp_path: Path, worker: Worker) -> None:
+def test_source_records_that_the_broker_rejects_are_skipped_and_counted_if_errors_are_tolerated(
+    tmp_path: Path, worker: Worker
+) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
@@ -323,7 +327,7 @@ def test_records_rejected_by_the_broker_are_skipped_and_counted(tmp_path: Path, 
     assert counters.format("total_record_failures") in worker.request("GET", "/metrics")
 
 
-def test_sink_with_topics_regex_consumes_new_topic(tmp_path: Path, worker: Worker) -> None:
+def test_sink_with_topics_regex_consumes_a_matching_topic_that_is_created_later(tmp_path: Path, worker: Worker) -> None:
     out = tmp_path / "out.txt"
     worker.create("pattern", {"connector.class": "FileStreamSink", "file": str(out), "topics.regex": r"log-[a-z]++"})
     worker.wait_for_state("pattern", "RUNNING")
@@ -332,7 +336,7 @@ def test_sink_with_topics_regex_consumes_new_topic(tmp_path: Path, worker: Worke
     wait_for(lambda: out.exists() and out.read_text() == "yes\n", "the record of the new topic", 6)
 
 
-def test_sink_logs_topics_that_do_not_exist_yet(tmp_path: Path, worker: Worker) -> None:
+def test_sink_task_logs_once_which_of_its_topics_do_not_exist_yet(tmp_path: Path, worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "there", [(None, b"1")])
     out = {"connector.class": "FileStreamSink", "file": str(tmp_path / "out.txt")}
     worker.create("named", {**out, "topics": "orders,there,bills"})
@@ -365,7 +369,7 @@ def test_paused_sink_stops_consuming_and_continues_on_resume(tmp_path: Path, wor
     wait_for(lambda: out.read_text() == "1\n2\n", "the second record")
 
 
-def test_topic_creation_configs_apply_to_new_topics(tmp_path: Path, worker: Worker) -> None:
+def test_topic_creation_configs_apply_to_the_topics_that_a_source_creates(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("x\n")
     settings = {"topic.creation.default.partitions": "3", "topic.creation.default.replication.factor": "-1"}
     worker.create("made", source(worker, tmp_path / "in.txt", "made", **settings))
@@ -382,7 +386,7 @@ def _partitions(worker: Worker, topic: str) -> list[int]:
     return sorted(metadata.partitions) if metadata is not None else []
 
 
-def test_kill_9_at_random_moments_loses_no_records(tmp_path: Path) -> None:
+def test_file_source_and_sink_lose_no_line_when_all_processes_are_killed_at_random_moments(tmp_path: Path) -> None:
     """All processes are killed repeatedly while lines move from a file to a topic and from the topic to another file.
 
     Every line must arrive in the second file, in order.
@@ -424,7 +428,9 @@ def test_kill_9_at_random_moments_loses_no_records(tmp_path: Path) -> None:
         ("bootstrap.servers=h:1\nkey.converter=x\nvalue.converter=x\n", 2, "offset.storage.file.filename"),
     ],
 )
-def test_invalid_worker_file_is_rejected_with_the_key(tmp_path: Path, text: str, code: int, message: str) -> None:
+def test_worker_exits_with_an_error_that_names_the_key_if_its_properties_file_is_invalid(
+    tmp_path: Path, text: str, code: int, message: str
+) -> None:
     file = tmp_path / "worker.properties"
     file.write_text(text)
     result = _run(str(file))
@@ -433,7 +439,7 @@ def test_invalid_worker_file_is_rejected_with_the_key(tmp_path: Path, text: str,
     assert "Traceback" not in result.stderr
 
 
-def test_unknown_converter_is_rejected_with_its_key(tmp_path: Path) -> None:
+def test_worker_exits_with_an_error_that_names_the_key_if_a_converter_class_is_unknown(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {"value.converter": "org.apache.kafka.connect.json.JsonConvertor"})
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
@@ -449,7 +455,9 @@ def test_unknown_converter_is_rejected_with_its_key(tmp_path: Path) -> None:
         ("time.sleep(1000)", "hangs, its configuration did not complete within connector.validation.timeout.ms=1500"),
     ],
 )
-def test_failing_converter_is_rejected_with_one_line(tmp_path: Path, configure: str, message: str) -> None:
+def test_worker_exits_without_a_traceback_if_a_converter_fails_or_hangs_in_configure(
+    tmp_path: Path, configure: str, message: str
+) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import os, time\nfrom headrace.api.converter import Converter\n"
         f"class BadConverter(Converter):\n    def configure(self, config):\n        {configure}\n"
@@ -462,7 +470,7 @@ def test_failing_converter_is_rejected_with_one_line(tmp_path: Path, configure: 
     assert "Traceback" not in result.stderr
 
 
-def test_signal_stops_the_worker_while_a_converter_hangs(tmp_path: Path) -> None:
+def test_sigterm_stops_a_starting_worker_while_a_converter_hangs_in_configure(tmp_path: Path) -> None:
     (tmp_path / "bad_converter.py").write_text(
         "import time\nfrom headrace.api.converter import Converter\n"
         "class BadConverter(Converter):\n    def configure(self, config):\n"
@@ -477,12 +485,12 @@ def test_signal_stops_the_worker_while_a_converter_hangs(tmp_path: Path) -> None
     assert "Traceback" not in log
 
 
-def test_worker_without_connectors_starts_only_the_broker_process(worker: Worker) -> None:
+def test_standalone_worker_without_connectors_starts_only_the_process_of_the_embedded_broker(worker: Worker) -> None:
     children = psutil.Process(worker.pid).children(recursive=True)
     assert ["headrace.cli.broker_child" in child.cmdline() for child in children] == [True]
 
 
-def test_all_invalid_connector_files_are_reported(tmp_path: Path) -> None:
+def test_worker_reports_every_invalid_connector_file_before_it_exits(tmp_path: Path) -> None:
     worker = Worker(tmp_path, connectors=[tmp_path / "none.properties", tmp_path / "nameless.json"])
     (tmp_path / "nameless.json").write_text('{"connector.class": "FileStreamSource"}')
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
@@ -491,7 +499,7 @@ def test_all_invalid_connector_files_are_reported(tmp_path: Path) -> None:
     assert "nameless.json: the connector has no name" in result.stderr
 
 
-def test_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Path) -> None:
+def test_worker_with_an_invalid_connector_file_exits_with_errors_that_name_the_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nconnector.class=FileStreamSource\ntpic=x\nfile=${env:HEADRACE_NOT_SET}\n")
     worker = Worker(tmp_path, connectors=[path])
@@ -503,7 +511,7 @@ def test_invalid_connector_file_stops_the_worker_and_names_the_key(tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
-def test_command_line_options_are_accepted_between_file_names(tmp_path: Path) -> None:
+def test_connect_standalone_accepts_override_options_between_file_names(tmp_path: Path) -> None:
     result = _run(str(tmp_path / "none"), "--override", "a=b", "c.properties", "--override", "no equals")
     assert result.returncode == 1
     assert "'no equals' is not KEY=VALUE" in result.stderr
@@ -512,7 +520,7 @@ def test_command_line_options_are_accepted_between_file_names(tmp_path: Path) ->
     assert "none: no such file" in result.stderr
 
 
-def test_validate_reports_all_errors_of_a_connector_without_name(tmp_path: Path) -> None:
+def test_validate_command_reports_all_errors_of_a_connector_file_without_a_name(tmp_path: Path) -> None:
     path = tmp_path / "nameless.properties"
     path.write_text("connector.class=FileStreamSource\ntransforms=A\ntransforms.A.type=HoistFeld$Value\n")
     command = [sys.executable, "-m", "headrace.cli.main", "validate", str(path)]
@@ -523,7 +531,9 @@ def test_validate_reports_all_errors_of_a_connector_without_name(tmp_path: Path)
     assert "Did you mean HoistField$Value?" in result.stderr
 
 
-def test_usage_errors_are_reported_and_validate_command_checks_files(tmp_path: Path) -> None:
+def test_connect_standalone_requires_arguments_and_validate_command_reports_the_errors_of_each_file(
+    tmp_path: Path,
+) -> None:
     assert _run().returncode == 1
     good, bad = tmp_path / "good.json", tmp_path / "bad.properties"
     config = {"connector.class": "FileStreamSource", "topic": "t", "fil": "x"}

@@ -49,7 +49,7 @@ DAY_MS = "86400000"
         pytest.param(0.1, True, 1800, marks=pytest.mark.prove),
     ],
 )
-def test_all_rows_of_postgresql_reach_every_connected_system(
+def test_all_rows_of_postgresql_tables_reach_kafka_s3_opensearch_mariadb_and_delta(
     tmp_path: Path, scale: float, has_flights: bool, timeout_s: int
 ) -> None:
     work = tmp_path / "worker"

@@ -60,7 +60,7 @@ def stop(worker: DistributedWorker, name: str) -> None:
     wait_for(lambda: worker.status(name)["tasks"] == [], f"{name} has no tasks")
 
 
-def test_offsets_are_stored_read_altered_and_reset_in_the_topic_of_the_connector(
+def test_source_offsets_are_stored_read_altered_and_reset_in_the_connectors_own_offsets_topic(
     worker: DistributedWorker, tmp_path: Path
 ) -> None:
     config = source(tmp_path / "in", "own", **{"offsets.storage.topic": "own-offsets"})
@@ -90,7 +90,9 @@ def test_offsets_are_stored_read_altered_and_reset_in_the_topic_of_the_connector
     worker.request("DELETE", "/connectors/own")
 
 
-def test_connector_continues_when_it_gets_its_own_offsets_topic(worker: DistributedWorker, tmp_path: Path) -> None:
+def test_source_continues_from_its_committed_offset_after_offsets_storage_topic_is_configured(
+    worker: DistributedWorker, tmp_path: Path
+) -> None:
     worker.create("moved", source(tmp_path / "in", "moved"))
     wait_for(lambda: offset(worker, "moved") == {"position": 4}, "the offset of both lines")
     worker.request("PATCH", "/connectors/moved/config", {"offsets.storage.topic": "${env:HEADRACE_TEST_TOPIC}"})
@@ -102,7 +104,7 @@ def test_connector_continues_when_it_gets_its_own_offsets_topic(worker: Distribu
     worker.request("DELETE", "/connectors/moved")
 
 
-def test_offsets_topic_without_compaction_fails_the_task_with_its_key(
+def test_source_task_fails_if_its_offsets_storage_topic_is_not_compacted(
     worker: DistributedWorker, tmp_path: Path
 ) -> None:
     worker.create("plain", {**source(tmp_path / "in", "plain")})

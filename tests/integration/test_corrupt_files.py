@@ -119,7 +119,7 @@ def overwrite(path: Path) -> None:
         ("stopped", "*.snapshot", overwrite, "Deleting corrupt producer snapshot {path}: the snapshot has version -1"),
     ],
 )
-def test_replica_fetches_records_of_corrupt_files_again(
+def test_replica_with_corrupt_files_fetches_the_damaged_records_again(
     node: NodeWithCorruptFiles, how: str, name: str, corrupt: Callable[[Path], None], message: str
 ) -> None:
     node.shut_down(how)
@@ -154,7 +154,9 @@ def start_error(node: NodeWithCorruptFiles) -> str:
     return line
 
 
-def test_voter_fetches_the_incomplete_end_of_its_metadata_log_again(node: NodeWithCorruptFiles) -> None:
+def test_killed_voter_truncates_the_corrupt_end_of_its_metadata_log_and_fetches_it_again(
+    node: NodeWithCorruptFiles,
+) -> None:
     node.shut_down("killed")
     path = node.file("__cluster_metadata-0/*.log")
     flip_near_end(path)
@@ -164,7 +166,9 @@ def test_voter_fetches_the_incomplete_end_of_its_metadata_log_again(node: NodeWi
 
 
 @pytest.mark.parametrize("name", ["*.log", "quorum-state"])
-def test_voter_with_corrupt_metadata_refuses_to_start_with_instructions(node: NodeWithCorruptFiles, name: str) -> None:
+def test_voter_with_a_corrupt_metadata_file_refuses_to_start_and_its_error_explains_the_repair(
+    node: NodeWithCorruptFiles, name: str
+) -> None:
     node.shut_down("killed")
     path = node.file(f"__cluster_metadata-0/{name}")
     (flip_in_middle if name == "*.log" else overwrite)(path)
@@ -188,7 +192,7 @@ def kill_with_snapshot(node: NodeWithCorruptFiles) -> None:
     node.shut_down("killed")
 
 
-def test_corrupt_metadata_snapshot_is_ignored(node: NodeWithCorruptFiles) -> None:
+def test_node_ignores_a_corrupt_metadata_snapshot_at_startup(node: NodeWithCorruptFiles) -> None:
     kill_with_snapshot(node)
     path = node.file("*.checkpoint")
     flip_in_middle(path)

@@ -94,7 +94,9 @@ def rows_in(address: str) -> Counter[tuple[str, str]]:
     return found
 
 
-def test_new_files_are_read_without_a_restart_and_clean_stops_repeat_no_row(tmp_path: Path) -> None:
+def test_directory_source_reads_new_files_without_a_restart_and_repeats_no_row_after_a_clean_stop(
+    tmp_path: Path,
+) -> None:
     writing = Writing(tmp_path, 100)
     with running_broker(tmp_path) as broker:
         for run in range(2):
@@ -110,7 +112,7 @@ def test_new_files_are_read_without_a_restart_and_clean_stops_repeat_no_row(tmp_
         assert os.listdir(tmp_path / "in") == []
 
 
-def test_worker_reads_each_format_and_reports_file_and_line_of_an_invalid_record(tmp_path: Path) -> None:
+def test_directory_source_reads_each_format_and_names_file_and_line_of_an_invalid_record(tmp_path: Path) -> None:
     rows = [{"id": number, "name": f"n\u00e4me {number}"} for number in range(5000)]
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for form in ("json", "lines", "parquet", "broken"):
@@ -136,7 +138,9 @@ def test_worker_reads_each_format_and_reports_file_and_line_of_an_invalid_record
             assert "errors.tolerance" in trace
 
 
-def test_distributed_tasks_share_the_files_and_run_python_code_that_the_workers_permit(tmp_path: Path) -> None:
+def test_distributed_directory_source_tasks_share_the_files_and_apply_a_permitted_python_transform(
+    tmp_path: Path,
+) -> None:
     code = tmp_path / "code.py"
     code.write_text("def without_every_tenth(value):\n    return None if value['row'].endswith('0') else value\n")
     writing = Writing(tmp_path, 50)
@@ -171,7 +175,7 @@ def test_distributed_tasks_share_the_files_and_run_python_code_that_the_workers_
     "kills",
     [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)])],
 )
-def test_no_row_is_lost_when_the_worker_is_killed(tmp_path: Path, kills: int) -> None:
+def test_directory_source_loses_no_row_when_the_worker_is_killed(tmp_path: Path, kills: int) -> None:
     """A row may be read again only after a kill: a kill repeats at most the rows since the last committed offsets."""
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")

@@ -32,7 +32,9 @@ GRACEFUL_S = 2.0
 SETTINGS = {**PLUGINS, "task.shutdown.graceful.timeout.ms": str(int(GRACEFUL_S * 1000))}
 
 
-def test_blocked_calls_affect_no_other_connector_no_rebalance_and_no_stop(tmp_path: Path) -> None:
+def test_blocked_connector_and_task_calls_delay_no_other_connector_no_rebalance_and_no_worker_stop(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path) as broker:
         write_topic(broker.address, "in", [(b"1", b"1")])
         with worker_group(tmp_path, broker.address, 2, SETTINGS) as workers:

@@ -234,7 +234,7 @@ INVALID: dict[str, tuple[str, dict[str, str | None], dict[str, list[str | None]]
 
 
 @pytest.mark.parametrize("case", INVALID)
-def test_invalid_configuration_is_rejected_with_all_errors(
+def test_invalid_connector_configuration_is_rejected_with_all_errors(
     workers: list[DistributedWorker], tmp_path: Path, case: str
 ) -> None:
     """PUT validate lists the errors by key. POST and PUT of a connector are rejected with the same errors."""
@@ -289,7 +289,9 @@ def test_missing_or_unknown_connector_class_is_reported_with_the_other_errors(
         assert failure(worker, "PUT", path, config) == (400, mismatch)
 
 
-def test_validation_result_has_connects_json_format(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_validation_response_has_the_json_format_of_kafka_connect(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     config = {"name": "c", **source(tmp_path), "tasks.max": "x", "recrods": "5"}
     result = workers[1].request("PUT", "/connector-plugins/RestSource/config/validate", config)
     assert result.keys() == {"name", "error_count", "groups", "configs"}
@@ -324,7 +326,7 @@ def test_validation_result_has_connects_json_format(workers: list[DistributedWor
     }
 
 
-def test_unknown_keys_are_logged_with_the_nearest_known_key_and_stored(
+def test_unknown_configuration_keys_are_stored_and_logged_with_the_nearest_known_key(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     leader, other = workers
@@ -398,7 +400,7 @@ def test_client_overrides_are_restricted_by_the_workers_policy(
             assert failure(worker, "GET", "/connectors/c/topics") == (403, disabled)
 
 
-def test_transform_with_python_code_is_refused_by_distributed_workers_by_default(
+def test_distributed_worker_rejects_a_transform_with_python_code_by_default(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     marker = tmp_path / "executed"
@@ -425,7 +427,9 @@ def test_policy_all_permits_every_client_override(workers: list[DistributedWorke
 # Changes
 
 
-def test_patch_changes_adds_and_removes_keys(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_patch_of_a_connector_configuration_changes_adds_and_removes_keys(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     leader, other = workers
     other.create("c", source(tmp_path, unchanged="1", removed="2", **{"tasks.max": "2"}))
     wait_for(lambda: is_running(other, "c", 2), "two tasks are running", 60)
@@ -444,7 +448,7 @@ def test_patch_changes_adds_and_removes_keys(workers: list[DistributedWorker], t
     assert other.request("PATCH", "/connectors/c/config", {"name": None, "a": None})["config"] == expected
 
 
-def test_task_configurations_of_a_paused_connector_follow_its_changed_configuration_in_the_config_topic(
+def test_leader_writes_task_configurations_again_after_the_configuration_of_a_paused_connector_changes(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     """Without these records, workers that read the topic after its compaction would ignore the tasks (KAFKA-17719)."""
@@ -467,7 +471,9 @@ def test_task_configurations_of_a_paused_connector_follow_its_changed_configurat
         wait_for(lambda w=worker: is_running(w, "c", 2), "two tasks are running", 60)
 
 
-def test_configurations_have_the_key_order_of_kafka_connect(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_connector_configurations_in_rest_responses_have_the_key_order_of_kafka_connect(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     """POST and PUT return the submitted order.
 
     Configurations from the config topic have the order of Java's HashMap.
@@ -491,7 +497,7 @@ def test_configurations_have_the_key_order_of_kafka_connect(workers: list[Distri
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "paused", "Stopped"])
-def test_connector_is_created_in_its_initial_state(
+def test_connector_is_created_in_the_requested_initial_state(
     workers: list[DistributedWorker], tmp_path: Path, state: str
 ) -> None:
     """A paused connector generates no task configurations before it has been resumed once, as in Kafka Connect."""
@@ -508,7 +514,9 @@ def test_connector_is_created_in_its_initial_state(
 
 
 @pytest.mark.parametrize("state", ["STARTED", "", "RUNNING ", 1, ["RUNNING"]])
-def test_invalid_initial_state_is_rejected(workers: list[DistributedWorker], tmp_path: Path, state: Any) -> None:
+def test_creation_of_a_connector_with_an_invalid_initial_state_is_rejected(
+    workers: list[DistributedWorker], tmp_path: Path, state: Any
+) -> None:
     message = f"initial_state: {str(state)!r} must be one of RUNNING, PAUSED, STOPPED"
     for worker in workers:
         body = {"name": "c", "config": source(tmp_path), "initial_state": state}
@@ -516,7 +524,7 @@ def test_invalid_initial_state_is_rejected(workers: list[DistributedWorker], tmp
     assert workers[0].request("GET", "/connectors") == []
 
 
-def test_connector_with_more_tasks_than_tasks_max_fails_unless_the_limit_is_not_enforced(
+def test_connector_with_more_tasks_than_tasks_max_fails_unless_tasks_max_enforce_is_false(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     """While the connector has failed, the tasks of its earlier configuration continue (KIP-1004)."""
@@ -543,7 +551,7 @@ def test_connector_with_more_tasks_than_tasks_max_fails_unless_the_limit_is_not_
 # Requests during a rebalance
 
 
-def test_request_that_arrives_during_a_rebalance_waits_until_it_has_completed(
+def test_rest_request_during_a_rebalance_waits_until_the_rebalance_has_completed(
     broker: BrokerProcess, plugins: Path, tmp_path: Path
 ) -> None:
     """A signal stops the second worker, so the rebalance completes only after this worker's session has expired."""
@@ -565,7 +573,7 @@ def test_request_that_arrives_during_a_rebalance_waits_until_it_has_completed(
 
 
 @pytest.mark.slow
-def test_change_fails_with_its_reason_while_the_broker_does_not_respond_and_succeeds_later(
+def test_configuration_change_fails_with_a_reason_while_the_broker_is_frozen_and_succeeds_afterwards(
     plugins: Path, tmp_path: Path
 ) -> None:
     """SIGSTOP stops the broker, so it does not respond. Requests succeed again after SIGCONT."""
@@ -600,7 +608,7 @@ def test_change_fails_with_its_reason_while_the_broker_does_not_respond_and_succ
         wait_for(can_be_changed, "requests succeed again", 120)
 
 
-def test_requests_of_all_workers_succeed_while_connectors_are_created_and_deleted(
+def test_requests_to_all_workers_succeed_while_connectors_are_created_and_deleted(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     """Each creation and deletion causes rebalances. The other requests wait for these rebalances and never fail."""
@@ -632,7 +640,7 @@ def test_requests_of_all_workers_succeed_while_connectors_are_created_and_delete
 # Standalone workers
 
 
-def test_standalone_worker_supports_the_same_requests(plugins: Path, tmp_path: Path) -> None:
+def test_standalone_worker_supports_the_rest_requests_of_a_distributed_worker(plugins: Path, tmp_path: Path) -> None:
     file = tmp_path / "stopped.json"
     config = source(tmp_path)
     file.write_text(json.dumps({"name": "file", "config": config, "initial_state": "STOPPED"}))

@@ -70,7 +70,9 @@ def unmoved(before: dict[int | None, tuple[str, str]], after: dict[int | None, t
 # Workers join and leave
 
 
-def test_work_moves_to_an_added_worker_and_back_when_it_stops(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_connectors_and_tasks_move_to_a_new_worker_and_return_when_the_new_worker_stops(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     source = Monitored(tmp_path, "added", 6).create(workers[0])
     wait_until_balanced(workers)
     before, starts = owners(workers[0], source.name), source.starts()
@@ -90,7 +92,9 @@ def test_work_moves_to_an_added_worker_and_back_when_it_stops(workers: list[Dist
     assert all(found == list(range(len(found))) for found in numbers.values()), "a clean stop duplicates no record"
 
 
-def test_several_workers_join_at_once_and_are_killed_at_once(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_connectors_lose_no_record_when_two_workers_join_at_once_and_are_later_killed_at_once(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     sources = [Monitored(tmp_path, f"several-{number}", 4).create(workers[0]) for number in range(2)]
     added = [
         DistributedWorker(tmp_path / f"added-{number}", workers[0].bootstrap_servers(), SETTINGS) for number in (1, 2)
@@ -129,7 +133,7 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
 
 
 @pytest.mark.slow
-def test_work_of_a_killed_worker_is_reassigned_after_the_scheduled_rebalance_delay(
+def test_tasks_of_a_killed_worker_are_reassigned_after_the_scheduled_rebalance_delay(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     settings = other_group("delayed", scheduled_rebalance_max_delay_ms="3000")
@@ -145,7 +149,7 @@ def test_work_of_a_killed_worker_is_reassigned_after_the_scheduled_rebalance_del
         assert_no_number_is_missing(source.numbers(broker.address))
 
 
-def test_failed_task_restarts_through_any_worker_and_only_that_task(
+def test_restart_request_to_any_worker_restarts_only_the_failed_task(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     flag = tmp_path / "fails"
@@ -170,7 +174,9 @@ def test_failed_task_restarts_through_any_worker_and_only_that_task(
     assert healthy.starts() == healthy_starts
 
 
-def test_statuses_of_tasks_follow_the_number_of_tasks(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_task_statuses_match_the_number_of_tasks_after_each_configuration_change(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     source = Monitored(tmp_path, "resized", 2).create(workers[0])
     for tasks, worker in ((5, workers[1]), (1, workers[0]), (3, workers[1])):
         worker.request("PUT", f"/connectors/{source.name}/config", source.config(tasks))
@@ -200,7 +206,7 @@ def test_reconfiguring_and_deleting_a_connector_restarts_no_other_connector(
 
 
 @pytest.mark.slow
-def test_paused_and_stopped_connectors_keep_their_states_on_another_worker(
+def test_paused_and_stopped_connectors_keep_their_states_after_their_worker_is_killed(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, other_group("states")) as [first, second]:

@@ -60,7 +60,7 @@ def launch(worker: DistributedWorker) -> None:
 
 
 @pytest.mark.slow
-def test_worker_starts_when_a_broker_becomes_available(tmp_path: Path) -> None:
+def test_worker_started_without_a_broker_becomes_healthy_once_a_broker_is_available(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     worker = DistributedWorker(tmp_path / "worker", address, SETTINGS)
     launch(worker)
@@ -87,14 +87,14 @@ def starting_health(worker: DistributedWorker) -> Any:
 
 
 @pytest.mark.slow
-def test_worker_without_brokers_stops_within_the_timeout_during_startup(tmp_path: Path) -> None:
+def test_starting_worker_stops_within_the_timeout_if_no_broker_is_available(tmp_path: Path) -> None:
     worker = DistributedWorker(tmp_path / "worker", f"127.0.0.1:{free_port()}", SETTINGS)
     launch(worker)
     assert worker.stop() < STOP_TIMEOUT_S + 5
 
 
 @pytest.mark.prove
-def test_tasks_stop_when_the_session_ends_without_brokers_and_continue_afterwards(
+def test_tasks_stop_when_the_worker_session_expires_without_a_broker_and_continue_after_the_broker_returns(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, SETTINGS) as workers:
@@ -139,7 +139,9 @@ def test_tasks_continue_without_a_restart_if_the_broker_returns_within_the_sessi
 
 
 @pytest.mark.slow
-def test_worker_stops_within_the_timeout_while_no_broker_responds(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_running_worker_stops_within_the_timeout_after_its_broker_is_killed(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     with worker_group(tmp_path, broker.address, 2, {**SETTINGS, "session.timeout.ms": "60000"}) as workers:
         Monitored(tmp_path, "stopping", 4).create(workers[0])
         wait_until_balanced(workers)
@@ -150,7 +152,9 @@ def test_worker_stops_within_the_timeout_while_no_broker_responds(broker: Broker
 
 
 @pytest.mark.prove
-def test_worker_stops_within_the_timeout_while_the_broker_hangs(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_running_worker_stops_within_the_timeout_while_its_broker_is_frozen(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     with worker_group(tmp_path, broker.address, 1, SETTINGS) as [worker]:
         source = Monitored(tmp_path, "hanging", 2).create(worker)
         source.wait_for_progress(broker.address)
@@ -162,7 +166,9 @@ def test_worker_stops_within_the_timeout_while_the_broker_hangs(broker: BrokerPr
 
 
 @pytest.mark.prove
-def test_tasks_stop_when_the_session_ends_while_the_broker_hangs(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_tasks_stop_when_the_worker_session_expires_while_the_broker_is_frozen(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     with worker_group(tmp_path, broker.address, 1, SETTINGS) as [worker]:
         source = Monitored(tmp_path, "frozen", 2).create(worker)
         source.wait_for_progress(broker.address)
@@ -227,7 +233,7 @@ def leader_url(worker: DistributedWorker) -> str:
 # Health
 
 
-def test_health_shows_failed_connectors_and_tasks_of_the_worker_with_status_200(
+def test_health_endpoint_returns_200_and_lists_the_failed_connectors_and_tasks_of_the_worker(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 2, SETTINGS) as workers:
@@ -278,7 +284,7 @@ def settings_group(worker: DistributedWorker) -> str:
 
 
 @pytest.mark.prove
-def test_worker_that_was_killed_and_started_again_logs_no_error_about_its_address(
+def test_worker_restarted_after_a_kill_logs_no_error_about_a_duplicate_advertised_address(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with worker_group(tmp_path, broker.address, 1, {**SETTINGS, "heartbeat.interval.ms": "500"}) as [worker]:
@@ -290,7 +296,7 @@ def test_worker_that_was_killed_and_started_again_logs_no_error_about_its_addres
         assert "rest.advertised" not in worker.log()
 
 
-def test_group_id_that_a_consumer_group_uses_is_logged_once_and_the_worker_joins_when_the_group_is_empty(
+def test_worker_logs_once_that_a_consumer_group_uses_its_group_id_and_joins_when_that_group_is_empty(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -313,7 +319,7 @@ def test_group_id_that_a_consumer_group_uses_is_logged_once_and_the_worker_joins
 
 
 @pytest.mark.prove
-def test_wildcard_listener_advertises_the_address_with_which_the_worker_reaches_the_brokers(
+def test_worker_with_a_wildcard_listener_advertises_the_local_address_of_its_broker_connection(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -354,7 +360,7 @@ def test_internal_topics_are_created_with_the_configured_settings(broker: Broker
 
 
 @pytest.mark.prove
-def test_replication_factor_above_the_number_of_brokers_stops_the_worker_with_an_error(
+def test_worker_exits_if_the_replication_factor_of_an_internal_topic_exceeds_the_number_of_brokers(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     worker = DistributedWorker(tmp_path / "worker", broker.address, {"status.storage.replication.factor": "3"})
@@ -366,7 +372,9 @@ def test_replication_factor_above_the_number_of_brokers_stops_the_worker_with_an
 
 
 @pytest.mark.prove
-def test_existing_internal_topics_are_used_as_they_are(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_worker_uses_existing_internal_topics_without_changing_their_settings(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     compacted = {"cleanup.policy": "compact", "segment.bytes": "2097152"}
     counts = {"connect-configs": 1, "connect-offsets": 2, "connect-status": 7}
@@ -404,7 +412,7 @@ def test_existing_internal_topics_are_used_as_they_are(broker: BrokerProcess, tm
         ),
     ],
 )
-def test_existing_internal_topic_with_wrong_settings_stops_the_worker_with_an_error(
+def test_worker_exits_if_an_existing_internal_topic_has_a_wrong_partition_count_or_cleanup_policy(
     broker: BrokerProcess, tmp_path: Path, topic: str, partitions: int, policy: str, error: str
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})

@@ -81,7 +81,9 @@ def test_compatible_group_accepts_unsigned_requests_with_task_configs(broker: Br
 
 
 @pytest.mark.slow
-def test_rolling_upgrade_of_the_protocol_loses_and_duplicates_no_record(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_rolling_upgrade_of_connect_protocol_loses_and_duplicates_no_record(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     settings = {**PLUGINS, "connect.protocol": "eager"}
     with worker_group(tmp_path, broker.address, 3, settings) as workers:
         source = Monitored(tmp_path, "upgraded", 6).create(workers[0])

@@ -128,14 +128,14 @@ def stop(worker: DistributedWorker, name: str = "c") -> None:
 # Offsets (KIP-875)
 
 
-def test_offsets_of_an_unknown_connector_are_not_found(workers: list[DistributedWorker]) -> None:
+def test_offset_requests_for_an_unknown_connector_return_404(workers: list[DistributedWorker]) -> None:
     body = {"offsets": [pair({"a": 1}, None)]}
     for worker in workers:
         for method, each in (("GET", None), ("PATCH", body), ("DELETE", None)):
             assert failure(worker, method, "/connectors/none/offsets", each) == (404, "Connector none not found")
 
 
-def test_offsets_can_be_changed_only_while_the_connector_is_stopped(
+def test_connector_offsets_can_be_changed_only_while_the_connector_is_stopped(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     leader, other = workers
@@ -154,7 +154,7 @@ def test_offsets_can_be_changed_only_while_the_connector_is_stopped(
         wait_for(lambda w=worker: offsets(w) == [({"task": 0}, {"n": 0})], "the altered offset")
 
 
-def test_offsets_of_a_connector_that_is_stopping_change_after_its_tasks_have_stopped_on_all_workers(
+def test_offset_change_of_a_stopping_connector_waits_until_its_tasks_have_stopped_on_all_workers(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     """The tasks produce all the time and commit their last offsets when they stop.
@@ -177,7 +177,9 @@ def test_offsets_of_a_connector_that_is_stopping_change_after_its_tasks_have_sto
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["sent to the leader", "forwarded to the leader"])
-def test_source_offsets_are_altered_and_reset(workers: list[DistributedWorker], tmp_path: Path, number: int) -> None:
+def test_offsets_of_a_stopped_source_connector_are_altered_and_reset_over_rest(
+    workers: list[DistributedWorker], tmp_path: Path, number: int
+) -> None:
     worker, topic = workers[number], f"{tmp_path.name}-{number}"
     worker.create("c", source(tmp_path, topic, **{"tasks.max": "2"}))
     all_read = [({"task": 0}, {"n": 2}), ({"task": 1}, {"n": 2})]
@@ -199,7 +201,9 @@ def test_source_offsets_are_altered_and_reset(workers: list[DistributedWorker], 
         wait_for(lambda: offsets(worker) == [], "no offsets")
 
 
-def test_connector_may_reject_offsets(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_offset_change_that_the_connector_rejects_returns_400_with_the_connectors_error(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     workers[1].create("c", source(tmp_path, **{"alter.result": "error"}), initial_state="STOPPED")
     change = {"offsets": [pair({"task": 0}, {"n": 1})]}
     assert failure(workers[1], "PATCH", "/connectors/c/offsets", change) == (400, "these offsets are not acceptable")
@@ -207,7 +211,9 @@ def test_connector_may_reject_offsets(workers: list[DistributedWorker], tmp_path
 
 
 @pytest.mark.parametrize("group_id", ["connect-c", "another-group"])
-def test_sink_offsets_are_altered_and_reset(workers: list[DistributedWorker], tmp_path: Path, group_id: str) -> None:
+def test_offsets_of_a_stopped_sink_connector_are_altered_and_reset_over_rest(
+    workers: list[DistributedWorker], tmp_path: Path, group_id: str
+) -> None:
     leader, other = workers
     topic = f"{tmp_path.name}-{group_id}"
     write_topic(leader.bootstrap_servers(), topic, [(None, b"%d" % n) for n in range(5)])
@@ -329,7 +335,7 @@ def test_invalid_source_offsets_are_rejected(
         assert failure(worker, "PATCH", "/connectors/c/offsets", body) == (400, message)
 
 
-def test_sink_offsets_cannot_be_changed_while_a_task_is_a_member_of_the_group(
+def test_sink_offsets_cannot_be_changed_while_the_consumer_group_has_a_member(
     workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """Another consumer joins the group, like a task that has not stopped together with its connector."""
@@ -358,7 +364,7 @@ def test_sink_offsets_cannot_be_changed_while_a_task_is_a_member_of_the_group(
 # Restarts (KIP-745)
 
 
-def test_restart_of_an_unknown_connector_or_task_is_not_found(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_restart_of_an_unknown_connector_or_task_returns_404(workers: list[DistributedWorker], tmp_path: Path) -> None:
     workers[0].create("c", source(tmp_path), initial_state="STOPPED")
     for worker in workers:
         for query in ("", "?includeTasks=true", "?onlyFailed=true", "?includeTasks=true&onlyFailed=true"):
@@ -380,7 +386,7 @@ RESTARTS = {  # the states in the response, and the instances that are started a
 
 @pytest.mark.parametrize("query", RESTARTS)
 @pytest.mark.parametrize("number", [0, 1], ids=["sent to the leader", "forwarded to the leader"])
-def test_restart_of_a_connector_with_a_failed_task_restarts_the_selected_instances(
+def test_connector_restart_restarts_the_instances_selected_by_include_tasks_and_only_failed(
     workers: list[DistributedWorker], tmp_path: Path, query: str, number: int
 ) -> None:
     worker = workers[number]
@@ -576,7 +582,7 @@ def test_new_topics_are_created_by_the_first_matching_topic_creation_group(
         ("GET", "/connectors/none/none", "HTTP 404 Not Found"),
     ],
 )
-def test_requests_for_unknown_connectors_and_paths_are_not_found(
+def test_requests_for_unknown_connectors_and_paths_return_404(
     workers: list[DistributedWorker], method: str, path: str, message: str
 ) -> None:
     for worker in workers:
@@ -598,7 +604,7 @@ def test_requests_for_unknown_connectors_and_paths_are_not_found(
         ("POST", "/"),
     ],
 )
-def test_unsupported_method_is_rejected(workers: list[DistributedWorker], method: str, path: str) -> None:
+def test_unsupported_http_method_returns_405(workers: list[DistributedWorker], method: str, path: str) -> None:
     for worker in workers:
         assert failure(worker, method, path, {}) == (405, "HTTP 405 Method Not Allowed")
 
@@ -615,7 +621,7 @@ def test_unsupported_method_is_rejected(workers: list[DistributedWorker], method
         (b'"c"', "The request's body must be a JSON object"),
     ],
 )
-def test_body_that_is_not_a_json_object_is_rejected(
+def test_request_body_that_is_not_a_json_object_returns_400(
     workers: list[DistributedWorker], body: bytes, message: str
 ) -> None:
     for worker in workers:
@@ -663,7 +669,7 @@ def test_connector_name_may_contain_special_characters(
         ),
     ],
 )
-def test_empty_name_or_name_with_control_characters_is_rejected(
+def test_connector_name_that_is_empty_or_contains_control_characters_is_rejected(
     workers: list[DistributedWorker], tmp_path: Path, name: str | None, error: str
 ) -> None:
     for worker in workers:
@@ -687,14 +693,14 @@ def test_name_in_the_configuration_must_match_the_connectors_name(
     assert workers[0].request("GET", "/connectors") == []
 
 
-def test_second_creation_of_a_connector_conflicts(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_creation_of_a_connector_that_exists_returns_409(workers: list[DistributedWorker], tmp_path: Path) -> None:
     workers[1].create("c", source(tmp_path), initial_state="STOPPED")
     for worker in workers:
         body = {"name": "c", "config": source(tmp_path)}
         assert failure(worker, "POST", "/connectors", body) == (409, "Connector c already exists")
 
 
-def test_concurrent_changes_and_deletions_of_a_connector_succeed_or_report_that_it_is_missing(
+def test_concurrent_changes_and_deletions_of_a_connector_succeed_or_return_404(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     """PUT creates a deleted connector again. The response to PUT always contains the submitted configuration."""
@@ -727,7 +733,7 @@ def test_concurrent_changes_and_deletions_of_a_connector_succeed_or_report_that_
     wait_until_running(workers[0])
 
 
-def test_number_and_boolean_values_are_stored_as_they_were_written(
+def test_json_numbers_and_booleans_in_a_connector_configuration_are_stored_as_the_submitted_text(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     text = json.dumps({**source(tmp_path), "records": 0, "a.flag": True})[:-1] + ', "a.number": 1e3, "b.number": 1.50}'
@@ -742,7 +748,7 @@ def test_number_and_boolean_values_are_stored_as_they_were_written(
 # Internal requests (KIP-507)
 
 
-def test_internal_requests_must_be_signed(
+def test_internal_rest_requests_without_a_valid_signature_are_rejected(
     workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     workers[1].create("c", source(tmp_path), initial_state="STOPPED")
@@ -790,7 +796,9 @@ def test_internal_requests_must_be_signed(
         assert send(worker, "PUT", "/connectors/c/fence", b"", signed(b"")) == (500, disabled)
 
 
-def test_request_that_was_forwarded_twice_conflicts(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_forwarded_request_returns_409_if_the_receiving_worker_is_not_the_leader(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     workers[0].create("c", source(tmp_path), initial_state="STOPPED")
     message = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
     assert failure(workers[1], "DELETE", "/connectors/c?forward=false") == (409, message)
@@ -801,7 +809,9 @@ def test_request_that_was_forwarded_twice_conflicts(workers: list[DistributedWor
 # Loggers (KIP-495, KIP-976)
 
 
-def test_log_level_is_set_in_one_worker_or_in_all_workers(workers: list[DistributedWorker]) -> None:
+def test_log_level_request_applies_to_one_worker_or_to_all_workers_depending_on_its_scope(
+    workers: list[DistributedWorker],
+) -> None:
     first, second = workers
     name = "headrace.tests.scopes"
     path = f"/admin/loggers/{name}"
@@ -851,7 +861,9 @@ def test_requests_forwarded_to_a_leader_that_stops_or_is_killed_wait_for_the_nex
         other.request("DELETE", "/connectors/c")
 
 
-def test_no_request_fails_while_leaders_stop_one_after_the_other(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_create_and_delete_requests_succeed_while_leaders_stop_one_after_another(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     """POST and DELETE are not repeated if the leader might have executed them; nevertheless all of them succeed."""
     settings = {
         "group.id": "successors",
@@ -886,7 +898,7 @@ def _leads(worker: DistributedWorker) -> bool:
     return f"leader {worker.url}/;" in worker.log().rpartition("joined generation")[2]
 
 
-def test_restart_of_a_connector_whose_worker_is_gone_conflicts_until_it_is_assigned(
+def test_restart_of_a_connector_returns_409_while_it_is_unassigned_after_its_worker_was_killed(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """The delay of the scheduled rebalance is longer than the test, so the lost connectors stay unassigned."""

@@ -82,7 +82,7 @@ def test_documents_are_stored_over_tls_with_a_client_certificate_and_a_user(
         ({"elastic__https__ssl__keystore__location": None}, "connection.url", "bad certificate"),
     ],
 )
-def test_validation_and_the_task_name_the_server_that_denies_access(
+def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
     server: SearchServer, certificates: Certificates, changes: dict[str, Any], key: str, message: str
 ) -> None:
     settings = props(server, certificates, **changes)
@@ -94,7 +94,7 @@ def test_validation_and_the_task_name_the_server_that_denies_access(
         put_until_error({**settings, "max.retries": "0"}, [record(0)])
 
 
-def test_rotated_password_fails_the_task_and_no_document_is_lost_after_the_configuration_is_changed(
+def test_changed_password_on_the_server_fails_the_task_and_the_corrected_configuration_loses_no_document(
     server: SearchServer, certificates: Certificates, tmp_path: Path
 ) -> None:
     user = "/_plugins/_security/api/internalusers/loader"

@@ -96,13 +96,13 @@ def test_documents_have_the_record_position_as_id_if_keys_are_ignored(server: Se
     assert run.committed == {("items", 0): 5}
 
 
-def test_later_records_replace_the_document_of_their_key(server: SearchServer) -> None:
+def test_later_record_replaces_the_document_with_the_same_key(server: SearchServer) -> None:
     records = [keyed(offset, f"k{offset % 3}") for offset in range(30)]
     put(server, records, Restart(1), batch__size="2")
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_record_whose_document_is_newer_is_logged_once_for_each_partition(
+def test_sink_logs_once_for_each_partition_that_a_record_is_older_than_its_stored_document(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])
@@ -114,14 +114,14 @@ def test_record_whose_document_is_newer_is_logged_once_for_each_partition(
     assert messages[0].startswith("Record items-0 at offset 0 is not stored")
 
 
-def test_topics_that_share_an_index_and_use_keys_as_ids_are_logged(
+def test_sink_logs_topics_that_share_an_index_and_use_record_keys_as_document_ids(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(0, "a"), keyed(0, "b", topic="ITEMS")])
     assert "The topics items and ITEMS are written to the index items" in caplog.text
 
 
-def test_tombstones_delete_documents(server: SearchServer) -> None:
+def test_tombstones_delete_documents_if_configured_and_fail_the_task_by_default(server: SearchServer) -> None:
     records = [keyed(0, "a"), keyed(1, "b"), keyed(2, "a", value=None, value_schema=None)]
     put(server, records, behavior__on__null__values="DELETE")
     assert list(server.documents("items")) == ["b"]
@@ -129,14 +129,14 @@ def test_tombstones_delete_documents(server: SearchServer) -> None:
         put(server, records)
 
 
-def test_upserts_keep_the_fields_that_a_record_lacks(server: SearchServer) -> None:
+def test_upsert_keeps_the_document_fields_that_the_record_does_not_have(server: SearchServer) -> None:
     name_only = struct([("name", STRING_SCHEMA)])
     records = [keyed(0, "a"), keyed(1, "a", value=Struct(name_only, {"name": "new"}), value_schema=name_only)]
     put(server, records, write__method="UPSERT")
     assert server.documents("items") == {"a": {"id": 0, "name": "new"}}
 
 
-def test_mapping_is_created_from_the_schema(server: SearchServer) -> None:
+def test_index_mapping_is_created_from_the_record_schema(server: SearchServer) -> None:
     schema = struct([("id", INT32_SCHEMA), ("name", STRING_SCHEMA), ("price", decimal_schema(2)),
                      ("day", DATE_SCHEMA), ("at", TIMESTAMP_SCHEMA), ("tags", map_of(STRING_SCHEMA, INT32_SCHEMA))]
                     )  # fmt: skip
@@ -151,7 +151,9 @@ def test_mapping_is_created_from_the_schema(server: SearchServer) -> None:
     assert document == {"id": 1, "name": "x", "price": 1.5, "day": millis, "at": millis, "tags": {"a": 1}}
 
 
-def test_malformed_documents_are_handled_as_configured_and_sent_to_the_dead_letter_queue(server: SearchServer) -> None:
+def test_malformed_document_is_reported_if_behavior_on_malformed_documents_is_warn_and_fails_the_task_by_default(
+    server: SearchServer,
+) -> None:
     server.request("PUT", "/items", {"mappings": {"properties": {"id": {"type": "date"}, "n": {"type": "integer"}}}})
     records = [row(at, value={"n": "text" if at == 1 else at}, value_schema=None) for at in range(3)]
     options = {"key__ignore": "true", "schema__ignore": "true"}
@@ -166,7 +168,7 @@ def test_malformed_documents_are_handled_as_configured_and_sent_to_the_dead_lett
         )
 
 
-def test_data_streams_receive_each_record_once(server: SearchServer) -> None:
+def test_data_stream_receives_each_record_once_although_the_task_restarts(server: SearchServer) -> None:
     template = {"index_patterns": ["logs-shop-*"], "data_stream": {}, "priority": 500}
     server.request("PUT", "/_index_template/shop", template)
     try:
@@ -181,7 +183,9 @@ def test_data_streams_receive_each_record_once(server: SearchServer) -> None:
         server.delete_data_stream("logs-shop-items", "shop")
 
 
-def test_hostile_keys_become_ids_and_hostile_topics_are_refused(server: SearchServer) -> None:
+def test_record_keys_with_special_characters_become_document_ids_and_invalid_topic_names_are_rejected(
+    server: SearchServer,
+) -> None:
     key = '"}}\n{"delete":{"_index":"items","_id":"x"}}\n'
     put(server, [keyed(0, key), keyed(1, "../_all")])
     assert sorted(server.documents("items")) == sorted([key, "../_all"])
@@ -189,7 +193,9 @@ def test_hostile_keys_become_ids_and_hostile_topics_are_refused(server: SearchSe
         put(server, [keyed(0, "a", topic="items/_doc?x")])
 
 
-def test_closed_index_fails_the_task_and_no_record_is_lost_after_it_is_opened(server: SearchServer) -> None:
+def test_write_to_a_closed_index_fails_the_task_and_no_record_is_lost_after_the_index_is_opened(
+    server: SearchServer,
+) -> None:
     records = [row(offset) for offset in range(5)]
     settings = {"connection.url": server.url, "key.ignore": "true", "read.timeout.ms": "60000"}
     put(server, records[:2], key__ignore="true")
@@ -201,7 +207,7 @@ def test_closed_index_fails_the_task_and_no_record_is_lost_after_it_is_opened(se
     assert sorted(each["id"] for each in server.documents("items").values()) == list(range(5))
 
 
-def test_validation_names_the_key_of_an_unreachable_server(server: SearchServer) -> None:
+def test_validation_reports_an_unreachable_server_at_the_key_connection_url(server: SearchServer) -> None:
     def errors(url: str) -> dict[str, list[str]]:
         settings = {"connection.url": url, "name": "x"}
         values = config_def(ElasticsearchSinkConfig).validate(settings)

@@ -117,7 +117,9 @@ def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_retriable_error_is_retried_and_bad_record_goes_to_the_dlq(worker: DistributedWorker, directory: Path) -> None:
+def test_retriable_transform_error_is_retried_and_a_failed_record_goes_to_the_dead_letter_queue(
+    worker: DistributedWorker, directory: Path
+) -> None:
     write_topic(worker.bootstrap_servers(), "retried", [(b"k", b"good"), (b"k", b"bad"), (b"k", b"flaky")])
     config = collecting_sink(
         directory,
@@ -151,7 +153,7 @@ def test_retriable_error_is_retried_and_bad_record_goes_to_the_dlq(worker: Distr
 @pytest.mark.parametrize(
     ("value", "timeout", "reason"), [("bad", "60000", "bad record"), ("flaky", "500", "temporary failure")]
 )
-def test_task_fails_without_tolerance_and_after_the_retry_timeout(
+def test_task_without_error_tolerance_fails_on_a_bad_record_or_after_the_retry_timeout(
     worker: DistributedWorker, directory: Path, value: str, timeout: str, reason: str
 ) -> None:
     name = f"failing-{value}"
@@ -167,7 +169,9 @@ def test_task_fails_without_tolerance_and_after_the_retry_timeout(
     worker.request("DELETE", f"/connectors/{name}")
 
 
-def test_failed_task_is_restarted_automatically_if_configured(worker: DistributedWorker, directory: Path) -> None:
+def test_failed_task_is_restarted_automatically_if_errors_restart_max_attempts_is_set(
+    worker: DistributedWorker, directory: Path
+) -> None:
     settings = {"errors.restart.max.attempts": "5", "errors.restart.backoff.initial.ms": "10"}
     worker.create("restarted", source(directory, "restarted", failures="2", **settings))
     worker.wait_for_state("restarted", "RUNNING", 60)
@@ -181,7 +185,7 @@ def test_failed_task_is_restarted_automatically_if_configured(worker: Distribute
         worker.request("DELETE", f"/connectors/{name}")
 
 
-def test_more_tasks_than_tasks_max_fail_the_connector_unless_not_enforced(
+def test_connector_with_more_tasks_than_tasks_max_fails_unless_tasks_max_enforce_is_false(
     worker: DistributedWorker, directory: Path
 ) -> None:
     worker.create("many", source(directory, "many", tasks="1"))
@@ -198,7 +202,7 @@ def test_more_tasks_than_tasks_max_fail_the_connector_unless_not_enforced(
     worker.request("DELETE", "/connectors/many")
 
 
-def test_overrides_that_the_policy_forbids_are_refused_and_fail_tasks_that_have_them_already(
+def test_forbidden_client_overrides_are_rejected_in_new_connectors_and_fail_tasks_of_existing_connectors(
     worker: DistributedWorker, broker: BrokerProcess, directory: Path, tmp_path: Path
 ) -> None:
     group = f"policy-{uuid.uuid4().hex[:8]}"

@@ -236,7 +236,7 @@ def await_high_watermark(cluster: ClusterProcess, topic: str, high_watermark: in
         time.sleep(0.01)
 
 
-def test_follower_rejects_an_unknown_leader_epoch(cluster: ClusterProcess) -> None:
+def test_follower_rejects_a_fetch_with_an_unknown_leader_epoch(cluster: ClusterProcess) -> None:
     create_led_topic(cluster, "epochs", 1)
     for epoch, error in ((0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         with RawClient(cluster.address(NEAR)) as client:
@@ -245,7 +245,9 @@ def test_follower_rejects_an_unknown_leader_epoch(cluster: ClusterProcess) -> No
             assert client.call(request, WITH_RACK).responses[0].partitions[0].error_code == error
 
 
-def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata(cluster: ClusterProcess) -> None:
+def test_fetch_from_a_broker_without_a_replica_returns_an_error_that_makes_clients_refresh_metadata(
+    cluster: ClusterProcess,
+) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     topic = f"away-{uuid4().hex}"  # a new topic if CI repeats the test
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER]])])[topic].result(30)
@@ -254,7 +256,9 @@ def test_broker_without_a_replica_responds_with_an_error_that_refreshes_metadata
     assert fetch_partition(cluster.address(NEAR), "nowhere", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_consumer_of_a_follower_does_not_wait_for_the_followers_next_fetch(cluster: ClusterProcess) -> None:
+def test_consumer_of_a_follower_receives_new_records_without_waiting_for_the_followers_next_fetch(
+    cluster: ClusterProcess,
+) -> None:
     """The leader sends a new high watermark to the follower immediately.
 
     The follower's fetch could wait up to 500 ms.
@@ -311,7 +315,9 @@ def test_out_of_sync_follower_is_not_selected_as_preferred_read_replica(cluster:
 
 
 @pytest.mark.parametrize("kind", ["librdkafka", "own"])
-def test_consumer_continues_when_its_follower_is_killed(cluster: ClusterProcess, kind: str) -> None:
+def test_consumer_continues_when_the_follower_that_it_fetches_from_is_killed(
+    cluster: ClusterProcess, kind: str
+) -> None:
     topic = f"killed-{kind}"
     create_led_topic(cluster, topic, 300)
     if kind == "own":

@@ -64,7 +64,7 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
     return broker
 
 
-def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: Path) -> None:
+def test_broker_with_a_full_topic_log_disk_starts_and_accepts_records_once_space_is_freed(tmp_path: Path) -> None:
     """The topic's log is on the full disk, and the metadata log on another disk."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(
@@ -105,7 +105,7 @@ def test_broker_starts_on_full_disk_and_recovers_once_space_is_freed(tmp_path: P
             broker.close()
 
 
-def test_full_metadata_disk_fails_startup_with_one_line(tmp_path: Path) -> None:
+def test_broker_with_a_full_metadata_log_disk_fails_to_start_and_its_error_names_the_directory(tmp_path: Path) -> None:
     """A broker writes to the metadata log before it serves requests. The error line names the directory and cause."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(disk, tmp_path)

@@ -23,7 +23,7 @@ def run(*command: str | Path, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ENTRY_POINT_GROUPS)
-def test_generated_package_passes_its_tests_and_checks(kind: str, tmp_path: Path) -> None:
+def test_generated_package_passes_its_own_tests_mypy_and_ruff(kind: str, tmp_path: Path) -> None:
     root = create_package(kind, f"example-{kind}", tmp_path)
     run("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", directory=root)
     run("-m", "mypy", "--strict", "--cache-dir", MYPY_CACHE, directory=root)
@@ -39,7 +39,7 @@ def test_generated_plugin_is_found_on_plugin_path(kind: str, tmp_path: Path) -> 
     run("-c", find, directory=root)
 
 
-def test_wheel_contains_the_templates(tmp_path: Path) -> None:
+def test_headrace_wheel_contains_the_templates_of_generated_packages(tmp_path: Path) -> None:
     build = "import os, hatchling.build; print(hatchling.build.build_wheel(os.environ['OUT']))"
     result = subprocess.run(
         [sys.executable, "-c", build], cwd=ROOT, env={"OUT": str(tmp_path)}, capture_output=True, text=True, check=False

@@ -44,7 +44,7 @@ def test_valid_history_has_no_violations() -> None:
     assert violations(VALID, {0: LOG}) == []
 
 
-def test_longest_pause_is_measured_from_the_first_event_to_the_last_event() -> None:
+def test_longest_pause_is_the_longest_time_without_an_acknowledgement_between_first_and_last_event() -> None:
     assert longest_pause_s([Acknowledged(1.0, A[0], 0, 0), Acknowledged(4.0, A[1], 0, 1)]) == 3.0
     assert longest_pause_s([Sent(0.0, A[0]), Acknowledged(4.0, A[0], 0, 0), Sent(5.0, A[1])]) == 4.0
     assert longest_pause_s([]) == 0.0
@@ -66,7 +66,9 @@ def test_longest_pause_is_measured_from_the_first_event_to_the_last_event() -> N
         pytest.param("reported to end at 6, it ends at 5", LOG[:5], id="reported-end-missing"),
     ],
 )
-def test_log_that_contradicts_the_client_history_is_reported(violation: str, log: list[tuple[int, Value]]) -> None:
+def test_topic_log_that_contradicts_the_client_history_is_reported(
+    violation: str, log: list[tuple[int, Value]]
+) -> None:
     found = violations(VALID, {0: log})
     assert any(violation in line for line in found), found
 
@@ -92,7 +94,7 @@ def test_log_that_contradicts_the_client_history_is_reported(violation: str, log
         ),
     ],
 )
-def test_event_that_contradicts_the_log_is_reported(violation: str, events: list[Event]) -> None:
+def test_client_event_that_contradicts_the_topic_log_is_reported(violation: str, events: list[Event]) -> None:
     found = violations([*VALID, *events], {0: LOG})
     assert any(violation in line for line in found), found
 
@@ -101,11 +103,11 @@ def test_record_in_two_partitions_is_reported() -> None:
     assert any("and at 0@0" in line for line in violations(VALID, {0: LOG, 1: [(0, A[0])]}))
 
 
-def test_records_skipped_by_the_group_are_reported() -> None:
+def test_records_below_the_committed_offset_that_no_group_member_read_are_reported() -> None:
     unread = [event for event in VALID if not (isinstance(event, Read) and event.consumer == "member-1")]
     assert violations(unread, {0: LOG}) == ["group: 3 records of partition 0 were skipped, first 0"]
 
 
-def test_commit_without_response_may_take_effect_later() -> None:
+def test_commit_without_a_response_that_takes_effect_later_is_no_violation() -> None:
     events: list[Event] = [*VALID, Commit(8.2, 8.3, 0, 6, True), Commit(8.1, 8.9, 0, 5, False), CommitFound(9.0, 0, 5)]
     assert violations(events, {0: LOG}) == []

@@ -60,13 +60,13 @@ def test_timestamp_and_incrementing_mode_continues_after_the_committed_offset(pa
     assert [row[0] for row in rows(read_all(props, offsets))] == [3]
 
 
-def test_query_has_the_types_of_its_first_row(path: Path) -> None:
+def test_columns_of_a_query_have_the_types_of_its_first_row(path: Path) -> None:
     query = "SELECT id, note, price, id::BIGINT * 2 AS twice FROM \"or:ders\" WHERE note <> ':x' ORDER BY id"
     (batch,) = read_all({"connection.url": f"jdbc:duckdb:{path}", "mode": "bulk", "query": query, "topic.prefix": "q"})
     assert batch.values == [(1, "a:b", Decimal("1.5").quantize(Decimal(1).scaleb(-20)), 2)]
 
 
-def test_missing_dialect_and_invalid_query_are_reported(path: Path) -> None:
+def test_missing_sqlalchemy_dialect_is_a_config_error_and_an_invalid_query_fails_the_source(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"connection\.url.*sqlalchemy.dialects:nodb.*install the Python package"):
         read_all({"connection.url": "jdbc:nodb://host/db", "mode": "bulk"})
     with pytest.raises(ConnectError, match=r"the query failed.*nowhere"):

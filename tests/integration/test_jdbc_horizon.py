@@ -43,7 +43,7 @@ def props(server: postgres.Postgres) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_that_is_committed_late_is_read_only_with_snapshot_horizon(
+def test_row_committed_after_later_rows_is_lost_without_snapshot_horizon_and_read_with_it(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode} | ({} if mode == "incrementing" else {"timestamp.column.name": "at"})
@@ -54,7 +54,7 @@ def test_row_that_is_committed_late_is_read_only_with_snapshot_horizon(
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "incrementing"])
-def test_prepared_transaction_keeps_later_rows_from_being_read(
+def test_later_rows_are_not_read_before_an_open_prepared_transaction_is_committed(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "snapshot.horizon": "true"}
@@ -70,7 +70,7 @@ def test_prepared_transaction_keeps_later_rows_from_being_read(
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
-def test_user_who_cannot_see_other_sessions_is_rejected(
+def test_snapshot_horizon_rejects_a_user_without_the_role_pg_read_all_stats(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("DROP ROLE IF EXISTS reader")
@@ -84,7 +84,7 @@ def test_user_who_cannot_see_other_sessions_is_rejected(
     database.execute("REVOKE ALL ON t FROM reader")
 
 
-def test_session_without_track_activities_is_reported(
+def test_snapshot_horizon_fails_while_a_session_has_track_activities_off(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     settings = {**props, "mode": "incrementing", "snapshot.horizon": "true"}
@@ -101,9 +101,7 @@ def test_session_without_track_activities_is_reported(
         assert [row[0] for row in rows(read_all(settings))] == [1, 2]
 
 
-def test_snapshot_horizon_is_rejected_in_bulk_mode_and_for_other_databases(
-    props: dict[str, str], tmp_path: Any
-) -> None:
+def test_snapshot_horizon_is_rejected_in_bulk_mode_and_for_sqlite(props: dict[str, str], tmp_path: Any) -> None:
     with pytest.raises(ConfigErrors, match="has no effect with mode=bulk"):
         JdbcSourceConfig.parse({**props, "mode": "bulk", "snapshot.horizon": "true"})
     (tmp_path / "shop.db").touch()

@@ -41,7 +41,9 @@ POSITIONS = 'SELECT count(DISTINCT (__connect_topic, __connect_partition, __conn
         pytest.param("4", 20, marks=pytest.mark.prove),
     ],
 )
-def test_every_row_is_copied_when_the_worker_is_killed(tmp_path: Path, kills: int, chunks: str) -> None:
+def test_jdbc_source_and_sinks_copy_every_row_although_the_worker_is_killed_repeatedly(
+    tmp_path: Path, kills: int, chunks: str
+) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)

@@ -50,7 +50,7 @@ def props(server: mariadb.MariaDb) -> dict[str, str]:
     return {"connection.url": server.jdbc_url, "connection.user": server.user, "topic.prefix": "my-"}
 
 
-def test_types_are_mapped_as_by_confluents_connector(database: Any, props: dict[str, str]) -> None:
+def test_mariadb_types_are_mapped_as_by_confluents_jdbc_source(database: Any, props: dict[str, str]) -> None:
     database.execute(
         "CREATE TABLE kinds (id bigint AUTO_INCREMENT PRIMARY KEY, tiny tinyint, utiny tinyint unsigned, "
         "flag boolean, small smallint, usmall smallint unsigned, medium mediumint, num int, unum int unsigned, "
@@ -99,7 +99,9 @@ def test_columns_of_a_query_have_the_types_of_its_tables(database: Any, props: d
 
 
 @pytest.mark.parametrize("column", ["timestamp(3)", "datetime(3)"])
-def test_timestamp_mode_continues_after_the_committed_offset(database: Any, props: dict[str, str], column: str) -> None:
+def test_timestamp_and_incrementing_mode_continues_after_the_committed_offset(
+    database: Any, props: dict[str, str], column: str
+) -> None:
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {column} NOT NULL)")
     database.execute("INSERT INTO t VALUES (1, '2026-01-02 03:04:05.001'), (2, '2026-01-02 03:04:05.002')")
     offsets = Offsets()
@@ -118,7 +120,7 @@ def test_timestamp_mode_continues_after_the_committed_offset(database: Any, prop
     assert found[0][1] == dt.datetime(2026, 1, 2, hour, 4, 5, 2000, dt.UTC)
 
 
-def test_names_with_special_characters_are_quoted(database: Any, props: dict[str, str]) -> None:
+def test_table_and_column_names_with_special_characters_are_quoted(database: Any, props: dict[str, str]) -> None:
     name = "a`b%s'c\"d é"
     quoted = "`" + name.replace("`", "``") + "`"
     database.execute(
@@ -136,7 +138,7 @@ def test_names_with_special_characters_are_quoted(database: Any, props: dict[str
     ("policy", "expected"),
     [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
 )
-def test_zero_dates_are_handled_as_unmappable_values_says(
+def test_zero_dates_are_handled_as_configured_with_unmappable_values(
     database: Any, props: dict[str, str], policy: str, expected: list[Any]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date)")
@@ -146,7 +148,7 @@ def test_zero_dates_are_handled_as_unmappable_values_says(
     assert rows(read_all({**props, "mode": "incrementing", "unmappable.values": policy})) == expected
 
 
-def test_large_table_is_streamed_and_a_stop_cancels_the_statement(
+def test_stop_of_the_task_cancels_the_statement_that_streams_a_large_table(
     database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note char(200))")
@@ -171,7 +173,7 @@ def test_large_table_is_streamed_and_a_stop_cancels_the_statement(
     assert database.fetchone() == (0,)
 
 
-def test_bulk_mode_reads_all_tables_of_the_database(database: Any, props: dict[str, str]) -> None:
+def test_bulk_mode_reads_all_tables_and_views_of_the_database(database: Any, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE a (v int)")
     database.execute("CREATE TABLE b (v int)")
     database.execute("CREATE VIEW c AS SELECT 1 AS v")
@@ -183,7 +185,9 @@ def test_bulk_mode_reads_all_tables_of_the_database(database: Any, props: dict[s
     }  # fmt: skip
 
 
-def test_unknown_table_and_database_are_reported(server: mariadb.MariaDb, props: dict[str, str]) -> None:
+def test_missing_or_unknown_database_in_connection_url_is_reported(
+    server: mariadb.MariaDb, props: dict[str, str]
+) -> None:
     with pytest.raises(ConfigError, match="must name a database"):
         read_all({**props, "connection.url": f"jdbc:mysql://127.0.0.1:{server.port}", "mode": "bulk"})
     with pytest.raises(ConnectError, match="Unknown database 'nowhere'"):
@@ -192,7 +196,7 @@ def test_unknown_table_and_database_are_reported(server: mariadb.MariaDb, props:
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_that_is_committed_late_is_read_only_with_snapshot_horizon(
+def test_row_committed_after_later_rows_is_lost_without_snapshot_horizon_and_read_with_it(
     server: mariadb.MariaDb, database: Any, props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}
@@ -209,7 +213,7 @@ def test_row_that_is_committed_late_is_read_only_with_snapshot_horizon(
             assert ids_read(settings | more, database.execute, late.execute) == expected
 
 
-def test_user_without_the_privilege_process_cannot_use_snapshot_horizon(
+def test_snapshot_horizon_rejects_a_user_without_the_privilege_process(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY)")
@@ -219,7 +223,7 @@ def test_user_without_the_privilege_process_cannot_use_snapshot_horizon(
         read_all({**props, "connection.user": "reader", "mode": "incrementing", "snapshot.horizon": "true"})
 
 
-def test_horizon_waits_for_a_transaction_that_is_missing_from_the_cached_list(
+def test_snapshot_horizon_waits_for_a_transaction_that_the_cached_innodb_trx_table_does_not_list(
     server: mariadb.MariaDb, database: Any, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, note text)")

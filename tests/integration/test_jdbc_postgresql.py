@@ -46,7 +46,9 @@ def props(server: postgres.Postgres) -> dict[str, str]:
     return {"connection.url": server.jdbc_url, "connection.user": server.user, "schema.pattern": "public"}
 
 
-def test_postgresql_types_are_converted(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_postgresql_types_are_converted_to_connect_types(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
     database.execute(
         "CREATE TABLE kinds (id bigserial PRIMARY KEY, s smallint, i int, r real, d double precision, n numeric(10,2), "
@@ -99,7 +101,7 @@ def test_postgresql_types_are_converted(database: psycopg.Connection[Any], props
 
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
-def test_timestamp_and_incrementing_mode_resumes_between_equal_timestamps(
+def test_timestamp_and_incrementing_mode_resumes_between_rows_with_equal_timestamps(
     database: psycopg.Connection[Any], props: dict[str, str], kind: str
 ) -> None:
     database.execute(f"CREATE TABLE orders (id serial PRIMARY KEY, at {kind} NOT NULL)")
@@ -128,7 +130,7 @@ def test_db_timezone_applies_to_timestamps_without_zone(
     assert batch.source_offset["timestamp"] == 1767286800000
 
 
-def test_timestamps_are_compared_correctly_in_any_session_time_zone(
+def test_timestamp_mode_reads_the_right_rows_if_the_session_time_zone_is_not_utc(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("ALTER ROLE postgres SET timezone TO 'America/New_York'")
@@ -197,7 +199,7 @@ def test_invalid_sql_fails_the_task_without_retries(database: psycopg.Connection
         read_all({**props, "mode": "bulk", "query": "SELECT * FROM nowhere", "topic.prefix": "t"})
 
 
-def test_validation_checks_offset_columns(
+def test_validation_rejects_missing_and_unsuitable_offset_columns(
     database: psycopg.Connection[Any], props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE orders (order_id bigserial PRIMARY KEY, placed_at timestamptz NOT NULL, price real)")
@@ -225,7 +227,9 @@ def test_validation_checks_offset_columns(
     assert "Database is not available" in caplog.text
 
 
-def test_validation_does_not_block_on_an_unresponsive_server(caplog: pytest.LogCaptureFixture) -> None:
+def test_validation_ends_after_the_connect_timeout_if_the_server_does_not_respond(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"jdbc:postgresql://127.0.0.1:{silent.getsockname()[1]}/shop?connectTimeout=2"
         config = {"connection.url": address, "mode": "bulk", "table.whitelist": "orders"}

@@ -91,7 +91,7 @@ def test_columns_without_a_connect_type_are_read_as_text(database: Database, pro
     assert batch.values == [(1, *ODD_TEXTS)]
 
 
-def test_query_with_columns_without_a_connect_type_is_read(database: Database, props: dict[str, str]) -> None:
+def test_query_reads_columns_without_a_connect_type_as_text(database: Database, props: dict[str, str]) -> None:
     create_odd_table(database)
     props = {**props, "query": "SELECT * FROM odd; -- all rows", "topic.prefix": "odd"}
     assert rows(read_all(props)) == [(1, *ODD_TEXTS)]
@@ -103,7 +103,7 @@ def test_query_may_contain_percent_signs(database: Database, props: dict[str, st
     assert sorted(rows(read_all(props))) == [(1,), (3,)]
 
 
-def test_unsupported_columns_are_skipped_with_a_warning_if_configured(
+def test_columns_without_a_connect_type_are_skipped_with_a_warning_if_unsupported_columns_is_warn(
     database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     create_odd_table(database)
@@ -112,7 +112,9 @@ def test_unsupported_columns_are_skipped_with_a_warning_if_configured(
     assert "table public.odd: no Connect type can represent the columns money (MONEY)" in caplog.text
 
 
-def test_unsupported_columns_fail_validation_if_configured(database: Database, props: dict[str, str]) -> None:
+def test_columns_without_a_connect_type_fail_validation_and_the_source_if_unsupported_columns_is_fail(
+    database: Database, props: dict[str, str]
+) -> None:
     create_odd_table(database)
     props = {**props, "unsupported.columns": "fail", "table.whitelist": "odd"}
     (message,) = validation_errors(props)["unsupported.columns"]
@@ -135,7 +137,9 @@ def test_domains_are_read_as_their_base_types(database: Database, props: dict[st
     assert owner.schema.type is Type.INT64
 
 
-def test_scale_of_unconstrained_numerics_is_configurable(database: Database, props: dict[str, str]) -> None:
+def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_without_precision(
+    database: Database, props: dict[str, str]
+) -> None:
     database.execute("CREATE TABLE numbers (n numeric); INSERT INTO numbers VALUES (1.25)")
     assert rows(read_all({**props, "numeric.unconstrained.scale": "2"})) == [(Decimal("1.25"),)]
     with pytest.raises(
@@ -170,7 +174,7 @@ def test_tables_are_selected_by_table_types(database: Database, props: dict[str,
     )
 
 
-def test_selection_without_tables_is_reported_with_candidates(
+def test_table_selection_that_matches_no_table_logs_the_available_tables(
     database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE orders (id int)")
@@ -180,7 +184,7 @@ def test_selection_without_tables_is_reported_with_candidates(
 
 
 @pytest.mark.parametrize("name", ['"a.b"', "a.b", 'public."a.b"', '{database}.public."a.b"', '"public"."a.b"'])
-def test_table_with_a_dot_in_its_name_can_be_listed(
+def test_table_whose_name_contains_a_dot_can_be_listed_in_table_whitelist(
     database: Database, props: dict[str, str], server: postgres.Postgres, name: str
 ) -> None:
     database.execute('CREATE TABLE "a.b" (id int PRIMARY KEY); INSERT INTO "a.b" VALUES (1); CREATE TABLE b (id int)')
@@ -200,7 +204,7 @@ UNMAPPABLE = {
 
 
 @pytest.mark.parametrize("kind", UNMAPPABLE)
-def test_values_that_cannot_be_mapped_are_handled_as_unmappable_values_says(
+def test_dates_and_times_out_of_range_are_handled_as_configured_with_unmappable_values(
     database: Database, props: dict[str, str], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = UNMAPPABLE[kind]
@@ -225,7 +229,9 @@ def test_values_that_cannot_be_mapped_are_handled_as_unmappable_values_says(
     assert "moments, column at, row id=1" in caplog.text
 
 
-def test_unmappable_timestamp_cannot_be_part_of_a_source_offset(database: Database, props: dict[str, str]) -> None:
+def test_timestamp_out_of_range_in_the_timestamp_column_fails_the_source_even_if_values_are_clamped(
+    database: Database, props: dict[str, str]
+) -> None:
     database.execute("CREATE TABLE moments (id int PRIMARY KEY, at timestamp NOT NULL)")
     database.execute("INSERT INTO moments VALUES (1, '0044-03-15 BC'), (2, '2026-01-01'), (3, 'infinity')")
     props = {**props, "mode": "timestamp", "timestamp.column.name": "at", "unmappable.values": "clamp"}
@@ -238,7 +244,7 @@ def test_unmappable_timestamp_cannot_be_part_of_a_source_offset(database: Databa
     ]  # row 3 is not read: infinity is later than the current time
 
 
-def test_idle_tables_open_no_connections_and_a_changed_table_is_read_with_its_new_columns(
+def test_polls_of_idle_tables_open_no_connections_and_a_changed_table_is_read_with_its_new_columns(
     database: Database, props: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):

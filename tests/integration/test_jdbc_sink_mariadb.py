@@ -69,7 +69,7 @@ def test_rows_are_inserted_into_a_new_table(url: str, database: Any) -> None:
     assert query(database, "SELECT * FROM items ORDER BY id") == [(n, "it's \\ ü 100%s", 0.5) for n in range(COUNT)]
 
 
-def test_upserts_updates_and_deletes_follow_the_order_of_records(url: str, database: Any) -> None:
+def test_upserts_updates_and_deletes_are_applied_in_the_order_of_the_records(url: str, database: Any) -> None:
     props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
     records = [*(item(number) for number in range(COUNT)), item(1, "new", offset=COUNT), tombstone(2, COUNT + 1)]
     put(url, records, **props)
@@ -78,7 +78,7 @@ def test_upserts_updates_and_deletes_follow_the_order_of_records(url: str, datab
     assert query(database, "SELECT name FROM items WHERE id IN (1, 3) ORDER BY id") == [("new",), ("updated",)]
 
 
-def test_every_type_is_stored_exactly(url: str, database: Any) -> None:
+def test_every_connect_type_is_stored_without_loss(url: str, database: Any) -> None:
     schema = struct(
         [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT64_SCHEMA), ("b", BOOLEAN_SCHEMA),
          ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(5)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
@@ -93,14 +93,14 @@ def test_every_type_is_stored_exactly(url: str, database: Any) -> None:
     assert query(database, "SELECT * FROM items") == [tuple(stored.values())] * 2
 
 
-def test_string_keys_have_a_limited_length(url: str, database: Any) -> None:
+def test_upsert_with_string_keys_creates_a_primary_key_column_of_limited_length(url: str, database: Any) -> None:
     keyed = [record(n, {"id": n}, key=f"k{n}", key_schema=STRING_SCHEMA) for n in range(3)]
     props = {"insert__mode": "upsert", "pk__mode": "record_key", "pk__fields": "code", "fields__whitelist": "id"}
     put(url, [*keyed, record(3, {"id": 7}, key="k1", key_schema=STRING_SCHEMA)], **props)
     assert query(database, "SELECT * FROM items ORDER BY code") == [("k0", 0), ("k1", 7), ("k2", 2)]
 
 
-def test_rejected_records_are_reported_and_other_records_are_written(url: str, database: Any) -> None:
+def test_records_that_the_database_rejects_are_reported_and_other_records_are_written(url: str, database: Any) -> None:
     query(database, "CREATE TABLE items (id INT, name VARCHAR(5), price DOUBLE)")
     records = [item(number) for number in range(COUNT)]
     records[7] = item(7, "much too long")
@@ -110,7 +110,7 @@ def test_rejected_records_are_reported_and_other_records_are_written(url: str, d
     assert query(database, "SELECT count(*) FROM items") == [(COUNT - 1,)]
 
 
-def test_missing_columns_are_added(url: str, database: Any) -> None:
+def test_missing_columns_are_added_if_auto_evolve_is_true(url: str, database: Any) -> None:
     put(url, [item(1)], fields__whitelist="id")
     put(url, [item(2)], auto__evolve="true")
     assert query(database, "SELECT id, name FROM items ORDER BY id") == [(1, None), (2, "n2")]
@@ -126,7 +126,7 @@ def test_table_and_column_names_with_special_characters_are_quoted(url: str, dat
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_sink_reconnects_after_its_connection_was_killed(url: str, database: Any) -> None:
+def test_sink_retries_after_the_server_reports_a_deadlock(url: str, database: Any) -> None:
     put(url, [item(1)])
     with database.cursor() as cursor:
         cursor.execute("CREATE TABLE attempts (n INT AUTO_INCREMENT PRIMARY KEY) ENGINE=Aria")
@@ -144,6 +144,6 @@ def test_error_for_an_unreachable_server_names_its_address() -> None:
         put("jdbc:mysql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
 
 
-def test_error_for_denied_access_names_the_database(server: mariadb.MariaDb) -> None:
+def test_error_for_an_unknown_user_contains_the_servers_message_access_denied(server: mariadb.MariaDb) -> None:
     with pytest.raises((ConnectError, DataError), match="Access denied"):
         put(f"{server.jdbc_url}?user=nobody", [item(1)])

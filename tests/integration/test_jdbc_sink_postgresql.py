@@ -85,7 +85,7 @@ class TestInsertModes:
             (count, count - 1)
         ]
 
-    def test_tombstones_delete_rows(self, url: str, database: Database, count: int) -> None:
+    def test_tombstones_delete_rows_if_delete_enabled_is_true(self, url: str, database: Database, count: int) -> None:
         props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
         records = [
             *(item(number) for number in range(count)),
@@ -94,7 +94,7 @@ class TestInsertModes:
         put(url, records, **props)
         assert query(database, "SELECT count(*), min(id) FROM items") == [(count - 2, 2)]
 
-    def test_rejected_records_are_reported_and_other_records_are_written(
+    def test_records_that_the_database_rejects_are_reported_and_other_records_are_written(
         self, url: str, database: Database, count: int
     ) -> None:
         database.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(5), price float8 CHECK (price > 0))")
@@ -108,7 +108,7 @@ class TestInsertModes:
         assert "items_price_check" in texts[1]
         assert query(database, "SELECT count(*) FROM items") == [(count - 2,)]
 
-    def test_first_rejected_record_fails_the_task_and_nothing_is_written(
+    def test_record_that_the_database_rejects_fails_the_task_and_no_record_of_its_batch_is_written(
         self, url: str, database: Database, count: int
     ) -> None:
         database.execute("CREATE TABLE items (id int, name text, price float8 CHECK (price > 0))")
@@ -117,7 +117,7 @@ class TestInsertModes:
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
 
-def test_every_type_is_stored_exactly(url: str, database: Database) -> None:
+def test_every_connect_type_is_stored_without_loss(url: str, database: Database) -> None:
     schema = struct(
         [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT64_SCHEMA), ("b", BOOLEAN_SCHEMA),
          ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(20)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),
@@ -141,7 +141,9 @@ def test_nan_and_infinities_are_stored(url: str, database: Database, value: floa
     assert repr(query(database, "SELECT price FROM items")) == repr([(value,)])
 
 
-def test_timestamps_use_the_time_zone_of_the_configuration(url: str, database: Database) -> None:
+def test_timestamps_are_stored_in_the_configured_db_timezone_in_columns_without_time_zone(
+    url: str, database: Database
+) -> None:
     database.execute("CREATE TABLE items (local timestamp, zoned timestamptz)")
     schema = struct([("local", TIMESTAMP_SCHEMA), ("zoned", TIMESTAMP_SCHEMA)])
     instant = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
@@ -151,7 +153,7 @@ def test_timestamps_use_the_time_zone_of_the_configuration(url: str, database: D
     assert zoned == instant
 
 
-def test_strings_are_converted_to_the_type_of_the_column(url: str, database: Database) -> None:
+def test_strings_are_stored_in_jsonb_uuid_and_enum_columns(url: str, database: Database) -> None:
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
     database.execute("CREATE TABLE items (doc jsonb, uid uuid, feeling mood)")
     schema = struct([("doc", STRING_SCHEMA), ("uid", STRING_SCHEMA), ("feeling", STRING_SCHEMA)])
@@ -178,14 +180,16 @@ def test_table_and_column_names_with_special_characters_are_quoted(
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_sink_creates_and_extends_tables_in_a_database_schema(url: str, database: Database) -> None:
+def test_sink_creates_and_extends_tables_in_the_database_schema_of_table_name_format(
+    url: str, database: Database
+) -> None:
     database.execute("CREATE SCHEMA other")
     put(url, [item(1)], table__name__format="other.${topic}", fields__whitelist="id")
     put(url, [item(2)], table__name__format="other.${topic}", auto__evolve="true")
     assert query(database, "SELECT id, name FROM other.items ORDER BY id") == [(1, None), (2, "n2")]
 
 
-def test_partitioned_tables_and_views_are_written(url: str, database: Database) -> None:
+def test_sink_writes_to_partitioned_tables_and_views(url: str, database: Database) -> None:
     database.execute("CREATE TABLE items (id int, name text, price float8) PARTITION BY RANGE (id)")
     database.execute("CREATE TABLE items_all PARTITION OF items DEFAULT")
     put(url, [item(number) for number in range(MANY)])
@@ -204,7 +208,9 @@ def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, d
     assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
 
-def test_upsert_that_violates_another_constraint_rejects_only_that_record(url: str, database: Database) -> None:
+def test_upsert_that_violates_another_unique_constraint_rejects_only_its_own_record(
+    url: str, database: Database
+) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")
     database.execute("INSERT INTO items VALUES (1000, 'taken', 1)")
     names = {7: "taken"}
@@ -242,7 +248,7 @@ def test_tasks_that_create_the_same_table_at_the_same_time_succeed(url: str, dat
     assert query(database, "SELECT count(*) FROM shared") == [(20,)]
 
 
-def test_conflicting_transactions_are_retried(url: str, database: Database) -> None:
+def test_transaction_that_fails_with_a_deadlock_is_retried(url: str, database: Database) -> None:
     put(url, [item(1)], pk__mode="record_key")
     database.execute("CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
                      "IF nextval('attempts') < 3 THEN RAISE SQLSTATE '40P01' USING MESSAGE = 'deadlock'; END IF; "
@@ -253,7 +259,9 @@ def test_conflicting_transactions_are_retried(url: str, database: Database) -> N
     assert query(database, "SELECT last_value FROM attempts") == [(3,)]
 
 
-def test_sink_reconnects_after_its_connection_was_lost(url: str, database: Database) -> None:
+def test_sink_reconnects_and_writes_every_row_after_the_server_closed_its_connection(
+    url: str, database: Database
+) -> None:
     put(url, [item(1)])
     database.execute("CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
                      "IF nextval('attempts') < 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
@@ -270,7 +278,7 @@ def test_table_that_is_dropped_while_the_task_runs_is_created_again(url: str, da
     assert query(database, "SELECT id FROM items") == [(2,)]
 
 
-def test_error_for_denied_access_names_the_database(url: str, database: Database) -> None:
+def test_error_for_missing_privileges_names_the_table(url: str, database: Database) -> None:
     database.execute("CREATE ROLE reader LOGIN; CREATE TABLE items (id int, name text, price float8)")
     as_reader = url.replace("user=postgres", "user=reader")
     try:

@@ -83,7 +83,9 @@ def _output(directory: Path) -> list[str]:
     return (directory / "out.txt").read_text().splitlines()
 
 
-def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
+def test_headrace_worker_copies_every_line_with_an_apache_kafka_broker_and_repeats_none_after_a_restart(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     with apache.broker() as kafka:
         settings = {"bootstrap.servers": kafka.address, **CONVERTERS}
@@ -100,7 +102,7 @@ def test_headrace_worker_with_apache_kafka_broker(tmp_path: Path) -> None:
         assert len(_output(tmp_path)) == len(LINES) + 1
 
 
-def test_headrace_worker_continues_with_offsets_file_of_kafkas_worker(tmp_path: Path) -> None:
+def test_headrace_worker_continues_from_the_offsets_file_of_kafkas_standalone_worker(tmp_path: Path) -> None:
     """Kafka's worker produces records; then headrace's worker continues with the offsets file of Kafka's worker."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}

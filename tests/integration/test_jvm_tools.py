@@ -64,7 +64,7 @@ def consume(broker: BrokerProcess, topic: str, count: int, *arguments: str) -> s
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_kafkas_console_tools_produce_and_consume(broker: BrokerProcess, codec: str) -> None:
+def test_kafkas_console_tools_produce_and_consume_with_a_headrace_broker(broker: BrokerProcess, codec: str) -> None:
     topic = f"console-{codec}"
     text = "".join(f"h:{number}\tkey-{number}\tvalue {number} é\n" for number in range(500))
     reading = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
@@ -77,7 +77,7 @@ def test_kafkas_console_tools_produce_and_consume(broker: BrokerProcess, codec: 
     assert described.splitlines()[2].split()[3:6] == ["500", "500", "0"]
 
 
-def test_our_console_tools_interoperate_with_kafkas_console_tools(broker: BrokerProcess) -> None:
+def test_headrace_and_kafka_console_tools_read_each_others_records(broker: BrokerProcess) -> None:
     server = ("--bootstrap-server", broker.address, "--topic", "both-consoles")
     produce(broker, "both-consoles", "from java\n")
     command = [sys.executable, "-m", "headrace_broker.tools.console_producer", *server, "--compression-codec", "zstd"]
@@ -88,7 +88,7 @@ def test_our_console_tools_interoperate_with_kafkas_console_tools(broker: Broker
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])
-def test_kafkas_producer_performance_tool_runs(broker: BrokerProcess, acks: str) -> None:
+def test_kafkas_producer_performance_tool_sends_all_records(broker: BrokerProcess, acks: str) -> None:
     topic = f"performance-{acks}"
     arguments = ("--topic", topic, "--num-records", "100000", "--record-size", "100", "--throughput", "-1")
     properties = ("--producer-props", f"bootstrap.servers={broker.address}", f"acks={acks}")
@@ -98,7 +98,7 @@ def test_kafkas_producer_performance_tool_runs(broker: BrokerProcess, acks: str)
     assert offsets.stdout == f"{topic}:0:100000\n"
 
 
-def test_kafkas_consumer_performance_tool_runs(broker: BrokerProcess) -> None:
+def test_kafkas_consumer_performance_tool_reads_all_records(broker: BrokerProcess) -> None:
     produce(broker, "consumer-performance", "x\n" * 5000)
     server = ("--bootstrap-server", broker.address, "--topic", "consumer-performance")
     done = run_kafka_tool(f"{TOOLS}.ConsumerPerformance", *server, "--num-records", "5000", "--timeout", "30000")
@@ -156,7 +156,7 @@ def _keys_separated_by_colon() -> tuple[str, ...]:
         ("configs", "--describe --broker 1"),
     ],
 )
-def test_our_tools_print_the_same_output_as_kafkas_tools(filled: BrokerProcess, tool: str, arguments: str) -> None:
+def test_headrace_tools_print_the_same_output_as_kafkas_tools(filled: BrokerProcess, tool: str, arguments: str) -> None:
     words = ("--bootstrap-server", filled.address, *arguments.split())
     expected = run_kafka_tool(JAVA[tool], *words).stdout
     assert expected.strip() or "--under-min-isr" in arguments
@@ -166,7 +166,7 @@ def test_our_tools_print_the_same_output_as_kafkas_tools(filled: BrokerProcess, 
     assert found == expected
 
 
-def test_our_broker_api_versions_tool_prints_the_same_version_ranges_as_kafkas_tool(filled: BrokerProcess) -> None:
+def test_headrace_broker_api_versions_tool_prints_the_same_version_ranges_as_kafkas_tool(filled: BrokerProcess) -> None:
     """The version ranges are the same in both tools, and Kafka 4.3 can use all of them."""
     server = ("--bootstrap-server", filled.address)
     seen = re.findall(
@@ -193,7 +193,9 @@ def test_kafka_consumer_groups_tool_resets_and_deletes_groups(filled: BrokerProc
 # -- files written by our broker -------------------------------------------------------------------------------------
 
 
-def test_kafka_dump_log_reads_our_files(tmp_path: Path) -> None:
+def test_kafka_dump_log_reads_the_log_files_of_headrace_and_prints_the_same_as_headrace_dump_log(
+    tmp_path: Path,
+) -> None:
     with running_broker(tmp_path, log_index_interval_bytes="512", offsets_topic_num_partitions="1") as broker:
         for codec in ("none", "lz4"):
             text = "".join(f"key-{number}:value-{number}\n" for number in range(300))
@@ -239,7 +241,7 @@ def compare_dumps(*arguments: str) -> str:
 # -- our tools with Kafka's broker -----------------------------------------------------------------------------------
 
 
-def test_our_tools_work_with_apache_kafka() -> None:
+def test_headrace_tools_work_with_an_apache_kafka_broker() -> None:
     with apache.broker() as kafka:
         server = ("--bootstrap-server", kafka.address)
         assert run_our_tool("topics", *server, "--create", "--topic", "t", "--partitions", "2") == "Created topic t.\n"

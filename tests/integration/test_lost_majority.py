@@ -38,7 +38,9 @@ def why_not_created(cluster: ClusterProcess, node: int) -> str:
     return str(refused.value)
 
 
-def test_lost_majority_is_reported_and_the_cluster_recovers(tmp_path: Path) -> None:
+def test_lost_quorum_majority_is_reported_by_logs_and_tools_and_the_cluster_recovers_with_a_majority(
+    tmp_path: Path,
+) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_load(cluster.bootstrap_servers, "majority") as load:
         create_topic(cluster.bootstrap_servers, "before", 1)
         for node in (1, 2):

@@ -149,7 +149,7 @@ def produce(cluster: ClusterProcess, topic: str, count: int) -> list[str]:
     return errors
 
 
-def test_all_metric_names_exist_on_every_node(cluster: ClusterProcess) -> None:
+def test_every_node_exports_all_metric_names_of_kafka_dashboards(cluster: ClusterProcess) -> None:
     create(cluster, "names", [[1, 2, 3], [2, 3, 1], [3, 1, 2]], **{"flush.messages": "1"})
     produce(cluster, "names", 300)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "names", "log_level": 0})
@@ -195,7 +195,7 @@ def test_quorum_metrics_agree_with_the_state_of_the_quorum(cluster: ClusterProce
         assert value(page, "kafka_controller_kafkacontroller_metadataerrorcount") == 0
 
 
-def test_errors_are_counted_by_error_name(cluster: ClusterProcess) -> None:
+def test_request_errors_are_counted_by_error_name(cluster: ClusterProcess) -> None:
     create(cluster, "strict", [[1, 2]], **{"min.insync.replicas": "2", "max.message.bytes": "50"})
     assert set(produce(cluster, "strict", 1)) == {"MSG_SIZE_TOO_LARGE"}
     errors = "kafka_network_requestmetrics_errors_total"
@@ -221,7 +221,7 @@ def test_errors_are_counted_by_error_name(cluster: ClusterProcess) -> None:
     assert total(cluster, errors, request="CreateTopics", error="TOPIC_ALREADY_EXISTS") >= 1
 
 
-def test_unclean_election_is_counted(cluster: ClusterProcess) -> None:
+def test_unclean_leader_election_increments_its_metric(cluster: ClusterProcess) -> None:
     """An out-of-sync replica becomes the leader after the last in-sync replica was killed."""
     unclean = "kafka_controller_controllerstats_uncleanleaderelections_total"
     create(cluster, "unclean", [[1, 2]], **{"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})

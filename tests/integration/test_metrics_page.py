@@ -29,7 +29,7 @@ def page(broker: BrokerProcess) -> Samples:
     return scrape(broker.log)
 
 
-def test_metrics_reflect_produce_and_fetch_requests(broker: BrokerProcess) -> None:
+def test_metrics_count_records_bytes_and_time_of_produce_and_fetch_requests(broker: BrokerProcess) -> None:
     create_topic(broker.address, "measured", 2, replication=1)
     producer = Producer({"bootstrap.servers": broker.address})
     for number in range(500):
@@ -86,7 +86,9 @@ def test_invalid_metrics_listener_is_rejected(tmp_path: Path, listener: str) -> 
         pass
 
 
-def test_broker_reports_a_metrics_port_in_use_in_one_line(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_broker_start_with_a_metrics_port_in_use_fails_and_its_error_names_the_listener(
+    tmp_path: Path, broker: BrokerProcess
+) -> None:
     listener = f"http://127.0.0.1:{broker.port}"
     error = pytest.raises(AssertionError, match=rf"headrace.metrics.listeners: {listener} cannot be bound")
     with error, running_broker(tmp_path, headrace_metrics_listeners=listener):

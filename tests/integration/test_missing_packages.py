@@ -26,7 +26,7 @@ JDBC = {
 HINT = "the Python package sqlalchemy is not installed: pip install 'headrace[jdbc]'"
 
 
-def test_error_for_a_missing_driver_of_a_bundled_connector_says_what_to_install(
+def test_error_for_a_missing_driver_of_a_bundled_connector_says_which_package_to_install(
     kafka_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sqlalchemy.py").write_text(
@@ -41,7 +41,7 @@ def test_error_for_a_missing_driver_of_a_bundled_connector_says_what_to_install(
         assert HINT in str(result["configs"])
 
 
-def test_error_for_a_missing_module_of_a_running_plugin_says_what_to_install(
+def test_error_of_a_task_that_cannot_import_a_module_names_the_missing_module(
     kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "acme.py").write_text(PLUGIN)

@@ -96,7 +96,7 @@ def start_in_sandbox(code: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_network_cuts_and_full_disks_work_in_the_sandbox(tmp_path: Path) -> None:
+def test_sandbox_can_cut_and_heal_network_links_and_fill_and_free_disks(tmp_path: Path) -> None:
     with start_in_sandbox(_HURT, str(tmp_path)) as sandbox:
         status = sandbox.wait(60)
         assert sandbox.stdout is not None
@@ -105,7 +105,7 @@ def test_network_cuts_and_full_disks_work_in_the_sandbox(tmp_path: Path) -> None
     assert list((tmp_path / "disk").iterdir()) == []
 
 
-def test_sandbox_ends_with_the_process_that_started_it() -> None:
+def test_sandbox_processes_end_with_the_process_that_started_the_sandbox() -> None:
     """The kernel closes the pipe to the sandbox when that process ends for any reason."""
     with start_in_sandbox(_WAIT) as sandbox:
         assert sandbox.stdout is not None

@@ -70,7 +70,7 @@ class DocumentedClient:
             connection.close()
 
 
-def test_all_responses_have_the_documented_status_and_schema(worker: Worker, tmp_path: Path) -> None:
+def test_responses_of_all_operations_match_the_openapi_document(worker: Worker, tmp_path: Path) -> None:
     """Every operation succeeds once, except for those that only workers of a group send."""
     (tmp_path / "lines.txt").write_text("a\nb\n")
     request = DocumentedClient(worker)

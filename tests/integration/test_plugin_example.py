@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 PLUGINS = Path(__file__).parents[2] / "configs" / "plugins"
 
 
-def test_source_sink_and_transform_from_one_file_run(tmp_path: Path) -> None:
+def test_source_sink_and_transform_of_the_countdown_example_run_from_one_file(tmp_path: Path) -> None:
     square = {"transforms": "square", "transforms.square.type": "square", "transforms.square.field": "n"}
     lines = tmp_path / "countdown.txt"
     with Worker(tmp_path, {"plugin.path": str(PLUGINS)}) as worker:

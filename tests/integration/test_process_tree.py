@@ -105,7 +105,7 @@ def _sleepers(pid: int, names: set[str]) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGQUIT])
-def test_death_of_the_worker_kills_all_descendants(worker: Worker, number: int) -> None:
+def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: Worker, number: int) -> None:
     everyone = create_hanging(worker)
     assert len(everyone) >= 5  # at least broker, fork server, connector, task and its children
     assert {os.getpgid(pid) for pid in everyone if _in_group(pid)} == {os.getpgid(worker.pid)}
@@ -121,7 +121,7 @@ def _in_group(pid: int) -> bool:
         return False
 
 
-def test_death_of_the_fork_server_kills_its_children_and_a_new_fork_server_starts(worker: Worker) -> None:
+def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_starts(worker: Worker) -> None:
     create_hanging(worker)
     server = next(c for c in psutil.Process(worker.pid).children() if "headrace.runtime.fork_server" in c.cmdline())
     below = descendants(server.pid)
@@ -133,7 +133,7 @@ def test_death_of_the_fork_server_kills_its_children_and_a_new_fork_server_start
     worker.wait_for_task_state("hang", 0, "RUNNING")
 
 
-def test_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) -> None:
+def test_crashed_task_fails_with_the_signal_in_its_trace_and_its_child_processes_are_killed(worker: Worker) -> None:
     worker.create("neighbour", {"connector.class": "HangConnector"})
     worker.wait_for_task_state("neighbour", 0, "RUNNING")
     worker.create("hang", {"connector.class": "HangConnector", "how": "crash"})
@@ -143,7 +143,7 @@ def test_crashed_task_is_reported_and_its_children_are_killed(worker: Worker) ->
     assert wait_until(lambda: _sleepers(worker.pid, set()) == 2, 1.0), "only the neighbour's children are left"
 
 
-def test_hung_task_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
+def test_hung_task_of_a_deleted_connector_is_killed_after_the_graceful_timeout(worker: Worker) -> None:
     create_hanging(worker)
     started = time.monotonic()
     worker.request("DELETE", "/connectors/hang")
@@ -161,7 +161,7 @@ def test_hung_connector_does_not_delay_other_connectors(worker: Worker) -> None:
     worker.wait_for_state("hang", "RUNNING")
 
 
-def test_ctrl_c_stops_all_processes_cleanly(worker: Worker) -> None:
+def test_ctrl_c_stops_the_worker_and_all_its_processes_cleanly(worker: Worker) -> None:
     worker.create("lines", {"connector.class": "FileStreamSource", "file": "/dev/null", "topic": "t"})
     worker.wait_for_task_state("lines", 0, "RUNNING")
     everyone = descendants(worker.pid)
@@ -173,7 +173,7 @@ def test_ctrl_c_stops_all_processes_cleanly(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("child", ["broker_child", "converter_check", "fork_server"])
-def test_ctrl_c_during_startup_of_a_child_logs_no_error(tmp_path: Path, child: str) -> None:
+def test_ctrl_c_during_the_startup_of_a_child_process_logs_no_error(tmp_path: Path, child: str) -> None:
     connector = tmp_path / "s.properties"
     connector.write_text("name=s\nconnector.class=FileStreamSource\ntopic=t\nfile=none\n")
     command = Worker(tmp_path, connectors=[connector]).command()
@@ -215,7 +215,9 @@ def test_second_signal_after_more_than_two_seconds_terminates_the_worker_immedia
     assert wait_until(lambda: not living(everyone), 1.0), living(everyone)
 
 
-def test_worker_reports_a_port_in_use_in_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_worker_start_on_a_rest_port_in_use_fails_with_an_error_without_a_traceback(
+    worker: Worker, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"listeners": worker.url})
@@ -226,7 +228,7 @@ def test_worker_reports_a_port_in_use_in_one_line(worker: Worker, tmp_path: Path
     assert "Traceback" not in result.stderr
 
 
-def test_ctrl_c_stops_the_worker_while_a_connector_hangs_at_start(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_worker_while_a_connector_hangs_in_start(tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "hang_plugin.py").write_text("# a headrace plug-in\n" + PLUGIN)
@@ -243,7 +245,9 @@ def test_ctrl_c_stops_the_worker_while_a_connector_hangs_at_start(tmp_path: Path
         assert time.monotonic() - started < 3
 
 
-def test_worker_reports_a_data_directory_in_use_in_one_line(worker: Worker, tmp_path: Path) -> None:
+def test_worker_start_with_a_data_directory_in_use_fails_with_an_error_without_a_traceback(
+    worker: Worker, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     again = Worker(other, {"headrace.data.dir": str(tmp_path / "data")})

@@ -135,7 +135,7 @@ def test_produce_with_acks_all_times_out_without_replication() -> None:
     with_broker(test)
 
 
-def test_consumers_read_only_committed_records() -> None:
+def test_fetch_returns_a_record_only_once_the_high_watermark_has_passed_it() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         client.send(produce_request("t", batch(b"a"), acks=1), 9)
         client.response(ProduceResponse, 9)
@@ -166,7 +166,7 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
     with_broker(test)
 
 
-def test_batches_after_retriable_error_cause_no_sequence_gap() -> None:
+def test_batches_that_are_sent_again_after_a_leadership_change_cause_no_sequence_gap() -> None:
     """Several batches are in flight when another broker becomes leader and then this broker again.
 
     The client sends all batches again.

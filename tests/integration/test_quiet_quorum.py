@@ -62,7 +62,7 @@ def pages(cluster: ClusterProcess) -> list[Samples]:
 
 
 @pytest.mark.parametrize("duration_s", DURATIONS_S)
-def test_no_election_while_the_disk_is_saturated(tmp_path: Path, duration_s: float) -> None:
+def test_quorum_holds_no_election_while_a_producer_saturates_the_disk(tmp_path: Path, duration_s: float) -> None:
     duration_s = float(os.environ.get("HEADRACE_QUIET_S", duration_s))
     settings = {
         "headrace_metrics_listeners": "http://127.0.0.1:0",

@@ -14,7 +14,9 @@ from headrace.testing import KafkaBroker
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 
-def test_records_are_read_again_by_their_offsets(kafka_broker: KafkaBroker) -> None:
+def test_record_lookup_returns_records_by_offset_and_reports_deleted_records_as_deleted(
+    kafka_broker: KafkaBroker,
+) -> None:
     properties = {"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "connect-c"}
     kafka_broker.create_topic("t", 2)
     for partition in (0, 1):

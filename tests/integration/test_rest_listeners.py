@@ -45,7 +45,9 @@ def get(url: str, pem: Path | None = None, *, identify: bool = False) -> tuple[A
         return json.load(response), response.headers
 
 
-def test_admin_endpoints_and_response_headers_follow_the_configuration(tmp_path: Path) -> None:
+def test_admin_endpoints_are_only_on_admin_listeners_and_configured_headers_only_on_main_listeners(
+    tmp_path: Path,
+) -> None:
     admin = f"http://127.0.0.1:{free_port()}"
     settings = {"admin.listeners": admin, "response.http.headers.config": '"set Cache-Control: no-cache, no-store"'}
     with Worker(tmp_path, settings) as worker:
@@ -76,7 +78,9 @@ def test_worker_serves_https_and_http_listeners_at_the_same_time(tmp_path: Path,
             urllib.request.urlopen(f"{secure}/connectors", timeout=20)
 
 
-def test_client_certificate_is_required_if_configured(tmp_path: Path, pem: Path) -> None:
+def test_https_listener_with_required_client_auth_rejects_clients_without_a_certificate(
+    tmp_path: Path, pem: Path
+) -> None:
     plain, secure = (f"{scheme}://127.0.0.1:{free_port()}" for scheme in ("http", "https"))
     text = pem.read_text()
     end = text.index("-----BEGIN CERTIFICATE")
@@ -100,7 +104,9 @@ def test_client_certificate_is_required_if_configured(tmp_path: Path, pem: Path)
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "none.pem: No such file or directory"), ("nothing", "cannot load the key")]
 )
-def test_unusable_tls_key_is_reported_in_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+def test_worker_with_an_unusable_tls_key_file_exits_with_an_error_without_a_traceback(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
     file = tmp_path / "none.pem"
     if content is not None:
         file.write_text(content)
@@ -121,7 +127,7 @@ def test_empty_admin_listeners_disable_the_admin_endpoints(tmp_path: Path) -> No
         assert "/admin/loggers" not in worker.request("GET", "/openapi.json")["paths"]
 
 
-def test_admin_listener_on_the_port_of_a_listener_is_reported(tmp_path: Path) -> None:
+def test_worker_exits_if_admin_listeners_has_the_port_of_another_listener(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.settings["admin.listeners"] = worker.url
     result = subprocess.run(worker.command(), capture_output=True, text=True, timeout=30, check=False)
@@ -175,7 +181,7 @@ def test_responses_to_permitted_origins_have_cors_headers(tmp_path: Path) -> Non
         assert get(f"{worker.url}/connectors")[1]["X-Test"] == "one"
 
 
-def test_star_permits_every_origin_with_the_default_methods(tmp_path: Path) -> None:
+def test_access_control_allow_origin_star_permits_every_origin_with_the_default_methods(tmp_path: Path) -> None:
     with Worker(tmp_path, {"access.control.allow.origin": "*"}) as worker:
         permitted = {"allow-origin": "http://any", "vary": "Origin"}
         assert cors(worker, "GET", "/connectors", "http://any") == permitted
@@ -225,7 +231,7 @@ def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Pa
         worker.request("DELETE", f"/connectors/c{number}")
 
 
-def test_workers_reach_each_other_through_the_listener_that_is_advertised(
+def test_workers_forward_requests_to_the_advertised_listener_of_the_leader(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
     """Both workers have a listener for http and one for https; each advertises another one."""
@@ -247,7 +253,7 @@ def test_workers_reach_each_other_through_the_listener_that_is_advertised(
         assert_changes_are_forwarded(workers, tmp_path)
 
 
-def test_worker_without_a_key_forwards_to_an_https_worker(
+def test_worker_without_a_tls_key_forwards_requests_to_a_leader_with_https(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
     """The second worker has no https listener, but trusts the first one's certificate."""
@@ -260,7 +266,7 @@ def test_worker_without_a_key_forwards_to_an_https_worker(
         assert_changes_are_forwarded(workers, tmp_path)
 
 
-def test_forwarding_to_an_https_worker_that_is_not_trusted_fails(
+def test_forwarding_to_a_leader_with_an_untrusted_certificate_fails(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
     settings = [{"listeners": f"https://127.0.0.1:{free_port()}", **certificates.settings()}, {}]
@@ -273,7 +279,7 @@ def test_forwarding_to_an_https_worker_that_is_not_trusted_fails(
         assert caught.value.body["message"].startswith("IO Error trying to forward REST request to https://127.0.0.1:")
 
 
-def test_wildcard_listener_advertises_the_address_from_which_the_worker_reaches_the_brokers(
+def test_workers_with_wildcard_listeners_advertise_the_local_address_of_their_broker_connection(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     ports = [free_port(), free_port()]
@@ -286,7 +292,9 @@ def test_wildcard_listener_advertises_the_address_from_which_the_worker_reaches_
         assert_changes_are_forwarded(workers, tmp_path)
 
 
-def test_advertised_host_and_port_replace_those_of_the_listener(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_rest_advertised_host_name_and_port_replace_those_of_the_listener(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     """The second worker reaches the leader through the port of a proxy, here the leader's second listener."""
     first, second = free_port(), free_port()
     settings = {

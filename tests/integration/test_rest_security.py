@@ -131,7 +131,7 @@ def wait_for_a_connector_on_each(workers: list[DistributedWorker], names: tuple[
     "headers", [{}, basic("alice:wrong"), basic("carol:secret"), {"Authorization": "Bearer x"}, {"Authorization": "x"}]
 )
 @pytest.mark.parametrize("path", ["/", "/health", "/connectors", "/connectors/none", "/admin/loggers", "/metrics"])
-def test_request_without_valid_credentials_is_rejected(
+def test_request_without_valid_credentials_returns_401(
     secure_group: list[DistributedWorker], headers: dict[str, str], path: str
 ) -> None:
     for worker in secure_group:
@@ -147,7 +147,9 @@ def test_users_of_the_jaas_file_are_accepted(secure_group: list[DistributedWorke
             assert send(worker, "GET", "/connectors", headers=basic(user))[::2] == (200, "[]")
 
 
-def test_unknown_path_and_method_are_reported_without_credentials(secure_group: list[DistributedWorker]) -> None:
+def test_unknown_path_returns_404_and_unsupported_method_returns_405_without_credentials(
+    secure_group: list[DistributedWorker],
+) -> None:
     worker = secure_group[0]
     assert send(worker, "GET", "/nothing")[0] == 404
     assert send(worker, "DELETE", "/connectors")[0] == 405
@@ -208,7 +210,7 @@ def _get_status(connection: http.client.HTTPConnection) -> int:
     return connection.getresponse().status  # with TLS 1.3, the client learns here that the server has rejected it
 
 
-def test_separate_admin_listeners_need_credentials_and_the_configured_file_replaces_jaas(tmp_path: Path) -> None:
+def test_admin_listeners_require_credentials_from_rest_basic_auth_users_file(tmp_path: Path) -> None:
     write_users(tmp_path)
     admin = f"http://127.0.0.1:{free_port()}"
     settings = {
@@ -237,7 +239,7 @@ def test_separate_admin_listeners_need_credentials_and_the_configured_file_repla
         ),
     ],
 )
-def test_worker_without_usable_authentication_does_not_start(
+def test_worker_with_an_unusable_authentication_configuration_exits_with_an_error(
     tmp_path: Path, settings: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KAFKA_OPTS", raising=False)
@@ -271,7 +273,7 @@ def error_of(worker: Worker, headers: Mapping[str, str]) -> tuple[int, str]:
     return status, json.loads(body)["message"]
 
 
-def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_one(
+def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_key(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     settings = {**group_settings("rotation"), "inter.worker.key.ttl.ms": "3000"}
@@ -297,7 +299,9 @@ def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_one(
         wait_for_a_connector_on_each([leader, follower], ("one", "two"))
 
 
-def test_worker_responds_503_until_it_knows_a_session_key(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_internal_request_returns_503_until_the_worker_has_read_a_session_key(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     """The config topic rejects the session key at first, because it is too large for the topic's max.message.bytes."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     config = {"cleanup.policy": "compact", "max.message.bytes": "100"}

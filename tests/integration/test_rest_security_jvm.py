@@ -129,7 +129,7 @@ def response(worker: DistributedWorker, method: str, path: str, headers: dict[st
 
 
 @pytest.mark.parametrize(("method", "path", "headers"), REQUESTS)
-def test_response_equals_that_of_apache_kafka(
+def test_rest_response_equals_that_of_apache_kafka(
     workers: tuple[ApacheWorker, DistributedWorker], method: str, path: str, headers: dict[str, str]
 ) -> None:
     theirs, ours = workers
@@ -137,7 +137,7 @@ def test_response_equals_that_of_apache_kafka(
 
 
 @pytest.mark.parametrize(("method", "path", "headers"), ERRORS)
-def test_error_response_equals_that_of_apache_kafka_except_for_its_content_type(
+def test_rest_error_response_equals_that_of_apache_kafka_except_for_its_content_type(
     workers: tuple[ApacheWorker, DistributedWorker], method: str, path: str, headers: dict[str, str]
 ) -> None:
     theirs, ours = workers
@@ -149,7 +149,7 @@ def test_error_response_equals_that_of_apache_kafka_except_for_its_content_type(
 
 
 @pytest.mark.parametrize("leader", ["apache", "headrace"])
-def test_workers_of_both_kinds_forward_requests_over_https_with_client_certificates_and_credentials(
+def test_headrace_and_kafka_workers_forward_requests_over_https_with_client_certificates_and_credentials(
     leader: str, tmp_path: Path
 ) -> None:
     """The first worker is the leader. There is no trust store, so the workers trust their common certificate."""

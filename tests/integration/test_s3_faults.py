@@ -91,7 +91,7 @@ TEMPORARY = {
 
 @pytest.mark.parametrize("name", TEMPORARY)
 @pytest.mark.parametrize("multipart", [False, True], ids=["whole objects", "multipart"])
-def test_sink_retries_uploads_after_temporary_failures(
+def test_s3_sink_retries_uploads_after_temporary_failures_and_writes_the_same_objects(
     server: s3.S3Server, store: FaultyS3, name: str, multipart: bool
 ) -> None:
     size, more = (400_000, {"flush__size": "30", "s3__part__size": str(PART)}) if multipart else (10, {})
@@ -118,7 +118,7 @@ def test_sink_retries_uploads_after_temporary_failures(
     ],
     ids=["slow down", "no response", "cut in the middle", "cut at the beginning"],
 )
-def test_source_retries_reads_and_loses_and_duplicates_no_record(store: FaultyS3, fault: S3Fault) -> None:
+def test_s3_source_retries_failed_reads_without_loss_or_duplicates(store: FaultyS3, fault: S3Fault) -> None:
     sink(store, 30)
     store.add(S3Fault(fault.matches, 2, fault.status, fault.code, 0, fault.cuts_request, fault.cuts_response_at))
     run = source(store)
@@ -127,7 +127,9 @@ def test_source_retries_reads_and_loses_and_duplicates_no_record(store: FaultyS3
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
-def test_refused_credentials_fail_the_task_and_name_bucket_and_key(store: FaultyS3, code: str) -> None:
+def test_rejected_credentials_fail_the_task_with_an_error_that_names_bucket_and_object(
+    store: FaultyS3, code: str
+) -> None:
     store.add(S3Fault(is_write, 1000, status=403, code=code))
     message = rf"Cannot write topics/t/partition=0/t\+0\+0000000000\.json in s3://lake at http.*: {code}"
     with pytest.raises(ConnectError, match=message):
@@ -139,7 +141,7 @@ def test_refused_credentials_fail_the_task_and_name_bucket_and_key(store: Faulty
         source(store)
 
 
-def test_rotated_credentials_fail_the_task_and_a_restart_with_new_credentials_loses_no_record(
+def test_credentials_that_become_invalid_fail_the_task_and_a_restart_with_valid_ones_loses_no_record(
     server: s3.S3Server, store: FaultyS3
 ) -> None:
     after = iter(range(1000))
@@ -165,7 +167,7 @@ def test_deleted_bucket_fails_sink_and_source(server: s3.S3Server, store: Faulty
         server.clear()
 
 
-def test_object_that_is_deleted_after_the_listing_is_skipped(
+def test_s3_source_skips_and_logs_an_object_that_is_deleted_after_it_was_listed(
     server: s3.S3Server, store: FaultyS3, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink(store, 30)
@@ -184,7 +186,9 @@ def test_object_that_is_deleted_after_the_listing_is_skipped(
     assert f"Cannot read {key} in s3://lake" in caplog.text
 
 
-def test_hostile_values_in_object_keys_stay_in_the_topics_directory(server: s3.S3Server, store: FaultyS3) -> None:
+def test_partition_field_values_with_special_characters_stay_in_the_topics_directory_and_are_restored(
+    server: s3.S3Server, store: FaultyS3
+) -> None:
     values = ["../../etc", "a b?c#d%2f&", "é\u2028\n", "x" * 300, "..", "<xml>&amp;", "a+0+0000000000"]
     schema = struct([("name", STRING_SCHEMA)])
     found = []
@@ -203,7 +207,9 @@ def test_hostile_values_in_object_keys_stay_in_the_topics_directory(server: s3.S
     assert sorted(record.value["name"] for record in restored.records) == sorted(values)
 
 
-def test_field_value_that_is_too_long_for_an_object_key_is_reported(server: s3.S3Server, store: FaultyS3) -> None:
+def test_record_whose_partition_field_is_too_long_for_an_object_key_is_reported(
+    server: s3.S3Server, store: FaultyS3
+) -> None:
     found = records(3)
     long = Struct(TEXT, {"text": "é" * 600})
     found[1] = found[1].replace(value=long)

@@ -35,7 +35,7 @@ PER_HOUR = 70
         pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)]),
     ],
 )
-def test_objects_after_kills_are_identical_to_those_without_kills(tmp_path: Path, kills: int) -> None:
+def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(tmp_path: Path, kills: int) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)

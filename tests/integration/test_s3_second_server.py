@@ -56,7 +56,7 @@ def source_props(store: s3.S3Server, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", ["JsonFormat", "ParquetFormat"])
-def test_records_are_written_and_restored(store: s3.S3Server, form: str) -> None:
+def test_s3_sink_writes_and_source_restores_every_record_with_its_key(store: s3.S3Server, form: str) -> None:
     records = [record(offset, partition=partition) for partition in range(2) for offset in range(50)]
     run = run_sink(S3SinkConnector, sink_props(store, format__class=form, store__kafka__keys="true"), records)
     assert run.committed == {("t", 0): 50, ("t", 1): 50}
@@ -74,7 +74,7 @@ def test_large_file_is_uploaded_in_parts_and_restored(store: s3.S3Server) -> Non
     assert [each.value["id"] for each in restored] == list(range(40))
 
 
-def test_many_objects_are_found_across_pages_of_the_listing(store: s3.S3Server, tmp_path: Path) -> None:
+def test_s3_source_reads_all_objects_of_a_listing_with_several_pages(store: s3.S3Server, tmp_path: Path) -> None:
     for partition in range(2):
         folder = tmp_path / "buckets" / s3.BUCKET / "topics" / "t" / f"partition={partition}"
         folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_many_objects_are_found_across_pages_of_the_listing(store: s3.S3Server, 
         assert [each.value["id"] for each in both if each.partition == partition] == list(range(1100))
 
 
-def test_refused_signature_fails_validation_with_the_key_of_the_credentials(store: s3.S3Server) -> None:
+def test_validation_with_wrong_credentials_reports_an_error_at_the_key_aws_access_key_id(store: s3.S3Server) -> None:
     for props, model, connector in (
         (sink_props(store, aws__secret__access__key="wrong"), S3SinkConfig, S3SinkConnector()),
         (source_props(store, aws__access__key__id="wrong"), S3SourceConfig, S3SourceConnector()),
@@ -97,7 +97,7 @@ def test_refused_signature_fails_validation_with_the_key_of_the_credentials(stor
         assert [key for key, value in values.items() if value.errors] == ["aws.access.key.id"]
 
 
-def test_rotated_secret_fails_the_task_and_new_configuration_loses_nothing(tmp_path: Path) -> None:
+def test_changed_secret_key_fails_the_task_and_a_task_with_the_new_key_loses_no_record(tmp_path: Path) -> None:
     records = [record(offset) for offset in range(30)]
     with rclone.running(tmp_path / "buckets") as before:
         run_sink(S3SinkConnector, sink_props(before), records[:10])

@@ -89,7 +89,7 @@ class TestS3Sink(SinkConformance):
         return [line for data in self._server.objects().values() for line in data.splitlines()]
 
 
-def test_full_files_become_objects_with_confluents_keys(bucket: s3.S3Server) -> None:
+def test_complete_files_become_objects_with_the_object_keys_of_confluents_sink(bucket: s3.S3Server) -> None:
     run = put(bucket, [row(offset) for offset in range(7)])
     assert bucket.objects() == {
         f"topics/items/partition=0/items+0+{first:010d}.json": b"".join(
@@ -109,7 +109,7 @@ def test_s3_sink_writes_the_same_objects_again_after_a_restart(bucket: s3.S3Serv
     assert bucket.objects() == expected
 
 
-def test_keys_and_headers_are_stored_beside_values(bucket: s3.S3Server) -> None:
+def test_record_keys_and_headers_are_stored_in_separate_objects_if_configured(bucket: s3.S3Server) -> None:
     records = [row(offset, key=f"k{offset}", key_schema=STRING_SCHEMA, headers=Headers().add("h", "x", STRING_SCHEMA))
                for offset in range(3)]  # fmt: skip
     put(bucket, records, store__kafka__keys="true", store__kafka__headers="true")
@@ -119,7 +119,7 @@ def test_keys_and_headers_are_stored_beside_values(bucket: s3.S3Server) -> None:
     assert len(found) == 3
 
 
-def test_tombstones_are_written_with_their_keys(bucket: s3.S3Server) -> None:
+def test_keys_of_tombstones_are_written_to_the_tombstone_directory(bucket: s3.S3Server) -> None:
     records = [row(0, key="a", key_schema=STRING_SCHEMA),
                row(1, key="b", key_schema=STRING_SCHEMA, value=None, value_schema=None),
                row(2, key="c", key_schema=STRING_SCHEMA)]  # fmt: skip
@@ -130,7 +130,9 @@ def test_tombstones_are_written_with_their_keys(bucket: s3.S3Server) -> None:
 
 
 @pytest.mark.parametrize("behavior", ["ignore", "fail"])
-def test_null_values_are_ignored_or_reported(bucket: s3.S3Server, behavior: str) -> None:
+def test_null_values_are_ignored_or_reported_as_behavior_on_null_values_configures(
+    bucket: s3.S3Server, behavior: str
+) -> None:
     records = [row(0), row(1, value=None, value_schema=None), row(2), row(3)]
     run = put(bucket, records, behavior__on__null__values=behavior, errors__tolerance="all")
     assert [record.offset for record, _ in run.reported] == ([1] if behavior == "fail" else [])
@@ -138,7 +140,7 @@ def test_null_values_are_ignored_or_reported(bucket: s3.S3Server, behavior: str)
     assert run.committed == {("items", 0): 4}
 
 
-def test_gzip_objects_are_deterministic(bucket: s3.S3Server) -> None:
+def test_gzip_objects_of_the_same_records_are_identical(bucket: s3.S3Server) -> None:
     put(bucket, [row(offset) for offset in range(3)], s3__compression__type="gzip")
     ((key, data),) = bucket.objects().items()
     assert key.endswith(".json.gz")
@@ -153,7 +155,7 @@ def test_byte_array_format_writes_records_with_separators(bucket: s3.S3Server) -
     assert list(bucket.objects().values()) == [b"v0|v1|v2|"]
 
 
-def test_parquet_has_the_fields_of_the_schema(bucket: s3.S3Server) -> None:
+def test_parquet_object_contains_the_fields_of_nested_structs(bucket: s3.S3Server) -> None:
     nested = struct([("id", INT32_SCHEMA), ("tags", array(STRING_SCHEMA)), ("in", ROW),
                      ("map", map_of(STRING_SCHEMA, INT32_SCHEMA))])  # fmt: skip
     value = Struct(nested, {"id": 1, "tags": ["a"], "in": Struct(ROW, {"id": 2, "name": None}), "map": {"k": 3}})
@@ -175,7 +177,7 @@ def test_large_files_are_uploaded_in_parts(bucket: s3.S3Server) -> None:
     assert bucket.client().head_object(Bucket=s3.BUCKET, Key=key)["ETag"].strip('"').endswith("-3")
 
 
-def test_objects_are_tagged(bucket: s3.S3Server) -> None:
+def test_objects_are_tagged_with_offsets_record_count_and_configured_tags(bucket: s3.S3Server) -> None:
     put(bucket, [row(offset) for offset in range(3)], s3__object__tagging="true",
         s3__object__tagging__key__value__pairs="team:data")  # fmt: skip
     (key,) = bucket.objects()
@@ -194,12 +196,12 @@ def test_records_that_the_format_rejects_are_reported(bucket: s3.S3Server) -> No
         put(bucket, records, format__class="ParquetFormat")
 
 
-def test_bucket_that_does_not_exist_fails_the_task(bucket: s3.S3Server) -> None:
+def test_s3_sink_task_fails_if_the_bucket_does_not_exist(bucket: s3.S3Server) -> None:
     with pytest.raises(ConnectError, match=r"Cannot write topics/.* in s3://nope at http.*NoSuchBucket"):
         put(bucket, [row(offset) for offset in range(3)], s3__bucket__name="nope")
 
 
-def test_s3_sink_validation_checks_the_bucket(bucket: s3.S3Server) -> None:
+def test_s3_sink_validation_reports_a_missing_bucket_and_an_unreachable_store(bucket: s3.S3Server) -> None:
     def errors(**props: str) -> dict[str, list[str]]:
         settings = bucket.props() | {"format.class": "JsonFormat", "flush.size": "3"} | props
         values = config_def(S3SinkConfig).validate(settings)
@@ -249,7 +251,7 @@ def sink_records(records: Sequence[SinkRecord]) -> SinkRecords:
     return SinkRecords(from_records(records))  # type: ignore[arg-type]
 
 
-def test_json_that_is_still_text_becomes_lines_of_the_object(bucket: s3.S3Server) -> None:
+def test_unparsed_json_values_become_unchanged_lines_of_the_object(bucket: s3.S3Server) -> None:
     texts = [b'{"id": 1, "price": 1.10}', b'{"id": 2}', b'{"id": 3, "name": "\\u00e9"}']
     batch = SinkBatch("items", JsonTexts(texts), partition=0, offsets=range(3), timestamps=0)
     with running_task(bucket, partitioner__class="FieldPartitioner", partition__field__name="id") as (task, _):
@@ -261,7 +263,7 @@ def test_json_that_is_still_text_becomes_lines_of_the_object(bucket: s3.S3Server
     }
 
 
-def test_sink_with_another_format_accepts_no_json_texts(bucket: s3.S3Server) -> None:
+def test_s3_sink_with_parquet_format_does_not_accept_unparsed_json_values(bucket: s3.S3Server) -> None:
     with running_task(bucket, format__class="ParquetFormat") as (task, _):
         assert not task.accepts_json_texts
 
@@ -326,7 +328,9 @@ def test_put_waits_for_the_upload_if_a_second_file_of_the_partition_is_complete(
         assert len(uploaded) >= 9
 
 
-def test_fatal_error_of_a_commit_fails_the_next_put(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fatal_upload_error_commits_no_offset_and_fails_the_next_put(
+    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: SinkBucket, key: str, data: SpoolReader) -> None:
         raise ConnectError("AccessDenied")
 
@@ -338,7 +342,9 @@ def test_fatal_error_of_a_commit_fails_the_next_put(bucket: s3.S3Server, monkeyp
             task.put(SinkRecords())
 
 
-def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_sink_writes_the_whole_file_again_if_the_store_has_lost_its_multipart_upload(
+    bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = struct([("text", STRING_SCHEMA)])
     value = Struct(schema, {"text": "x" * 1_000_000})
     records = [row(offset, value=value, value_schema=schema) for offset in range(12)]
@@ -361,7 +367,7 @@ def test_s3_sink_writes_lost_parts_of_an_upload_again(bucket: s3.S3Server, monke
     assert data.count(b"\n") == 12
 
 
-def test_parquet_objects_do_not_depend_on_the_batches_of_records(bucket: s3.S3Server) -> None:
+def test_parquet_objects_do_not_depend_on_the_size_of_the_put_batches(bucket: s3.S3Server) -> None:
     records = [row(offset, value=Struct(ROW, {"id": offset, "name": None if offset % 3 else f"n{offset}"}))
                for offset in range(25_000)]  # fmt: skip
     found = []

@@ -177,7 +177,7 @@ def test_byte_array_records_are_restored_from_objects(bucket: s3.S3Server) -> No
     assert [record.value for record in restore(bucket, **more)] == [b"v\n%d" % offset for offset in range(6)]
 
 
-def test_directories_by_field_and_time_are_restored_in_order_of_offsets(bucket: s3.S3Server) -> None:
+def test_records_in_hourly_directories_are_restored_in_order_of_offsets(bucket: s3.S3Server) -> None:
     hour_ms = 3_600_000
     records = [sink_record(offset, timestamp=(offset // 3) * hour_ms) for offset in range(30)]
     back_up(bucket, records, timezone="UTC", timestamp__extractor="Record", rotate__interval__ms=str(hour_ms),
@@ -195,7 +195,7 @@ def test_source_continues_inside_an_object_after_a_restart(bucket: s3.S3Server) 
     assert second.offset == {"start": "0000000000", "record": 100, "complete": True}
 
 
-def test_offsets_beyond_the_width_of_names_are_restored_in_order(bucket: s3.S3Server) -> None:
+def test_objects_whose_offsets_have_more_digits_than_the_padded_names_are_read_in_order(bucket: s3.S3Server) -> None:
     starts = [0, 5, 10, 95, 100, 1000]
     for start in starts:
         name = f"topics/items/partition=0/items+0+{start:02d}.json"
@@ -206,14 +206,14 @@ def test_offsets_beyond_the_width_of_names_are_restored_in_order(bucket: s3.S3Se
     assert [record.value["id"] for record in again.records] == [100, 1000]
 
 
-def test_hostile_names_of_topics_are_restored(bucket: s3.S3Server) -> None:
+def test_records_of_topics_with_unusual_names_are_restored(bucket: s3.S3Server) -> None:
     topics = ["a.b_c-d", "topics", "items+0+5", "x" * 200, ".hidden"]
     for topic in topics:
         back_up(bucket, [sink_record(offset, topic=topic) for offset in range(3)])
     assert sorted({record.topic or "" for record in restore(bucket)}) == sorted(topics)
 
 
-def test_generic_mode_selects_topics_by_regular_expression(bucket: s3.S3Server) -> None:
+def test_generic_mode_maps_objects_to_topics_by_regular_expressions(bucket: s3.S3Server) -> None:
     client = bucket.client()
     client.put_object(Bucket=s3.BUCKET, Key="a/one.json", Body=b'{"n":1}\n{"n":2}')
     client.put_object(Bucket=s3.BUCKET, Key="b/two.json.gz", Body=gzip.compress(b'{"n":3}\n'))
@@ -225,7 +225,7 @@ def test_generic_mode_selects_topics_by_regular_expression(bucket: s3.S3Server) 
     assert found == [("first", 1), ("first", 2), ("second", 3)]
 
 
-def test_generic_parquet_gets_a_schema_from_its_columns(bucket: s3.S3Server) -> None:
+def test_generic_mode_derives_the_record_schema_from_parquet_columns(bucket: s3.S3Server) -> None:
     buffer = io.BytesIO()
     columns = {"id": pa.array([1, 2], pa.int64()), "kind": pa.array(["a", "b"]).dictionary_encode()}
     pq.write_table(pa.table(columns), buffer)
@@ -236,7 +236,7 @@ def test_generic_parquet_gets_a_schema_from_its_columns(bucket: s3.S3Server) -> 
 
 
 @pytest.mark.parametrize("behavior", ["fail", "ignore", "log"])
-def test_invalid_objects_fail_the_task_or_are_skipped(
+def test_object_with_an_invalid_line_fails_the_task_or_is_skipped_as_behavior_on_error_configures(
     bucket: s3.S3Server, behavior: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = bucket.client()
@@ -253,7 +253,7 @@ def test_invalid_objects_fail_the_task_or_are_skipped(
     assert ("1.json" in caplog.text) == (behavior == "log")
 
 
-def test_restarted_source_finds_objects_that_were_written_later(bucket: s3.S3Server) -> None:
+def test_restarted_source_reads_objects_that_were_written_after_its_stop(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)])
     first = run_source(S3SourceConnector, source_props(bucket), records=100)
     back_up(bucket, [sink_record(offset) for offset in range(6, 12)])
@@ -290,7 +290,7 @@ def test_s3_source_validation_names_the_key_at_fault(bucket: s3.S3Server) -> Non
     assert "Avro" in errors(**{"format.class": "AvroFormat"})["format.class"][0]
 
 
-def test_altered_source_offsets_are_validated(bucket: s3.S3Server) -> None:
+def test_alter_offsets_accepts_valid_source_offsets_and_rejects_invalid_source_offsets(bucket: s3.S3Server) -> None:
     config = S3SourceConfig.parse(source_props(bucket))
     partition = (("bucket", "lake"), ("prefix", "topics/items/partition=0/items+0+"))
     valid = {"start": "0000000003", "record": 1, "complete": False}
@@ -303,7 +303,7 @@ def test_altered_source_offsets_are_validated(bucket: s3.S3Server) -> None:
         S3SourceConnector().alter_offsets(config, {(("filename", "x"),): valid})
 
 
-def test_assumed_role_gives_the_credentials_of_requests(bucket: s3.S3Server) -> None:
+def test_requests_to_the_store_use_the_credentials_of_the_assumed_role(bucket: s3.S3Server) -> None:
     role = {"s3__credentials__provider__class": "io.confluent.connect.s3.auth.AwsAssumeRoleCredentialsProvider",
             "s3__credentials__provider__sts__role__arn": "arn:aws:iam::123456789012:role/lake"}  # fmt: skip
     config = S3SourceConfig.parse(source_props(bucket, **role))
@@ -314,14 +314,14 @@ def test_assumed_role_gives_the_credentials_of_requests(bucket: s3.S3Server) -> 
     assert [record.value["id"] for record in restore(bucket, **role)] == [0, 1, 2]
 
 
-def test_objects_with_customer_key_and_digest_are_restored(bucket: s3.S3Server) -> None:
+def test_objects_encrypted_with_a_customer_key_are_restored(bucket: s3.S3Server) -> None:
     key = base64.b64encode(bytes(range(32))).decode()
     back_up(bucket, [sink_record(offset) for offset in range(3)], s3__sse__customer__key=key, s3__send__digest="true")
     assert [record.value["id"] for record in restore(bucket, s3__sse__customer__key=key)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("affix", ["PREFIX", "SUFFIX"])
-def test_directories_with_the_name_of_the_schema_are_restored(bucket: s3.S3Server, affix: str) -> None:
+def test_records_in_directories_with_the_schema_name_are_restored(bucket: s3.S3Server, affix: str) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(3)], s3__schema__partition__affix__type=affix)
     directories = ["schema_name=shop.Item", "partition=0"][:: 1 if affix == "PREFIX" else -1]
     assert list(bucket.objects()) == [f"topics/items/{'/'.join(directories)}/items+0+0000000000.json"]

@@ -33,7 +33,7 @@ PARTITIONS, OBJECTS, ROWS = 3, 240, 100
         pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)]),
     ],
 )
-def test_no_record_is_lost_when_the_worker_of_an_s3_source_is_killed(tmp_path: Path, kills: int) -> None:
+def test_s3_source_loses_no_record_when_its_worker_is_killed(tmp_path: Path, kills: int) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)

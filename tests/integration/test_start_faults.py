@@ -74,7 +74,9 @@ def start_error(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **
     return lines[0]
 
 
-def test_start_fails_when_voters_have_client_listener_ports(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_if_controller_quorum_voters_lists_client_listeners(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     voters = ",".join(f"{node}@{cluster.address(node)}" for node in (1, 2, 3))
     line = start_error(
         tmp_path,
@@ -85,13 +87,15 @@ def test_start_fails_when_voters_have_client_listener_ports(cluster: ClusterProc
     assert f"1@{cluster.address(1)} is a client listener of a broker, not a controller listener" in line
 
 
-def test_start_fails_for_a_node_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_for_a_node_with_the_cluster_id_of_another_cluster(cluster: ClusterProcess, tmp_path: Path) -> None:
     line = start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters_of(cluster))
     assert "does not belong to cluster" in line
     assert "correct controller.quorum.voters" in line
 
 
-def test_start_fails_for_a_node_id_in_use(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_broker_start_fails_if_another_running_broker_has_the_same_node_id(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     cluster_id, voters = cluster_id_of(cluster), voters_of(cluster)
     words = command(tmp_path / "first", cluster_id, controller_quorum_voters=voters)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as first:
@@ -106,7 +110,9 @@ def test_start_fails_for_a_node_id_in_use(cluster: ClusterProcess, tmp_path: Pat
         assert first.wait(timeout=_TIMEOUT_S) == 0
 
 
-def test_start_fails_for_a_voter_missing_from_the_other_nodes_configs(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_for_a_voter_that_the_other_nodes_do_not_list_as_a_voter(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     port = free_base_port(1)
     voters = f"{voters_of(cluster)},4@127.0.0.1:{port}"
     line = start_error(
@@ -121,7 +127,9 @@ def test_start_fails_for_a_voter_missing_from_the_other_nodes_configs(cluster: C
     assert "configure the same voters on every node" in line
 
 
-def test_start_fails_when_voter_addresses_are_swapped(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_if_controller_quorum_voters_lists_nodes_with_swapped_addresses(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     ports = [cluster.base_port + 1000 + offset for offset in (1, 2, 0)]
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports, 1))
     line = start_error(tmp_path, cluster_id_of(cluster), controller_quorum_voters=voters)
@@ -155,13 +163,15 @@ def test_start_fails_for_a_voter_configured_with_fewer_voters_than_the_other_nod
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(7200, "ahead of"), (-7200, "behind")])
-def test_start_fails_with_a_large_clock_skew(cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str) -> None:
+def test_start_fails_if_the_clock_of_the_node_differs_by_two_hours_from_the_controllers_clock(
+    cluster: ClusterProcess, tmp_path: Path, ahead_s: int, words: str
+) -> None:
     line = start_error(tmp_path, cluster_id_of(cluster), ahead_s=ahead_s, controller_quorum_voters=voters_of(cluster))
     assert re.search(f"the clock of node 4 is (7199|7200|7201) s {words} the controller's, more than", line), line
     assert "synchronize both clocks with NTP, then start again" in line
 
 
-def test_start_fails_with_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_start_fails_in_a_directory_of_another_node(cluster: ClusterProcess, tmp_path: Path) -> None:
     voters = voters_of(cluster)
     start_error(tmp_path, "AAAAAAAAAAAAAAAAAAAAAQ", controller_quorum_voters=voters)  # formats the directory for node 4
     line = start_error(tmp_path, None, node_id=5, controller_quorum_voters=voters)
@@ -169,7 +179,7 @@ def test_start_fails_with_a_directory_of_another_node(cluster: ClusterProcess, t
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_node_waiting_for_its_quorum_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_node_that_waits_for_a_quorum_leader_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     port = free_base_port(1)
     words = command(tmp_path / "d", "MkU3OEVBNTcwNTJENDM2Qg", controller_quorum_voters=f"1@127.0.0.1:{port}")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
@@ -185,7 +195,7 @@ def test_node_waiting_for_its_quorum_stops_on_a_signal(tmp_path: Path, number: s
             process.kill()
 
 
-def test_start_fails_when_the_quorum_is_unreachable(tmp_path: Path) -> None:
+def test_start_fails_if_the_directory_is_not_formatted_or_the_quorum_is_unreachable(tmp_path: Path) -> None:
     port = free_base_port(2)
     voters = f"1@127.0.0.1:{port},2@127.0.0.1:{port + 1}"
     properties = {"controller_quorum_voters": voters, "initial_broker_registration_timeout_ms": 1500}

@@ -206,7 +206,7 @@ def committed(worker: Worker) -> int | None:
     return int(offsets[0]["offset"]["kafka_offset"]) if offsets else None
 
 
-def test_put_is_retried_with_the_same_batch(worker: Worker) -> None:
+def test_put_that_raises_a_retriable_error_is_called_again_with_the_same_records(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(5)])
     sink(worker, "t", "retry")
     wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2, 3, 4], "all records")
@@ -218,14 +218,14 @@ def test_put_is_retried_with_the_same_batch(worker: Worker) -> None:
     wait_for(lambda: entries(worker, "put")[-1][0] == [5], "the next record after the retries")
 
 
-def test_failed_pre_commit_rewinds_to_committed_offsets(worker: Worker) -> None:
+def test_sink_task_rewinds_to_its_committed_offsets_if_pre_commit_fails(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
     sink(worker, "t", "rewind")
     wait_for(lambda: [n for values, _ in entries(worker, "put") for n in values] == [0, 1, 2] * 2, "everything again")
     wait_for(lambda: committed(worker) == 3, "the commit")
 
 
-def test_offsets_are_committed_when_the_task_requests_it(worker: Worker) -> None:
+def test_sink_offsets_are_committed_when_the_task_requests_a_commit(worker: Worker) -> None:
     worker.request("GET", "/")
     write_topic(worker.bootstrap_servers(), "t", [(None, b"0")])
     sink(worker, "t", "commit")
@@ -275,7 +275,9 @@ def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(
     assert entries(worker, "close") == []
 
 
-def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_for_its_backlog(worker: Worker) -> None:
+def test_new_member_of_the_group_of_a_slow_sink_task_does_not_wait_until_the_task_has_put_its_backlog(
+    worker: Worker,
+) -> None:
     """The backlog takes 20 s to put, and the task's consumer may take 60 s to rejoin its group."""
     from confluent_kafka import Consumer
 
@@ -304,7 +306,9 @@ def test_member_that_joins_the_group_of_a_slow_sink_task_does_not_wait_for_its_b
     assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_task_fails_if_it_catches_the_error_of_a_report_and_errors_are_not_tolerated(worker: Worker) -> None:
+def test_sink_task_that_reports_a_record_without_error_tolerance_fails_even_if_it_catches_the_error(
+    worker: Worker,
+) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])
     sink(worker, "t", "swallowed", **{"errors.log.enable": "true"})
     worker.wait_for_task_state("sink", 0, "FAILED")
@@ -314,7 +318,7 @@ def test_task_fails_if_it_catches_the_error_of_a_report_and_errors_are_not_toler
     assert committed(worker) in (None, 0)
 
 
-def test_errant_records_are_sent_to_the_dead_letter_queue(worker: Worker) -> None:
+def test_records_that_a_sink_task_reports_are_sent_to_the_dead_letter_queue(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(4)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     sink(worker, "t", "errant", **queue, **{"errors.tolerance": "all"})
@@ -325,7 +329,7 @@ def test_errant_records_are_sent_to_the_dead_letter_queue(worker: Worker) -> Non
     ]
 
 
-def test_retriable_error_of_an_empty_put_does_not_fail_the_task(worker: Worker) -> None:
+def test_retriable_error_of_a_put_without_records_does_not_fail_the_task(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [])
     sink(worker, "t", "empty retry")
     wait_for(lambda: len(entries(worker, "empty retry")) == 2, "two retries")
@@ -334,7 +338,7 @@ def test_retriable_error_of_an_empty_put_does_not_fail_the_task(worker: Worker) 
     assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_put_errors_of_records_go_to_the_dead_letter_queue_and_retriable_records_are_redelivered(
+def test_records_that_put_rejects_go_to_the_dead_letter_queue_and_retriable_records_are_redelivered(
     worker: Worker,
 ) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(5)])
@@ -349,7 +353,7 @@ def test_put_errors_of_records_go_to_the_dead_letter_queue_and_retriable_records
     wait_for(lambda: committed(worker) == 5, "the commit")
 
 
-def test_reported_record_without_fetched_bytes_is_read_again_from_its_topic(worker: Worker) -> None:
+def test_reported_record_without_its_fetched_bytes_is_read_again_for_the_dead_letter_queue(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(2)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     sink(worker, "t", "errant copy", **queue, **{"errors.tolerance": "all"})
@@ -375,7 +379,7 @@ def test_records_that_a_self_reading_sink_reports_are_read_again_for_the_dead_le
     wait_for(lambda: committed(worker) == 4, "the commit")
 
 
-def test_record_that_is_retried_when_its_task_stops_is_not_skipped(worker: Worker) -> None:
+def test_record_that_is_being_retried_when_its_task_stops_is_neither_committed_nor_reported(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"7")])
     more = {"errors.tolerance": "all", "errors.retry.timeout": "-1", "errors.deadletterqueue.topic.name": "dead"}
     more |= {"errors.deadletterqueue.topic.replication.factor": "1", "transforms": "r"}
@@ -388,14 +392,14 @@ def test_record_that_is_retried_when_its_task_stops_is_not_skipped(worker: Worke
     assert end_offset(worker.bootstrap_servers(), "dead") == 0
 
 
-def test_stateful_transform_keeps_good_records_when_other_records_fail(worker: Worker) -> None:
+def test_stateful_transform_receives_each_good_record_once_if_another_record_of_the_batch_fails(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in (0, 1, 2, 0, 3)])
     sink(worker, "t", **{"transforms": "d", "transforms.d.type": "DropRepeated", "errors.tolerance": "all"})
     wait_for(lambda: committed(worker) == 5, "the commit")
     assert [value for values, _ in entries(worker, "put") for value in values] == [0, 2, 3]
 
 
-def test_partitions_are_assigned_to_tasks_and_revoked(worker: Worker) -> None:
+def test_open_and_close_of_sink_tasks_are_called_for_assigned_and_revoked_partitions(worker: Worker) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": worker.bootstrap_servers()})
@@ -430,7 +434,7 @@ def test_source_task_is_notified_of_acknowledgements_and_resumes_from_committed_
     assert end_offset(worker.bootstrap_servers(), "counted") == 10
 
 
-def test_records_that_fail_in_a_transform_are_skipped_and_committed(worker: Worker) -> None:
+def test_source_records_that_fail_in_a_transform_are_skipped_and_their_offsets_are_committed(worker: Worker) -> None:
     chain = {"transforms": "f", "transforms.f.type": "FailOdd", "errors.tolerance": "all", "errors.log.enable": "true"}
     source(worker, **chain)
     wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
@@ -485,7 +489,7 @@ def test_failed_task_is_restarted_automatically_until_it_succeeds(worker: Worker
     assert worker.status("source")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_pause_stops_the_connector_and_keeps_its_task(worker: Worker) -> None:
+def test_pause_stops_the_connector_process_and_keeps_the_task_process(worker: Worker) -> None:
     sink(worker, "t")
     worker.wait_for_state("sink", "RUNNING")
     worker.request("PUT", "/connectors/sink/pause")
@@ -517,7 +521,7 @@ def _process_names(pid: int) -> set[str]:
     return names
 
 
-def test_source_offsets_are_not_committed_before_acknowledgement(worker: Worker) -> None:
+def test_source_offsets_are_not_committed_before_the_broker_acknowledges_the_records(worker: Worker) -> None:
     """If the topic rejects every record, the task fails and no source offset is committed."""
     from confluent_kafka.admin import AdminClient, NewTopic
 

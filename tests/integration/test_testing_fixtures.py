@@ -61,7 +61,9 @@ print(*sorted(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_connector_runs_until_it_is_deleted(kafka_broker: KafkaBroker, tmp_path: Path, isolation: str) -> None:
+def test_connect_worker_runs_pauses_resumes_and_deletes_a_connector(
+    kafka_broker: KafkaBroker, tmp_path: Path, isolation: str
+) -> None:
     output = tmp_path / "output.txt"
     kafka_broker.produce("lines", ['"a"', '"b"'])
     config = {"connector.class": "FileStreamSink", "topics": "lines", "file": output, "tasks.max": 1}
@@ -102,7 +104,7 @@ def test_restarted_worker_continues_from_the_committed_offset(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
-def test_worker_dies_with_the_process_of_the_tests(tmp_path: Path) -> None:
+def test_connect_worker_process_ends_when_the_test_process_is_killed(tmp_path: Path) -> None:
     program = """
 import os, signal
 from headrace.testing import ConnectWorker, KafkaBroker
@@ -117,7 +119,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(int(run.stdout)), "the worker is dead", 10)
 
 
-def test_invalid_configuration_is_reported_with_the_workers_message(connect_worker: ConnectWorker) -> None:
+def test_creation_of_a_connector_with_an_invalid_configuration_raises_the_workers_error_message(
+    connect_worker: ConnectWorker,
+) -> None:
     with pytest.raises(ConnectWorkerError, match=r"(?s)400 .*Failed to find any class .* Missing"):
         connect_worker.create("c", {"connector.class": "Missing"})
     with pytest.raises(ConnectWorkerError, match="404"):
@@ -130,7 +134,7 @@ def plugin_directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_failed_task_is_reported_with_its_trace(kafka_broker: KafkaBroker, plugin_directory: Path) -> None:
+def test_wait_for_status_raises_the_trace_of_a_failed_task(kafka_broker: KafkaBroker, plugin_directory: Path) -> None:
     settings = {"plugin.path": str(plugin_directory)}
     with ConnectWorker(kafka_broker.bootstrap_servers, settings) as worker:
         worker.create("c", {"connector.class": "Broken"}, wait=False)
@@ -140,7 +144,7 @@ def test_failed_task_is_reported_with_its_trace(kafka_broker: KafkaBroker, plugi
         assert "the database is gone" in worker.log
 
 
-def test_worker_that_does_not_start_is_reported_with_its_log(kafka_broker: KafkaBroker) -> None:
+def test_start_of_a_worker_that_exits_raises_an_error_with_its_log(kafka_broker: KafkaBroker) -> None:
     with (
         pytest.raises(ConnectWorkerError, match=r"(?s)exited before .* task.isolation"),
         ConnectWorker(kafka_broker.bootstrap_servers, {"task.isolation": "vm"}),

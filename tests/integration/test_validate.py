@@ -13,7 +13,7 @@ from support.ports import free_port
 pytestmark = pytest.mark.integration
 
 
-def test_unreachable_database_is_reported_as_warning_of_its_file(
+def test_validate_command_reports_an_unreachable_database_as_a_warning_that_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "j.properties"
@@ -29,7 +29,7 @@ def test_unreachable_database_is_reported_as_warning_of_its_file(
     assert output.out == f"{file}: j is valid\n"
 
 
-def test_worker_refuses_overrides_with_all_other_errors(kafka_broker: KafkaBroker) -> None:
+def test_worker_reports_forbidden_client_overrides_together_with_all_other_errors(kafka_broker: KafkaBroker) -> None:
     config = {
         "connector.class": "FileStreamSource",
         "tasks.max": "0",

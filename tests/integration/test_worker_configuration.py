@@ -64,7 +64,7 @@ ERRORS = (
 WARNING = "Unknown configuration key offset.flush.intervall.ms is ignored; did you mean offset.flush.interval.ms?"
 
 
-def test_worker_reports_all_errors_of_its_file_together(tmp_path: Path) -> None:
+def test_worker_reports_all_errors_of_its_properties_file_together(tmp_path: Path) -> None:
     file = write(tmp_path, INVALID)
     code, log = run("headrace.cli.connect_distributed", str(file))
     assert code == 2
@@ -74,7 +74,7 @@ def test_worker_reports_all_errors_of_its_file_together(tmp_path: Path) -> None:
     assert log.count(" ERROR ") == len(ERRORS)
 
 
-def test_validate_reports_the_errors_of_a_worker_file_without_starting_it(tmp_path: Path) -> None:
+def test_validate_command_reports_all_errors_of_a_worker_file_without_starting_a_worker(tmp_path: Path) -> None:
     file = write(tmp_path, INVALID)
     code, output = run("headrace.cli.main", "validate", str(file))
     assert code == 1

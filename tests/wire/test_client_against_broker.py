@@ -119,7 +119,7 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_kafka_reads_records_of_our_producer(broker: BrokerProcess, codec: str) -> None:
+def test_confluent_kafka_reads_records_of_headraces_producer(broker: BrokerProcess, codec: str) -> None:
     topic = f"ours-{codec}"
 
     async def write() -> None:
@@ -147,7 +147,7 @@ def test_confluent_kafka_reads_records_of_our_producer(broker: BrokerProcess, co
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_our_consumer_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
+def test_headraces_consumer_reads_records_of_confluent_kafka(broker: BrokerProcess, codec: str) -> None:
     topic = f"theirs-{codec}"
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 5}
@@ -178,7 +178,9 @@ def test_our_consumer_reads_records_of_confluent_kafka(broker: BrokerProcess, co
     assert {stamp for batch in batches for stamp in batch.columns.timestamp_list()} == {1_700_000_000_000}
 
 
-def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: BrokerProcess) -> None:
+def test_producer_sends_keyed_records_to_the_same_partitions_as_confluent_kafka_with_murmur2(
+    broker: BrokerProcess,
+) -> None:
     keys = [b"key-%d" % index for index in range(300)]
 
     async def write() -> None:
@@ -208,7 +210,7 @@ def test_keyed_records_go_to_same_partitions_as_with_confluent_murmur2(broker: B
     assert all(partition == partition_for_key(key or b"", 7) for partition, keys in ours.items() for key in keys)
 
 
-def test_keyless_records_are_spread_over_all_partitions(broker: BrokerProcess) -> None:
+def test_producer_spreads_keyless_records_over_all_partitions(broker: BrokerProcess) -> None:
     async def run() -> set[int]:
         await create_topic(broker.address, "spread", 3)
         producer = await Producer.open(producer_config(broker.address))
@@ -403,7 +405,9 @@ def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerPr
     asyncio.run(run())
 
 
-def test_position_outside_the_log_is_reset_or_raises_an_error(broker: BrokerProcess) -> None:
+def test_consumer_position_outside_the_log_is_reset_or_raises_an_error_depending_on_auto_offset_reset(
+    broker: BrokerProcess,
+) -> None:
     async def run() -> None:
         await create_topic(broker.address, "range")
         producer = await Producer.open(producer_config(broker.address))
@@ -429,7 +433,7 @@ def test_position_outside_the_log_is_reset_or_raises_an_error(broker: BrokerProc
     asyncio.run(run())
 
 
-def test_batch_larger_than_max_partition_fetch_bytes_is_returned(broker: BrokerProcess) -> None:
+def test_consumer_returns_a_batch_larger_than_max_partition_fetch_bytes(broker: BrokerProcess) -> None:
     async def run() -> None:
         producer = await Producer.open(producer_config(broker.address))
         await producer.send("large", 0, RecordColumns([b"x" * 200_000]))
@@ -534,7 +538,7 @@ def test_aborted_connections_cause_no_lost_duplicate_or_reordered_records(tmp_pa
     asyncio.run(produce_through_losses(tmp_path, abort_connections))
 
 
-def test_lost_responses_cause_retries_without_duplicates(tmp_path: Path) -> None:
+def test_lost_produce_responses_cause_retries_without_duplicates(tmp_path: Path) -> None:
     async def drop_responses(proxy: TcpProxy, broker: BrokerProcess, number: int) -> None:
         if number % 5 == 1:
             proxy.drops_responses = True
@@ -605,7 +609,7 @@ GROUP = {"heartbeat_interval_ms": "200", "session_timeout_ms": "6000", "enable_a
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_our_consumers_and_confluent_consumers_share_the_partitions_of_a_group(
+def test_headraces_consumers_and_confluent_consumers_share_the_partitions_of_a_group(
     broker: BrokerProcess, strategy: str
 ) -> None:
     topic, group = f"shared-{strategy}", f"group-{strategy}"
@@ -714,7 +718,7 @@ def test_restarted_static_member_keeps_its_partitions_without_rebalance(broker: 
     asyncio.run(run())
 
 
-def test_member_that_does_not_poll_leaves_the_group_and_rejoins(broker: BrokerProcess) -> None:
+def test_member_that_stops_polling_leaves_the_group_and_rejoins_when_it_polls_again(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "lazy", 2)
         config = consumer_config(broker.address, group_id="lazy", max_poll_interval_ms="1500", **GROUP)

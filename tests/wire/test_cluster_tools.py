@@ -69,7 +69,9 @@ def replicas_by_broker(cluster: ClusterProcess, topic: str) -> dict[int, set[str
     }
 
 
-def test_partitions_are_reassigned_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_reassign_partitions_tool_moves_replicas_while_clients_produce_and_consume(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     with running_load(cluster.bootstrap_servers, "moved", partitions=3) as load:
         two = write(tmp_path / "two.json", reassignment_plan("moved", [1, 2], [2, 3], [3, 1]))
         started = run(cluster, "reassign_partitions", "--execute", "--reassignment-json-file", two)
@@ -149,7 +151,7 @@ def test_metadata_quorum_tool_queries_controllers_directly(cluster: ClusterProce
         assert re.search(words, done.stdout + done.stderr), done.stdout + done.stderr
 
 
-def test_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> None:
+def test_admin_tools_accept_bootstrap_controller(cluster: ClusterProcess) -> None:
     controllers = f"127.0.0.1:{cluster.base_port + 1001},127.0.0.1:{cluster.base_port + 1000}"
 
     def run_tool(tool: str, *arguments: str, status: int = 0) -> str:
@@ -194,7 +196,7 @@ def test_described_broker_configs_include_their_synonyms(cluster: ClusterProcess
         run(cluster, "configs", *whose, "--alter", "--delete-config", "log.retention.ms")
 
 
-def test_fenced_brokers_are_listed_on_request(cluster: ClusterProcess) -> None:
+def test_cluster_list_endpoints_shows_fenced_brokers_only_with_include_fenced_brokers(cluster: ClusterProcess) -> None:
     assert [row.split()[4] for row in run(cluster, "cluster", "list-endpoints").splitlines()] == ["STATE"] + 3 * [
         "unfenced"
     ]
@@ -217,7 +219,7 @@ def test_metadata_quorum_tool_describes_status_and_replication(cluster: ClusterP
     assert [row.split("\t")[6].strip() for row in rows] == ["Status", "Leader", "Follower", "Follower"]
 
 
-def test_topics_describe_filters_by_replication_state(cluster: ClusterProcess) -> None:
+def test_topics_describe_selects_partitions_by_replication_state(cluster: ClusterProcess) -> None:
     create_topic(cluster.bootstrap_servers, "trouble", 1)
     run(cluster, "topics", "--create", "--topic", "strict", "--config", "min.insync.replicas=3", "--partitions", "1")
 
@@ -238,7 +240,7 @@ def test_topics_describe_filters_by_replication_state(cluster: ClusterProcess) -
         await_in_sync(cluster.bootstrap_servers, "trouble", 3)
 
 
-def test_delete_records_continues_after_error_of_one_partition(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_delete_records_tool_continues_after_an_error_of_one_partition(cluster: ClusterProcess, tmp_path: Path) -> None:
     create_topic(cluster.bootstrap_servers, "cut", 1)
     produced = run(
         cluster, "producer_perf_test", "--topic", "cut", "--num-records", "500", "--record-size", "10",
@@ -292,7 +294,9 @@ def brokers_of(cluster: ClusterProcess) -> set[int]:
     return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=10).brokers)
 
 
-def test_broker_is_added_filled_emptied_and_removed_under_load(cluster: ClusterProcess, tmp_path: Path) -> None:
+def test_fourth_broker_joins_receives_replicas_returns_them_and_is_unregistered_under_load(
+    cluster: ClusterProcess, tmp_path: Path
+) -> None:
     """Clients receive no errors and no record is lost: `running_load` compares acknowledged records with the log."""
     with running_load(cluster.bootstrap_servers, "travels", partitions=2) as load:
         with broker_4(cluster, tmp_path):

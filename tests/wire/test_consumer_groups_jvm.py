@@ -86,7 +86,7 @@ def test_kafka_consumer_groups_tool_describes_members_and_resets_offsets(broker:
     assert "moved" not in run(broker, GROUPS, "--list").split()
 
 
-def test_kafkas_formatters_decode_our_consumer_offsets_topic(broker: BrokerProcess) -> None:
+def test_kafkas_formatters_decode_the_consumer_offsets_topic_of_headraces_broker(broker: BrokerProcess) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "written"})
     consumer.commit(offsets=[TopicPartition("t", 2, 7, metadata="a note", leader_epoch=0)], asynchronous=False)
     consumer.close()

@@ -76,7 +76,7 @@ def test_incremental_fetches_return_all_records_in_several_small_responses(broke
         assert all(offset >= 3 for offset in offsets.values()), offsets
 
 
-def test_incremental_response_contains_only_changed_partitions(broker: BrokerProcess) -> None:
+def test_incremental_fetch_response_contains_only_changed_partitions(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client, RawClient(broker.address) as producer:
         create_topic(client, "quiet", partitions=PARTITIONS)
         wanted = topic_id(client, "quiet")
@@ -88,7 +88,7 @@ def test_incremental_response_contains_only_changed_partitions(broker: BrokerPro
         assert [item.partition_index for topic in changed for item in topic.partitions] == [2]
 
 
-def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProcess) -> None:
+def test_fetch_with_an_unknown_session_id_or_a_wrong_session_epoch_is_rejected(broker: BrokerProcess) -> None:
     with RawClient(broker.address) as client:
         create_topic(client, "turn")
         wanted = topic_id(client, "turn")
@@ -97,7 +97,7 @@ def test_unknown_session_or_wrong_session_epoch_is_rejected(broker: BrokerProces
         assert fetch(client, wanted, {}, (session_id, 5)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_number_of_partitions_in_a_session_is_limited(broker: BrokerProcess) -> None:
+def test_fetch_that_adds_too_many_partitions_to_its_session_is_rejected(broker: BrokerProcess) -> None:
     """Each request of a session checks all partitions of the session. Other requests wait during the check."""
     with RawClient(broker.address) as client:
         session_id = fetch(client, bytes(16), {}, (0, 0)).session_id

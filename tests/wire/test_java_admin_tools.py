@@ -66,7 +66,7 @@ def test_kafka_log_dirs_tool_describes_partitions(broker: BrokerProcess) -> None
     assert sorted(item["partition"] for item in directory["partitions"]) == ["sized-0", "sized-1"]
 
 
-def test_kafka_dump_log_decodes_our_metadata_log(tmp_path: Path) -> None:
+def test_kafka_dump_log_decodes_the_metadata_log_of_headrace(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         with RawClient(broker.address) as client:
             create_topic(client, "t", partitions=2, retention_ms="1000")
@@ -88,7 +88,7 @@ def test_kafka_dump_log_decodes_our_metadata_log(tmp_path: Path) -> None:
     assert [str(epoch) for epoch in epochs] == offsets
 
 
-def test_kafka_dump_log_decodes_our_snapshots(tmp_path: Path) -> None:
+def test_kafka_dump_log_decodes_the_metadata_snapshots_of_headrace(tmp_path: Path) -> None:
     with running_broker(tmp_path, **{"metadata.log.max.record.bytes.between.snapshots": "2000"}) as broker:
         with RawClient(broker.address) as client:
             for number in range(30):

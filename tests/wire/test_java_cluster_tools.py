@@ -34,7 +34,9 @@ def run(main_class: str, cluster: ClusterProcess, *arguments: str) -> str:
     return done.stdout
 
 
-def test_kafka_metadata_quorum_tool_works_with_brokers_and_controllers(cluster: ClusterProcess) -> None:
+def test_kafka_metadata_quorum_tool_accepts_bootstrap_servers_and_bootstrap_controllers(
+    cluster: ClusterProcess,
+) -> None:
     tool = "org.apache.kafka.tools.MetadataQuorumCommand"
     status = run(tool, cluster, "describe", "--status")
     assert re.search(r"LeaderId:\s+[123]\n", status)

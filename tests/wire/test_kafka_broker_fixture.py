@@ -217,7 +217,7 @@ def test_closed_broker_leaves_no_thread_no_connection_and_no_directory() -> None
     assert set(threading.enumerate()) == before
 
 
-def test_two_brokers_run_side_by_side() -> None:
+def test_two_test_brokers_in_one_process_have_separate_records_and_faults() -> None:
     with KafkaBroker() as first, KafkaBroker() as second:
         first.produce("topic", ["first"])
         second.produce("topic", ["second"])
@@ -237,7 +237,7 @@ def test_restarted_test_broker_keeps_its_port_and_data(kafka_broker: KafkaBroker
     assert values_in(kafka_broker, "topic") == VALUES + VALUES
 
 
-def test_client_continues_after_restart(kafka_broker: KafkaBroker) -> None:
+def test_producer_sends_its_buffered_record_after_the_test_broker_has_restarted(kafka_broker: KafkaBroker) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers, "reconnect.backoff.ms": 20})
@@ -264,7 +264,7 @@ def test_invalid_configuration_is_reported_and_leaves_no_thread() -> None:
 # -- methods of the broker ---------------------------------------------------------------------------------------------
 
 
-def test_produce_and_consume_keys_values_and_headers(kafka_broker: KafkaBroker) -> None:
+def test_methods_of_the_test_broker_produce_and_consume_keys_values_and_headers(kafka_broker: KafkaBroker) -> None:
     kafka_broker.create_topic("topic", partitions=2)
     kafka_broker.produce("topic", ["a", b"b", ("key", None), ("key", "c", {"h": "x", "n": None})], partition=1)
     records = kafka_broker.consume("topic", 4)
@@ -278,7 +278,9 @@ def test_produce_and_consume_keys_values_and_headers(kafka_broker: KafkaBroker) 
     assert abs(records[0].timestamp - time.time() * 1000) < 60_000
 
 
-def test_consume_waits_for_records_and_reports_missing_topic_or_records(kafka_broker: KafkaBroker) -> None:
+def test_consume_waits_for_records_and_its_timeout_error_names_the_missing_topic_or_records(
+    kafka_broker: KafkaBroker,
+) -> None:
     with pytest.raises(TimeoutError, match=r"topic topic does not exist after 0.1 s"):
         kafka_broker.consume("topic", timeout=0.1)
     timer = threading.Timer(0.2, kafka_broker.produce, ("topic", ["a"]))
@@ -297,7 +299,7 @@ def test_error_of_produce_names_the_missing_topic() -> None:
         broker.produce("missing", ["a"])
 
 
-def test_faults_do_not_affect_methods_of_the_broker(kafka_broker: KafkaBroker) -> None:
+def test_injected_faults_do_not_affect_methods_of_the_test_broker(kafka_broker: KafkaBroker) -> None:
     kafka_broker.disconnect("Produce")
     kafka_broker.fail("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION")
     kafka_broker.delay("Fetch", seconds=60)
@@ -323,7 +325,9 @@ def test_lost_acknowledgement_causes_duplicate_without_idempotence(kafka_broker:
 
 
 @producers
-def test_disconnect_before_request_loses_no_record(kafka_broker: KafkaBroker, produce: Produce) -> None:
+def test_disconnect_before_the_broker_processes_a_produce_request_loses_no_record(
+    kafka_broker: KafkaBroker, produce: Produce
+) -> None:
     fault = kafka_broker.disconnect("Produce", before_request=True, times=2)
     produce(kafka_broker.bootstrap_servers, "topic", VALUES)
     assert values_in(kafka_broker, "topic") == VALUES
@@ -354,7 +358,7 @@ def test_producer_reports_error_that_is_not_retriable(kafka_broker: KafkaBroker,
     assert values_in(kafka_broker, "topic") == [b"b"]
 
 
-def test_delay_postpones_response_after_the_broker_has_processed_the_request(kafka_broker: KafkaBroker) -> None:
+def test_injected_delay_postpones_the_response_but_not_the_processing_of_a_request(kafka_broker: KafkaBroker) -> None:
     kafka_broker.create_topic("topic")
     start = time.monotonic()
     fault = kafka_broker.delay("Produce", seconds=0.5, times=1)
@@ -369,7 +373,7 @@ def test_delay_postpones_response_after_the_broker_has_processed_the_request(kaf
 
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("before_request", [False, True])
-def test_disconnect_applies_to_produce_requests_with_any_acks(
+def test_injected_disconnect_applies_to_produce_requests_with_any_acks(
     kafka_broker: KafkaBroker, acks: int, before_request: bool
 ) -> None:
     kafka_broker.create_topic("topic")
@@ -396,7 +400,7 @@ def test_disconnect_applies_to_produce_requests_with_any_acks(
         ("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS"),
     ],
 )
-def test_consumer_recovers_from_retriable_error(
+def test_consumer_reads_all_records_after_an_injected_retriable_error(
     kafka_broker: KafkaBroker, consume: Consume, api: str, error: str
 ) -> None:
     kafka_broker.produce("topic", VALUES)
@@ -408,7 +412,7 @@ def test_consumer_recovers_from_retriable_error(
 @consumers
 @pytest.mark.parametrize("api", ["Fetch", "JoinGroup", "FindCoordinator", "OffsetFetch", "Metadata"])
 @pytest.mark.parametrize("before_request", [False, True])
-def test_consumer_recovers_from_disconnect(
+def test_consumer_reads_all_records_after_an_injected_disconnect(
     kafka_broker: KafkaBroker, consume: Consume, api: str, before_request: bool
 ) -> None:
     kafka_broker.produce("topic", VALUES)
@@ -417,7 +421,7 @@ def test_consumer_recovers_from_disconnect(
     assert fault.applied == 1
 
 
-def test_fetch_error_reaches_a_consumer_within_its_fetch_session(kafka_broker: KafkaBroker) -> None:
+def test_injected_fetch_error_reaches_a_consumer_that_uses_a_fetch_session(kafka_broker: KafkaBroker) -> None:
     kafka_broker.produce("topic", VALUES)
     errors: list[OffsetOutOfRangeError] = []
 
@@ -444,14 +448,14 @@ def test_fetch_error_reaches_a_consumer_within_its_fetch_session(kafka_broker: K
 
 
 @producers
-def test_producer_recovers_from_failed_init_producer_id(kafka_broker: KafkaBroker, produce: Produce) -> None:
+def test_producer_retries_a_failed_init_producer_id_request(kafka_broker: KafkaBroker, produce: Produce) -> None:
     fault = kafka_broker.fail("InitProducerId", error="COORDINATOR_LOAD_IN_PROGRESS", times=1)
     produce(kafka_broker.bootstrap_servers, "topic", [b"a"])
     assert values_in(kafka_broker, "topic") == [b"a"]
     assert fault.applied == 1
 
 
-def test_create_topics_fails_with_the_error_and_its_message(kafka_broker: KafkaBroker) -> None:
+def test_create_topics_fails_with_the_injected_error_and_succeeds_afterwards(kafka_broker: KafkaBroker) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -99,7 +99,7 @@ def test_topics_tool_creates_describes_alters_and_deletes_topics(broker: BrokerP
     run("topics", broker, "--delete", "--topic", "life_cycle", "--if-exists")
 
 
-def test_output_is_the_same_if_describe_responses_are_split_into_pages(broker: BrokerProcess) -> None:
+def test_topics_describe_prints_the_same_output_if_responses_are_split_into_pages(broker: BrokerProcess) -> None:
     create(broker, "pages-a", "--partitions", "3")
     create(broker, "pages-b", "--partitions", "4")
     all_at_once = lines("topics", broker, "--describe", "--topic", "pages-.*")
@@ -181,7 +181,7 @@ def test_console_tools_handle_keys_headers_nulls_and_all_record_fields(broker: B
     assert "topic console-parts has no partition 7, its partition count is 1" in wrong.stderr
 
 
-def test_deprecated_options_work_with_a_warning(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_deprecated_options_of_console_tools_work_with_a_warning(broker: BrokerProcess, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("client.id=mine\n")
     done = run(
@@ -202,7 +202,7 @@ def test_console_producer_with_sync_does_not_wait_for_linger_ms(broker: BrokerPr
     assert lines("get_offsets", broker, "--topic", "console-sync") == ["console-sync:0:3"]
 
 
-def test_lines_before_an_invalid_line_are_sent(broker: BrokerProcess) -> None:
+def test_console_producer_sends_the_lines_before_an_invalid_line_and_exits_with_status_1(broker: BrokerProcess) -> None:
     done = run(
         *("console_producer", broker, "--topic", "console-bad", "--reader-property", "parse.key=true"),
         stdin="k\tv\nno separator\nk\tw\n",
@@ -233,7 +233,7 @@ def test_console_consumer_waits_for_topic_and_exits_after_timeout_ms(broker: Bro
     assert time.monotonic() - started_s < 10
 
 
-def test_include_expression_matches_topics_created_later(broker: BrokerProcess) -> None:
+def test_include_expression_of_console_consumer_matches_topics_created_later(broker: BrokerProcess) -> None:
     produce(broker, "expr-1", "one\n")
     with started(
         "console_consumer", broker, "--include", "expr-.*", "--from-beginning", "--max-messages", "2"
@@ -272,7 +272,7 @@ def test_signal_ends_console_producer_after_it_has_sent_the_lines_it_read(
     assert consume(broker, topic, 1, "--from-beginning") == ["a"]
 
 
-def test_signal_after_end_of_input_reports_unsent_lines(broker: BrokerProcess) -> None:
+def test_signal_after_end_of_input_makes_console_producer_report_unacknowledged_lines(broker: BrokerProcess) -> None:
     create(broker, "producer-unsent")
     with started("console_producer", broker, "--topic", "producer-unsent", "--timeout", "1000") as producer:
         assert producer.stdin is not None
@@ -365,7 +365,7 @@ def test_console_tools_time_out_waiting_for_missing_topic(tmp_path: Path) -> Non
         assert "topic no topic: INVALID_TOPIC_EXCEPTION" in invalid.stderr
 
 
-def test_formatters_print_consumer_offsets_as_json(broker: BrokerProcess) -> None:
+def test_console_consumer_formatters_print_consumer_offsets_records_as_json(broker: BrokerProcess) -> None:
     produce(broker, "formatted", "a\n")
     consume(broker, "formatted", 1, "--from-beginning", "--group", "formatted-group")
     reading = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "1000")
@@ -510,7 +510,7 @@ def test_broker_api_versions_prints_versions_of_all_apis(broker: BrokerProcess) 
 # -- unreachable brokers ---------------------------------------------------------------------------------------------
 
 
-def test_unreachable_broker_causes_a_one_line_error_within_the_time_limit() -> None:
+def test_every_tool_fails_with_a_one_line_error_within_the_time_limit_if_no_broker_is_reachable() -> None:
     tools = {
         "topics": ["--list"],
         "get_offsets": [],

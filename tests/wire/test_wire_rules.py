@@ -103,7 +103,7 @@ def list_offset(client: RawClient, topic: str, timestamp: int, version: int = 9)
 # -- the connection -----------------------------------------------------------------------------------------------
 
 
-def test_unsupported_api_versions_request_receives_version_0_response(client: RawClient) -> None:
+def test_api_versions_request_with_an_unsupported_version_receives_a_version_0_response(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">ihhih", 14, 18, 99, 7, 4) + b"test")
     frame = client.receive_frame()
     assert struct.unpack_from(">i", frame) == (7,)
@@ -118,13 +118,15 @@ def test_unsupported_api_versions_request_receives_version_0_response(client: Ra
 
 
 @pytest.mark.parametrize(("key", "version"), [(3, 99), (999, 0), (0, 2), (-1, 0)])
-def test_unsupported_api_or_version_closes_the_connection(broker: BrokerProcess, key: int, version: int) -> None:
+def test_request_with_an_unsupported_api_or_version_closes_the_connection(
+    broker: BrokerProcess, key: int, version: int
+) -> None:
     with RawClient(broker.address) as client:
         client.socket.sendall(struct.pack(">ihhih", 14, key, version, 7, 4) + b"test")
         assert client.is_closed()
 
 
-def test_responses_are_in_request_order_while_a_fetch_waits(client: RawClient, topic: str) -> None:
+def test_responses_of_a_connection_are_in_request_order_while_a_fetch_waits(client: RawClient, topic: str) -> None:
     waiting = client.send(fetch_request(topic, max_wait_ms=400, min_bytes=1_000_000), 12)
     first = client.send(produce_request(topic, batch(b"a")), 9)
     second = client.send(produce_request(topic, batch(b"b")), 9)
@@ -179,13 +181,15 @@ def test_produce_with_acks_0_receives_no_response_and_an_error_closes_the_connec
 
 @pytest.mark.parametrize("version", range(3, 13))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_produce_appends_records_in_every_version(client: RawClient, topic: str, version: int, acks: int) -> None:
+def test_produce_request_of_every_version_appends_records(
+    client: RawClient, topic: str, version: int, acks: int
+) -> None:
     assert produce(client, topic, batch(b"a", b"b"), version=version, acks=acks) == [(0, 0)]
     assert produce(client, topic, batch(b"c"), version=version, acks=acks) == [(0, 2)]
     assert read_columns(fetch(client, topic)[1]).values == [b"a", b"b", b"c"]
 
 
-def test_produce_and_fetch_by_topic_id(client: RawClient) -> None:
+def test_produce_and_fetch_by_topic_id_succeed_and_an_unknown_topic_id_is_rejected(client: RawClient) -> None:
     topic_id = create_topic(client, "by-id")
     data = [PartitionProduceData(index=0, records=batch(b"x"))]
     request = ProduceRequest(
@@ -265,7 +269,9 @@ def test_invalid_batch_is_rejected_without_affecting_other_partitions(
     assert read_columns(fetch(client, name, partition=1)[1]).values == [b"good"]
 
 
-def test_unknown_partition_invalid_acks_and_transactions_are_rejected(client: RawClient, topic: str) -> None:
+def test_produce_with_an_unknown_partition_invalid_acks_or_a_transaction_is_rejected(
+    client: RawClient, topic: str
+) -> None:
     assert produce(client, topic, batch(b"x"), partition=7) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
     assert produce(client, topic, batch(b"x"), acks=2) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
     assert produce(client, topic, batch(b"x", compression=4), version=6) == [
@@ -277,7 +283,7 @@ def test_unknown_partition_invalid_acks_and_transactions_are_rejected(client: Ra
     assert rejected.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_keyless_records_for_compacted_topic_are_reported_by_index(client: RawClient) -> None:
+def test_produce_of_keyless_records_to_a_compacted_topic_returns_an_error_for_each_record(client: RawClient) -> None:
     create_topic(client, "compacted", cleanup_policy="compact")
     response = client.call(produce_request("compacted", batch(b"a", b"b")), 9).responses[0].partition_responses[0]
     assert response.error_code == ErrorCode.INVALID_RECORD
@@ -306,7 +312,7 @@ def test_retries_of_idempotent_producer_are_not_appended_twice(client: RawClient
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_fetch_returns_records_in_every_version(client: RawClient, topic: str, version: int) -> None:
+def test_fetch_request_of_every_version_returns_records(client: RawClient, topic: str, version: int) -> None:
     produce(client, topic, batch(b"a"))
     error, records = fetch(client, topic, version=version)
     assert (error, read_columns(records).values) == (0, [b"a"])
@@ -321,7 +327,7 @@ def test_fetch_returns_the_complete_batch_that_contains_the_offset(client: RawCl
     assert read_columns(records, 1).values == [b"b" * 1000, b"c" * 1000]
 
 
-def test_max_bytes_limits_the_response_over_all_partitions(client: RawClient) -> None:
+def test_fetch_max_bytes_limits_the_response_over_all_partitions(client: RawClient) -> None:
     create_topic(client, "wide", partitions=3)
     produce(client, "wide", *[batch(b"x" * 1000) for _ in range(3)])
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=5000) for index in range(3)]
@@ -338,7 +344,7 @@ def test_offset_out_of_range_response_contains_the_high_watermark(client: RawCli
     assert fetch(client, topic, 1) == (0, b"")
 
 
-def test_fetch_checks_leader_epoch_and_offset_for_leader_epoch_returns_end_offset(
+def test_fetch_with_an_unknown_leader_epoch_fails_and_offset_for_leader_epoch_returns_the_end_offset(
     client: RawClient, topic: str
 ) -> None:
     produce(client, topic, batch(b"a"))
@@ -355,7 +361,7 @@ def test_fetch_checks_leader_epoch_and_offset_for_leader_epoch_returns_end_offse
     assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 1)
 
 
-def test_full_fetch_without_a_session_returns_records_and_unknown_session_id_fails(
+def test_full_fetch_without_a_session_returns_records_and_a_fetch_with_an_unknown_session_id_fails(
     client: RawClient, topic: str
 ) -> None:
     produce(client, topic, batch(b"a"))
