@@ -1,4 +1,4 @@
-"""Measures one broker under load: throughput, CPU time per MB, latency and memory, of headrace and Apache Kafka.
+"""Measures throughput, CPU time per MB, latency and memory of one broker under load: of headrace and Apache Kafka.
 
 Apache Kafka is measured only if it is available. The two brokers alternate (A B, then B A, ...), so that noise on the
 machine affects both; ratios compare medians. Both brokers write to the same file system and receive the same warm-up.
@@ -147,7 +147,7 @@ def _consumption(system: BrokerUnderTest, scale: float, report: Callable[[str], 
 
 
 def _latency(system: BrokerUnderTest, pace_s: float, pinned: bool, report: Callable[[str], None]) -> None:
-    """Measure the latency of one request in flight; `pinned`: broker and client on separate processors."""
+    """Measure the latency with one request in flight; if `pinned`, broker and client run on separate processors."""
     name = ("paced" if pace_s else "back to back") + (", pinned apart" if pinned else "")
     program = str(Path(__file__).with_name("one_in_flight.py"))
     previous_processors = os.sched_getaffinity(system.pid)

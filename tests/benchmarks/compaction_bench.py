@@ -34,7 +34,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure the latency while an overdue log is cleaned, and while other logs are cleaned."""
+    """Measure the produce latency while an overdue log is cleaned, and while a log that is not overdue is cleaned."""
     rows = []
     for how, config in (("by idle processors", {}), ("overdue", {"max.compaction.lag.ms": "1"})):
         latencies: dict[bool, list[float]] = {True: [], False: []}

@@ -1,9 +1,10 @@
 """Compares headrace's connect-distributed with Apache Kafka's: startup, memory, pipelines, restart of work, REST.
 
 Both workers use the same broker, take turns in every round, and are configured in the same way over REST. CPU and
-memory (PSS) are those of the worker and its descendants. `task.isolation` is `connector` for the memory, as Kafka's
-worker runs all tasks in one process, and the default otherwise. The pipelines are FileStream connectors: one with one
-task ("one task"), or several at once with the same number of records in total ("worker").
+memory (PSS) are those of the worker and its descendants. Memory is measured with `task.isolation=connector`, because
+Kafka's worker runs all tasks in one process; everything else is measured with the default. The pipelines are FileStream
+connectors: one connector with one task ("one task"), or several connectors at once that move the same total number of
+records ("worker").
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _create_idle_sink(worker: GroupWorker, address: str, directory: Path) -> Non
 def _pipelines(
     compared: Sequence[System], address: str, directory: Path, lines: int, report: Callable[[str], None]
 ) -> None:
-    """Measure all pipelines; the workers of all systems run, and one works at a time."""
+    """Measure all pipelines; the workers of all systems run, but only one of them moves records at a time."""
     with ExitStack() as stack:
         workers = [(system, stack.enter_context(running_worker(system, settings(address)))) for system in compared]
         for format_name, converter in FORMATS.items():
@@ -187,7 +188,7 @@ def _transforms(smts: Sequence[tuple[str, dict[str, str]]]) -> dict[str, str]:
 def _restart_work(
     system: System, address: str, directory: Path, connectors: int, report: Callable[[str], None]
 ) -> None:
-    """Create connectors in a group of two workers, kill one, and wait until the other one runs everything."""
+    """Measure how long two workers need to start connectors, and then, after a kill of one, the other worker alone."""
     source = _input_file(directory, 1)
     properties = settings(address, scheduled_rebalance_max_delay_ms="0")
     with running_worker(system, properties) as survivor, running_worker(system, properties) as victim:
@@ -243,7 +244,7 @@ def _rest(system: System, address: str, scale: float, report: Callable[[str], No
 
 @contextmanager
 def _growing_files(directory: Path, count: int) -> Iterator[list[Path]]:
-    """Append REST_RECORDS_PER_S lines per second in total to so many files."""
+    """Append REST_RECORDS_PER_S lines per second in total to `count` files; yield the files."""
     files = [directory / f"{number}.txt" for number in range(count)]
     lines = (LINE % 0) * (REST_RECORDS_PER_S // _APPENDS_PER_S // count)
     stopped = threading.Event()

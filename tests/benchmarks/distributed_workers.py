@@ -109,7 +109,7 @@ def systems() -> list[System]:
 
 
 def settings(address: str, **more: str) -> dict[str, str]:
-    """Return the settings of a worker in a group of its own, with Kafka's defaults for delays and timeouts."""
+    """Return the settings of a worker in a new group, with Kafka's defaults for delays and timeouts."""
     group = f"bench-{time.time_ns()}"
     internal = {
         f"{kind}.storage.{key}": value

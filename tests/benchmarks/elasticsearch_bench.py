@@ -1,7 +1,7 @@
 """Measures the Elasticsearch sink: documents of about 300 bytes per second from a topic to OpenSearch, with one task.
 
-The server may limit the rate: the same documents are also written by two plain connections, without a sink. The JVM's
-baseline is quoted, not measured: Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
+The server may limit the rate, so two plain connections also write the same documents, without a sink. The baseline is
+quoted, not measured: Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _measure(worker: Worker, server: SearchServer, count: int, number: int, repo
 
 
 def _written(server: SearchServer) -> int:
-    """Return the number of documents that the server has indexed, whether searches find them already or not."""
+    """Return the number of documents that the server has indexed, including those that searches do not find yet."""
     try:
         return int(server.request("GET", f"/{TOPIC}/_stats/indexing")["_all"]["primaries"]["indexing"]["index_total"])
     except HTTPError:  # the index does not exist yet

@@ -25,7 +25,7 @@ PACES_S = (0.0, 0.0005)
 
 
 class FollowersMeasurements(Measurements):
-    """The measurements of one system; `nodes` is the running cluster, and each cluster size has a separate cluster."""
+    """The measurements of one system; `nodes` is its running cluster. Each number of followers uses a new cluster."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ LOADS = (
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure each load `rounds` times with each number of tasks, multiplied by `scale` if it is below 1."""
+    """Measure each load `rounds` times with each number of tasks; `scale` below 1 reduces the numbers of tasks."""
     loads = [Load(kind, isolation) for kind, isolation in LOADS]
     counts = sorted({max(1, round(count * min(1.0, scale))) for count in TASK_COUNTS})
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
@@ -85,7 +85,7 @@ def _measure(load: Load, tasks: int, address: str, report: Callable[[str], None]
 
 @contextmanager
 def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterator[tuple[Worker, float]]:
-    """Run a worker whose tasks are idle; yield the worker, and the time from the first request to the last start."""
+    """Run a worker with idle tasks; yield it, and the seconds from the first request until all tasks were running."""
     with TemporaryDirectory(prefix="headrace-bench-") as name:
         directory = Path(name)
         settings = {
@@ -107,7 +107,7 @@ def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterato
 
 
 def _connectors(kind: str, tasks: int, directory: Path, address: str) -> dict[str, dict[str, str]]:
-    """Return the configurations of connectors that have so many tasks in total, and create their topics."""
+    """Return the configurations of connectors with `tasks` tasks in total; create the topics of the sinks."""
     stamp = time.time_ns()
     if kind == "source":
         source = directory / "in.txt"

@@ -68,7 +68,7 @@ def _measure_both(
     rounds: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Measure without and with schemas; one more round before warms up the worker."""
+    """Measure JSON without and with schemas, each after one additional round that warms up the worker."""
     return [
         row
         for schemas in (False, True)
@@ -143,9 +143,9 @@ def _first_record(
     report: Callable[[str], None],
     fill: Callable[[str, str], None],
 ) -> list[Row]:
-    """Measure the time from the commit of all rows, which the next query finds, to the first record in the topic.
+    """Measure the time from the commit of all rows to the first record in the topic.
 
-    The connector queries the table every 10 ms, so the time includes up to 10 ms before the query.
+    The connector queries the table every 10 ms, so the time includes a wait of up to 10 ms for the next query.
     """
     measured = []
     for number in range(rounds):

@@ -70,7 +70,7 @@ def _schema(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 def measure(
     worker: Worker, connector: str, config: dict[str, str], count: int, is_done: Callable[[], bool]
 ) -> Measured:
-    """Create the connector, wait until `is_done`, delete it, and return what it used; its start is included."""
+    """Run the connector until `is_done`; return its rate, CPU time and memory, which include its start."""
     peak = Peak(worker.pid)
     began_s, began_cpu_s = time.perf_counter(), cpu_s(tree(worker.pid))
     worker.create(connector, config)
@@ -98,7 +98,7 @@ class Peak:
             self._peak_mb = max(self._peak_mb, memory(tree(self._pid)).pss_mb)
 
     def stop(self) -> float:
-        """Return the MB by which the memory has grown at its peak."""
+        """Stop sampling; return the difference between the highest and the first value in MB."""
         self._stopping.set()
         self._thread.join()
         return self._peak_mb - self._before_mb

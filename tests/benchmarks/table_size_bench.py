@@ -1,8 +1,8 @@
 """Measures whether the cost of a record depends on the size of a table: from 10,000 to 10,000,000 rows.
 
 The JDBC source copies a SQLite table with four columns to a topic; from there, the S3 sink writes JSON to rclone and
-the JDBC sink inserts rows into PostgreSQL, all in one warm worker. Larger tables are compared with the one of 100,000
-rows: at 10,000 rows, the cost of a file and of a table's creation is still visible in each record.
+the JDBC sink inserts rows into PostgreSQL, all in one warm worker. The baseline of larger tables is the table of
+100,000 rows, because at 10,000 rows the fixed cost of creating files and tables is visible in the cost per record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE = "items"
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Copy tables of all sizes once; the smallest table is copied once more before, as a warm-up."""
+    """Copy a table of each size once, after a warm-up copy of the smallest table."""
     for reason in (rclone.unavailable_reason(), postgres.unavailable_reason()):
         if reason:
             report(f"table-size left out: {reason}")
@@ -50,7 +50,7 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
 
 
 class _Result:
-    """What one copy cost."""
+    """The rate, the CPU time per record and the memory of one copy."""
 
     def __init__(self, count: int, first: Snapshot, done: Snapshot, memory_mb: float) -> None:
         self.count = count

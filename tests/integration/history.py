@@ -227,7 +227,7 @@ def _commits(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _unread(events: Iterable[Event]) -> Iterator[str]:
-    """Check that some member has read every record below the committed offset."""
+    """Check that each record below the committed offset was read by a member of the group."""
     members = {event.consumer for event in events if isinstance(event, Positioned) and event.offset is None}
     read: dict[int, set[int]] = defaultdict(set)
     committed: dict[int, int] = defaultdict(int)

@@ -107,9 +107,9 @@ def test_leader_and_active_controller_on_a_killed_node_are_replaced_within_the_t
 
 @pytest.mark.parametrize("times", TIMES)
 def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterProcess, times: int) -> None:
-    """Restart each node in turn, including leaders and the controller.
+    """Restart each node in turn, including leaders and the active controller.
 
-    Short runs use a producer's default settings.
+    Only runs with more than three restarts lower the producer's reconnect.backoff.max.ms.
     """
     # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
@@ -158,7 +158,7 @@ def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: ClusterProcess, times: int) -> None:
-    """A leader that is fenced by mistake loses its leadership, and its next heartbeat unfences the broker."""
+    """A broker that is fenced by mistake loses its leadership, and is unfenced by its next heartbeat."""
     pauses, returns = [], []
     with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)

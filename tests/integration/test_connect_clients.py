@@ -153,7 +153,7 @@ def test_kafkaconnect_client_manages_a_connector(follower: DistributedWorker, tm
 
 
 class Curl:
-    """Runs curl commands of the documentation, which call localhost:8083, against a worker."""
+    """Runs curl commands of the documentation against a worker instead of localhost:8083."""
 
     def __init__(self, worker: DistributedWorker, directory: Path) -> None:
         self._worker = worker

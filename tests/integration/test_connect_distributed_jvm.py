@@ -1,16 +1,17 @@
 """Compares headrace's distributed workers with those of Apache Kafka, byte by byte, and lets them share a group.
 
-The same REST requests are sent to a worker of Apache Kafka and to a worker of headrace, each with its own topics. The
-records of the internal topics must be equal: partition, order, key and value, except for what cannot be equal:
+The same REST requests are sent to a worker of Apache Kafka and to a worker of headrace, each with its own topics.
+Partition, order, key and value of the records in the internal topics must be equal, except for:
 
 - timestamps, session keys, worker ids, versions and stack traces, which `_normalized` replaces;
 - generations: headrace rebalances when the set of connectors or tasks changes, Apache Kafka also when the configuration
   of a task changes;
 - the order of records with different keys in the status topic: Apache Kafka's worker starts and stops instances in
   concurrent threads;
-- repeated records in the status topic: Apache Kafka's tasks write the record of a used topic, and its leader the
-  tombstone of a status, again until they have read it;
-- the version in the status UNASSIGNED: Apache Kafka's worker writes it only if the instance still exists at that time.
+- repeated records in the status topic: Apache Kafka's tasks write the record of an active topic repeatedly until they
+  have read it back, and so does its leader with the tombstone of a status;
+- the version in the status UNASSIGNED: Apache Kafka's worker writes the version only if the connector or task still
+  exists at that time.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def kafka() -> Iterator[str]:
 
 
 def settings(group: str, **more: str) -> dict[str, str]:
-    """Return the settings of the workers of a group, with internal topics of its own."""
+    """Return the settings of the workers of a group; each group has its own internal topics."""
     topics = {f"{kind}.storage.topic": f"{group}-{kind}" for kind in ("config", "offset", "status")}
     return {"group.id": group, **topics, "status.storage.partitions": "1", "offset.flush.interval.ms": "200", **more}
 
@@ -97,9 +98,9 @@ def append(file: Path, *lines: str) -> None:
 
 @dataclass
 class Scenario:
-    """Drives one worker with REST requests, and waits after each until the expected statuses are in the status topic.
+    """Sends REST requests to one worker, and waits after each until the expected statuses are in the status topic.
 
-    Statuses are only appended, so that no status is missed, however short the time in which it was current.
+    The topic keeps all statuses, so the test also finds statuses that the worker replaced immediately.
     """
 
     worker: DistributedWorker
@@ -111,7 +112,7 @@ class Scenario:
         return self.worker.settings["group.id"]
 
     def step(self, request: Callable[[], Any], **statuses: str) -> Any:
-        """Send a request and wait for statuses: the keys are the names in `KEYS`, the values the states in order."""
+        """Send a request and wait for `statuses`: each key is a name in `KEYS`, each value lists states in order."""
         result = request()
         for name, states in statuses.items():
             self.expected.setdefault(KEYS[name], []).extend(states.split())
@@ -195,7 +196,7 @@ class Scenario:
         self.await_offset("source", 8)
 
     def await_offset(self, name: str, position: int) -> None:
-        """Wait until the committed offset of a FileStreamSource is in the topic."""
+        """Wait until `position` is the committed offset of the FileStreamSource `name`."""
         path = f"/connectors/{name}/offsets"
 
         def is_committed() -> bool:
@@ -218,7 +219,7 @@ KEYS = {
 
 
 def status_records(worker: DistributedWorker) -> list[Record]:
-    """Return the records of the status topic without repeated tombstones and used topics."""
+    """Return the records of the status topic without repeated tombstones and repeated active topics."""
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}
     for message in read_topic(worker.bootstrap_servers(), worker.settings["status.storage.topic"]):
@@ -250,7 +251,7 @@ def _normalized(value: bytes | None, worker: DistributedWorker) -> bytes | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records that one worker has written, and what the next worker needs to continue."""
+    """The records that one worker has written, and the settings and directory with which the next worker continues."""
 
     configs: list[Record]
     offsets: list[tuple[int, Record]]
@@ -263,7 +264,7 @@ class Recorded:
 
 
 def record(kind: type[DistributedWorker], kafka: str, directory: Path, group: str) -> Recorded:
-    """Run the scenario with a worker, and return the records of its internal topics after its clean stop."""
+    """Run the scenario with a worker, stop the worker cleanly, and return the records of its internal topics."""
     own = settings(group)
     with kind(directory / group, kafka, own) as worker:
         scenario = Scenario(worker, directory)
@@ -300,10 +301,11 @@ def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
-    """Remove what only headrace writes: the tasks again after a repeated configuration of their connector.
+    """Remove the task configurations that only headrace writes again, after a connector's repeated configuration.
 
-    Without these records, compaction leaves the tasks before their connector, and a worker that starts then ignores
-    them (KAFKA-17719). The leader writes them at any time after the connector's configuration.
+    Without these records, compaction keeps the task configurations before the connector's configuration, and a worker
+    that starts then ignores the tasks (KAFKA-17719). The leader writes the records at any time after the connector's
+    configuration.
     """
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}
@@ -380,7 +382,7 @@ def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[
 
 
 def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
-    """Return whether all connectors and tasks run, and on exactly these workers."""
+    """Return whether all connectors and tasks run, and the workers that run them are exactly `owned`."""
     found = everything(worker)
     states, workers = {state for state, _ in found.values()}, {owner for _, owner in found.values()}
     return len(found) == 11 and states == {"RUNNING"} and workers == {each.worker_id for each in owned}
@@ -398,7 +400,7 @@ def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
 def test_headrace_and_kafka_workers_share_a_group(
     kafka: str, tmp_path: Path, protocol: str, first: type[DistributedWorker], second: type[DistributedWorker]
 ) -> None:
-    """The first worker leads the group. When the second one stops, the first continues with all connectors."""
+    """The first worker leads the group. When the second worker stops, the first worker continues all connectors."""
     group = f"mixed-{protocol}-{first.__name__}"
     own = settings(group, **{"connect.protocol": protocol, "rebalance.timeout.ms": "20000"})
     files, out = [tmp_path / f"in-{number}.txt" for number in range(4)], tmp_path / "out.txt"
@@ -457,7 +459,7 @@ def request(worker: DistributedWorker, method: str, path: str, body: Any = None)
 
 
 def change_through(worker: DistributedWorker, name: str, batch_size: str) -> None:
-    """Send requests that the worker forwards if another one leads the group or runs the connector."""
+    """Send requests to a worker that forwards them if another worker leads the group or runs the connector."""
     request(worker, "PUT", f"/connectors/{name}/pause")
     wait_for(lambda: {state for state, _ in owners(worker, name).values()} == {"PAUSED"}, f"{name} pauses", TIMEOUT_S)
     request(worker, "PUT", f"/connectors/{name}/resume")

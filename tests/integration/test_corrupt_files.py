@@ -1,9 +1,9 @@
 """Tests of nodes with corrupt files.
 
-A node logs the file and position, keeps valid records, and fetches the others again. After a clean shutdown, a node
-trusts files that are consistent and were not modified after the shutdown. After a crash, a node checks all records. The
-metadata log of a voter is different: a voter must not lose records that it has acknowledged. A voter with a corrupt
-metadata log therefore refuses to start, and the error explains how to fetch the metadata again.
+A node logs the corrupt file and position, keeps the valid records, and fetches the corrupt records again. After a clean
+shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash, a node checks
+all records. A voter must not lose metadata records that it has acknowledged: a voter with a corrupt metadata log
+therefore refuses to start, and the error explains how to fetch the metadata again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def size_of_records(path: Path) -> int:
 
 
 def flip_in_middle(path: Path) -> None:
-    """Flip a bit in the middle batch's records, because the CRC does not cover the batch's base offset and epoch."""
+    """Flip a bit in the records of the middle batch; its CRC does not cover the base offset and the leader epoch."""
     data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
     while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:
         start = end

@@ -42,7 +42,7 @@ def connector(directory: Path, **more: str) -> dict[str, str]:
 
 
 def worker(directory: Path, name: str, address: str, props: dict[str, str]) -> Worker:
-    """Return a worker; all workers of a directory have the same offsets."""
+    """Return a worker; all workers with the same `directory` use the same offsets file."""
     (directory / name).mkdir()
     file = directory / "files.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in props.items()))
@@ -81,7 +81,7 @@ class Writing(threading.Thread):
         self.expected.update(rows)
 
     def finish(self) -> None:
-        """Stop."""
+        """Stop writing, and wait until the thread has ended."""
         self._stopping.set()
         self.join()
 

@@ -1,4 +1,4 @@
-"""Connectors and tasks whose calls never return: they affect no other connector, no rebalance and no request."""
+"""Tests that connectors and tasks with calls that never return delay no other connector, rebalance or request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Connectors lose no record while workers and brokers are stopped and killed at random (Apache's test_bounce).
+"""Tests that connectors lose no record while workers and brokers are stopped and killed (Apache's test_bounce).
 
     BOUNCE_SECONDS=600 BOUNCE_SEED=7 python -m pytest -s tests/integration/test_distributed_bounce.py -m prove
 
-The file connectors run in both tests, a JDBC source with a lakehouse sink only in the test marked `prove`.
+Both tests run the file connectors; only the test marked `prove` also runs a JDBC source with a lakehouse sink.
 
 Each run prints its seed. The same seed repeats the same sequence of stops and kills, not their exact times.
 """

@@ -57,7 +57,7 @@ def group(
 def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[DistributedWorker]]:
     """The workers of the group; the first worker is the leader.
 
-    The connectors are deleted before `tmp_path`, which they use.
+    The parameter `tmp_path` ensures that the connectors are deleted before this directory, which they use.
     """
     yield group
     for name in group[0].request("GET", "/connectors"):
@@ -368,9 +368,9 @@ OVERRIDES = {
 def test_client_overrides_are_restricted_by_the_workers_policy(
     broker: BrokerProcess, plugins: Path, tmp_path: Path, policy: str, refused: list[str]
 ) -> None:
-    """One worker also has topic tracking disabled, and one has its reset disabled.
+    """The worker with the policy None also has topic tracking disabled; the other worker only has the reset disabled.
 
-    The endpoints return these errors.
+    The endpoints for active topics return these errors.
     """
     settings = {
         "connector_client_config_override_policy": policy,
@@ -451,7 +451,7 @@ def test_patch_of_a_connector_configuration_changes_adds_and_removes_keys(
 def test_leader_writes_task_configurations_again_after_the_configuration_of_a_paused_connector_changes(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """Without these records, workers that read the topic after its compaction would ignore the tasks (KAFKA-17719)."""
+    """Without the repeated records, workers that read the compacted topic would ignore the tasks (KAFKA-17719)."""
     leader, other = workers
     other.create("c", source(tmp_path, **{"tasks.max": "2"}))
     wait_for(lambda: is_running(other, "c", 2), "two tasks are running", 60)
@@ -554,7 +554,7 @@ def test_connector_with_more_tasks_than_tasks_max_fails_unless_tasks_max_enforce
 def test_rest_request_during_a_rebalance_waits_until_the_rebalance_has_completed(
     broker: BrokerProcess, plugins: Path, tmp_path: Path
 ) -> None:
-    """A signal stops the second worker, so the rebalance completes only after this worker's session has expired."""
+    """SIGSTOP freezes the second worker, so the rebalance completes only after this worker's session has expired."""
     topics = {f"{kind}.storage.topic": f"waiting-{kind}" for kind in ("config", "offset", "status")}
     settings = {"group.id": "waiting", **topics, "plugin.path": str(plugins)}
     with worker_group(tmp_path, broker.address, 2, settings) as [leader, other]:
@@ -576,7 +576,7 @@ def test_rest_request_during_a_rebalance_waits_until_the_rebalance_has_completed
 def test_configuration_change_fails_with_a_reason_while_the_broker_is_frozen_and_succeeds_afterwards(
     plugins: Path, tmp_path: Path
 ) -> None:
-    """SIGSTOP stops the broker, so it does not respond. Requests succeed again after SIGCONT."""
+    """SIGSTOP freezes the broker. Requests succeed again after SIGCONT."""
     with running_broker(tmp_path) as own, single_worker(own, plugins, tmp_path, "timeouts") as worker:
         worker.create("c", source(tmp_path))
         wait_for(lambda: is_running(worker, "c", 1), "the connector is running", 60)

@@ -1,4 +1,4 @@
-"""Rebalances of a group of workers, after Apache's ConnectWorkerIntegrationTest and RebalanceSourceConnectors test.
+"""Tests of rebalances of a worker group, like Apache's ConnectWorkerIntegrationTest and RebalanceSourceConnectors test.
 
 Most tests share one broker and one group of two workers, and delete their connectors at the end.
 """
@@ -53,7 +53,7 @@ def workers(shared_workers: list[DistributedWorker]) -> Iterator[list[Distribute
 
 
 def other_group(name: str, **more: str) -> dict[str, str]:
-    """Return the settings of another group on the same broker. A test that runs again gets new topics."""
+    """Return the settings of a separate group on the same broker; each call uses a new group id and new topics."""
     name = f"{name}-{uuid.uuid4().hex[:8]}"
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return {**SETTINGS, "group.id": name, **topics, **{key.replace("_", "."): value for key, value in more.items()}}

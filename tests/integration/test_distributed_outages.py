@@ -1,4 +1,4 @@
-"""A group of workers while brokers are unavailable, and mistakes in the configuration of a group."""
+"""Tests of worker groups while brokers are unavailable, and of mistakes in the configuration of a group."""
 
 from __future__ import annotations
 

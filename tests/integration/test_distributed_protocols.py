@@ -1,4 +1,4 @@
-"""The versions of Connect's group protocol: signed requests (KIP-507), and rolling upgrades of `connect.protocol`."""
+"""Tests of the versions of Connect's group protocol: signed requests (KIP-507), upgrades of `connect.protocol`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def protocol(worker: DistributedWorker) -> str:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """Return the status of the response."""
+    """Send a POST request and return the status of the response."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=60) as response:

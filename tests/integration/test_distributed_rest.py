@@ -1,7 +1,7 @@
 """Tests of the REST API of two real workers: offsets, restarts, topics, errors, forwarding and internal requests.
 
-The broker and the workers are shared by all tests of the file; each test has its own connectors, which are deleted
-after it. Most tests send each request to both workers. The leader executes the request, the other worker forwards it.
+All tests of the file share the broker and the workers; each test creates its own connectors, and the fixture `workers`
+deletes them. Most tests send each request to both workers: the leader executes it, the other worker forwards it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def group(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[DistributedWorker]]:
-    """The workers of the group; the first one is the leader, because it was started first.
+    """The workers of the group; the first worker is the leader, because it was started first.
 
-    The connectors use `tmp_path`, so they are deleted before it.
+    The parameter `tmp_path` ensures that the connectors are deleted before this directory, which they use.
     """
     yield group
     for name in group[0].request("GET", "/connectors"):
@@ -246,7 +246,7 @@ def test_offsets_of_a_stopped_sink_connector_are_altered_and_reset_over_rest(
 
 
 def _retry_while_tasks_leave(request: Any, message: str) -> None:
-    """Retry while a stopped task has not left its group yet, as the error message recommends."""
+    """Retry the request until the stopped tasks have left their consumer group, as the error message recommends."""
 
     def succeeds() -> bool:
         try:
@@ -448,7 +448,7 @@ def test_restart_of_a_failed_connector_starts_it_again(
 
 
 def test_active_topics_are_shown_by_every_worker_and_reset(workers: list[DistributedWorker], tmp_path: Path) -> None:
-    """The connector is stopped before the reset, because a running one adds its topic again."""
+    """Each connector is stopped before the reset, because a running connector adds its topic again."""
     leader, other = workers
     other.create("c", source(tmp_path, "active"))
     other.create("d", sink(tmp_path, "active"))
@@ -864,7 +864,7 @@ def test_requests_forwarded_to_a_leader_that_stops_or_is_killed_wait_for_the_nex
 def test_create_and_delete_requests_succeed_while_leaders_stop_one_after_another(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """POST and DELETE are not repeated if the leader might have executed them; nevertheless all of them succeed."""
+    """The worker does not repeat a POST or DELETE that the leader may have executed; nevertheless, all succeed."""
     settings = {
         "group.id": "successors",
         "config.storage.topic": "successors-configs",

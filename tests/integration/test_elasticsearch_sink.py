@@ -1,4 +1,4 @@
-"""Tests of the Elasticsearch sink with a real OpenSearch 2 (and Elasticsearch 8: prove), which Maven fetches."""
+"""Tests of the Elasticsearch sink with a real OpenSearch 2, and with Elasticsearch 8 if marked `prove`."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_validation_reports_an_unreachable_server_at_the_key_connection_url(serv
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:
-    """The example in configs/ receives lines of a file; the worker and its broker are killed while it writes."""
+    """The sink is the example in configs/; the worker and its broker are killed while it writes the lines of a file."""
     count, kills = 60_000, 4
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"line {number}\n" for number in range(count)))

@@ -1,4 +1,4 @@
-"""Failures of connectors in a distributed worker: retries, DLQ, restarts, tasks.max and the override policy."""
+"""Tests of connector failures in a distributed worker: retries, DLQ, restarts, tasks.max, the override policy."""
 
 from __future__ import annotations
 

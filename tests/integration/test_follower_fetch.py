@@ -95,7 +95,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
 
 
 def check_served_by_follower(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
-    """Check that the bytes of `consume` come from the follower in the consumer's rack."""
+    """Run `consume`, and check that the follower in the consumer's rack has sent the consumed bytes."""
     before = {node: bytes_out(cluster, node) for node in (LEADER, OTHER, NEAR)}
     consume()
     sent = {node: bytes_out(cluster, node) - before[node] for node in before}
@@ -261,7 +261,7 @@ def test_consumer_of_a_follower_receives_new_records_without_waiting_for_the_fol
 ) -> None:
     """The leader sends a new high watermark to the follower immediately.
 
-    The follower's fetch could wait up to 500 ms.
+    Otherwise, the follower's waiting fetch could delay the new high watermark by up to 500 ms.
     """
     create_led_topic(cluster, "soon", 1)
     consumer = consumer_at(cluster, "soon", **{"fetch.wait.max.ms": 2000})

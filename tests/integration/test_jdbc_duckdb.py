@@ -1,4 +1,4 @@
-"""Tests of the JDBC source with DuckDB, which has no dialect of its own: SQLAlchemy reads it."""
+"""Tests of the JDBC source with DuckDB, for which the connector has no dialect and uses SQLAlchemy's."""
 
 from __future__ import annotations
 

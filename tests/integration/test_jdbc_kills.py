@@ -93,7 +93,7 @@ def rows_of(database: psycopg.Connection[Any], table: str) -> int:
 
 
 def connectors(directory: Path, server: postgres.Postgres, chunks: str) -> list[Path]:
-    """Write the files of a source and of two sinks: one table by id, and one by the position of the record."""
+    """Write the files of a source and two sinks: one sink's primary key is the id, the other's the record position."""
     common = {"connection.url": server.jdbc_url, "connection.user": server.user, "connection.attempts": "10"}
     source = {
         "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",

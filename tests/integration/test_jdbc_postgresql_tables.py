@@ -1,4 +1,4 @@
-"""Tests of the tables, columns and values that the JDBC source reads from, or rejects on, a real PostgreSQL server."""
+"""Tests of tables, columns and values that the JDBC source reads from a real PostgreSQL server, skips or rejects."""
 
 from __future__ import annotations
 

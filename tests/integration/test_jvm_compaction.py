@@ -101,7 +101,7 @@ def compact(log: PartitionLog, now_ms: int) -> CleaningDone:
 
 
 def dump(*arguments: str) -> str:
-    """Return the output of Kafka's DumpLogSegments, and check that our dump tool prints the same.
+    """Return the output of Kafka's DumpLogSegments, and check that headrace's dump tool prints the same output.
 
     The only warnings allowed are those about the offset gaps that compaction leaves.
     """

@@ -1,4 +1,4 @@
-"""Tests of Apache Kafka's tools with headrace's broker and files, and compares their output with that of our tools."""
+"""Tests Apache Kafka's tools with headrace's broker and files, and compares their output with headrace's tools."""
 
 from __future__ import annotations
 

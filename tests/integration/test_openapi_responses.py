@@ -1,4 +1,4 @@
-"""Checks the responses of a real worker, and the requests, against the schemas of its OpenAPI document."""
+"""Checks requests to a real worker and its responses against the schemas of the worker's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class DocumentedClient:
 
 
 def test_responses_of_all_operations_match_the_openapi_document(worker: Worker, tmp_path: Path) -> None:
-    """Every operation succeeds once, except for those that only workers of a group send."""
+    """Every operation succeeds at least once, except for operations that only workers of a group send."""
     (tmp_path / "lines.txt").write_text("a\nb\n")
     request = DocumentedClient(worker)
     config = {"connector.class": CLASS, "file": str(tmp_path / "lines.txt"), "topic": "lines"}

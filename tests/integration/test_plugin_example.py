@@ -1,4 +1,4 @@
-"""Tests of the example configs/plugins/countdown.py, a file with several plug-ins: it works as its docstring says."""
+"""Tests that the example configs/plugins/countdown.py, a file with several plug-ins, works as its docstring says."""
 
 from __future__ import annotations
 

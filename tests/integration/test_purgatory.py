@@ -167,7 +167,7 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_that_are_sent_again_after_a_leadership_change_cause_no_sequence_gap() -> None:
-    """Several batches are in flight when another broker becomes leader and then this broker again.
+    """Another broker becomes the leader, and then this broker again, while several batches are in flight.
 
     The client sends all batches again.
     """

@@ -211,7 +211,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def start_group(
     name: str, directory: Path, broker: BrokerProcess, settings: list[dict[str, str]]
 ) -> list[DistributedWorker]:
-    """Return workers of one group, each with its own settings, that are not yet started."""
+    """Return workers of one group, which the caller starts; each worker has its own settings."""
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return [
         DistributedWorker(directory / f"worker-{number}", broker.address, {"group.id": name, **topics, **each})
@@ -224,7 +224,7 @@ def advertised_urls(worker: Worker) -> str:
 
 
 def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Path) -> None:
-    """Check that each worker accepts changes; all but one of them forward them to the leader."""
+    """Check that each worker accepts changes; a worker that is not the leader forwards them to the leader."""
     config = {"connector.class": "FileStreamSource", "file": str(directory / "none"), "topic": "t"}
     for number, worker in enumerate(workers):
         worker.create(f"c{number}", config, initial_state="STOPPED")
@@ -234,7 +234,7 @@ def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Pa
 def test_workers_forward_requests_to_the_advertised_listener_of_the_leader(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Both workers have a listener for http and one for https; each advertises another one."""
+    """Both workers have an http and an https listener; the first advertises https, the second http."""
     both = [(free_port(), free_port()) for _ in range(2)]
     settings = [
         {
@@ -256,7 +256,7 @@ def test_workers_forward_requests_to_the_advertised_listener_of_the_leader(
 def test_worker_without_a_tls_key_forwards_requests_to_a_leader_with_https(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """The second worker has no https listener, but trusts the first one's certificate."""
+    """The second worker has no https listener, but trusts the certificate of the first worker."""
     secure = certificates.settings()
     trust = {key: value for key, value in secure.items() if "truststore" in key}
     settings = [{"listeners": f"https://127.0.0.1:{free_port()}", **secure}, trust]

@@ -171,7 +171,7 @@ def test_internal_requests_need_a_signature_instead_of_credentials(secure_group:
 def test_workers_forward_requests_and_task_configurations_over_https_with_the_users_credentials(
     secure_group: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """With two connectors, each worker runs one, so one of them sends its task configurations to the leader."""
+    """Each worker runs one of the two connectors, so the follower sends its task configurations to the leader."""
     follower = secure_group[1]
     for name in ("one", "two"):
         assert follower.create(name, file_source(tmp_path))["name"] == name
@@ -302,7 +302,7 @@ def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_key(
 def test_internal_request_returns_503_until_the_worker_has_read_a_session_key(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The config topic rejects the session key at first, because it is too large for the topic's max.message.bytes."""
+    """At first, the config topic rejects the session key, because the record exceeds the topic's max.message.bytes."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     config = {"cleanup.policy": "compact", "max.message.bytes": "100"}
     [created] = admin.create_topics([NewTopic("unknown-config", 1, 1, config=config)]).values()

@@ -1,4 +1,4 @@
-"""Tests that the S3 connectors lose nothing if the store refuses, delays or cuts requests, and that errors name it."""
+"""Tests that S3 connectors lose no record if the store rejects, delays or cuts requests, and that errors name it."""
 
 from __future__ import annotations
 

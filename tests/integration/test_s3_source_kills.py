@@ -61,7 +61,7 @@ def test_s3_source_loses_no_record_when_its_worker_is_killed(tmp_path: Path, kil
 
 
 def write_objects(store: s3.S3Server, first: int, end: int) -> int:
-    """Write the objects from `first` to before `end` of each partition, as an S3 sink names them; return `end`."""
+    """Write objects `first` to `end` - 1 of each partition, with the names of an S3 sink's objects; return `end`."""
     client = store.client()
     for number in range(first, end):
         offset = number * ROWS
@@ -73,7 +73,7 @@ def write_objects(store: s3.S3Server, first: int, end: int) -> int:
 
 
 def worker(directory: Path, name: str, address: str, store: s3.S3Server) -> Worker:
-    """Return a worker with the source; all workers of a directory have the same offsets."""
+    """Return a worker with the source; all workers with the same `directory` use the same offsets file."""
     (directory / name).mkdir()
     props = store.props() | {
         "name": "restore",
@@ -101,7 +101,7 @@ def worker(directory: Path, name: str, address: str, store: s3.S3Server) -> Work
 
 
 def has_last_records(address: str) -> bool:
-    """Return whether the last record of each partition is the last one of the objects."""
+    """Return whether the last record of each partition is the last record of the partition's objects."""
     for partition in range(PARTITIONS):
         if end_offset(address, "restored", partition) < OBJECTS * ROWS:
             return False

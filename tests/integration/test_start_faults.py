@@ -1,4 +1,4 @@
-"""Tests of nodes that do not match their cluster: the start fails with one line that names error and correction."""
+"""Tests of nodes that do not match their cluster: the start fails with a one-line error that names the correction."""
 
 from __future__ import annotations
 

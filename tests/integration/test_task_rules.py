@@ -278,7 +278,7 @@ def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(
 def test_new_member_of_the_group_of_a_slow_sink_task_does_not_wait_until_the_task_has_put_its_backlog(
     worker: Worker,
 ) -> None:
-    """The backlog takes 20 s to put, and the task's consumer may take 60 s to rejoin its group."""
+    """The task needs 20 s to put its backlog, and max.poll.interval.ms gives its consumer 60 s to rejoin the group."""
     from confluent_kafka import Consumer
 
     topics = ["t0", "t1"]

@@ -52,7 +52,7 @@ class Certificates:
     def client_context(self, *, identify: bool) -> ssl.SSLContext:
         """Return the TLS context of a client that trusts the authority.
 
-        With `identify`, it sends the client's certificate.
+        With `identify`, the context sends the client's certificate.
         """
         context = ssl.create_default_context(cafile=self.authority)
         if identify:

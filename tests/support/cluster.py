@@ -161,7 +161,7 @@ class ClusterProcess:
         self.start_node(node_id)
 
     def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
-        """Add `properties` to the nodes' properties files, and restart the cluster."""
+        """Add the properties in `added` (by node id) to the nodes' properties files, and restart the cluster."""
         self.stop()
         for node_id, properties in added.items():
             with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:

@@ -105,7 +105,7 @@ class Bounce:
         self._started_s = time.monotonic()
 
     def run(self, seconds: float) -> None:
-        """Do random things for some time; at the end, all workers and brokers run."""
+        """Stop, kill and start workers and brokers at random for `seconds`; at the end, all of them run."""
         actions = [
             (4, self._stop_worker),
             (4, self._kill_worker),

@@ -1,4 +1,4 @@
-"""The pair of connectors that the bounce test adds in long runs: from a table of SQLite to a Delta table.
+"""A JDBC source and a lakehouse sink that the bounce test adds in long runs: from a SQLite table to a Delta table.
 
 The JDBC source may produce a row again after a failure, so the Delta table may contain a row twice, but never two rows
 with the same topic, partition and offset.

@@ -29,7 +29,7 @@ GROUP = {
 
 
 class DistributedWorker(Worker):
-    """Runs `connect-distributed` in its own directory. Without other settings, lost work is reassigned at once."""
+    """Runs `connect-distributed` in its own directory. By default, tasks of a lost worker are reassigned at once."""
 
     module = "headrace.cli.connect_distributed"
 
@@ -38,7 +38,7 @@ class DistributedWorker(Worker):
         super().__init__(directory, {**GROUP, "bootstrap.servers": bootstrap_servers, **settings})
 
     def bootstrap_servers(self) -> str:
-        """Return the brokers of the worker."""
+        """Return the worker's `bootstrap.servers`."""
         return self.settings["bootstrap.servers"]
 
     @property

@@ -1,4 +1,4 @@
-"""Runs a task of the Elasticsearch sink until it fails, because its requests fail in other threads."""
+"""Runs an Elasticsearch sink task until it fails: its requests run in other threads, so an error appears later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Context:
 
 
 def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
-    """Put records and wait until all are stored. Raises the error of the task."""
+    """Put the records, and put empty batches until all records are stored. Raises the error of the task."""
     task = ElasticsearchSinkTask()
     task.context = cast(Any, _Context(props))
     config = ElasticsearchSinkConfig.parse(dict(props))

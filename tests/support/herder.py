@@ -66,7 +66,7 @@ class SlowWorker:
         self.running.discard(id_)
 
     def with_events(self, events: Events) -> SlowWorker:
-        """Set the receiver of the events of instances."""
+        """Set the object that receives the events of connectors and tasks; return this worker."""
         self.events = events
         return self
 

@@ -50,7 +50,7 @@ class Context:
 
 
 def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks: int = 1) -> list[SourceBatch]:
-    """Poll all tables once and return the batches; each batch's offset is committed."""
+    """Run the connector, read each table once and return the batches; commit each batch's offset."""
     offsets = offsets or Offsets()
     settings = {"poll.interval.ms": "600000", "connection.backoff.ms": "0", **props}
     connector = JdbcSourceConnector()
@@ -66,7 +66,7 @@ def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks
 
 
 def drain(task_config: Mapping[str, str], offsets: Offsets, polls: int = 1_000_000) -> list[SourceBatch]:
-    """Run a task until a poll returns no batch, or for a number of polls; each batch's offset is committed."""
+    """Run a task until a poll returns no batch, at most `polls` times, and commit each batch's offset."""
     task = JdbcSourceTask()
     task.poll_block_s = 0.0
     task.context = Context(offsets)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The scenario of a row that is committed late: after a row with a later timestamp and a larger id."""
+"""Writes a row that is committed late, after a row with a later timestamp and a larger id, and reads the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
-    """Return the ids that the source reads: before the late commit, and after it until no row is missing.
+    """Return the ids that the source reads before the late commit, followed by those that it reads afterwards.
 
     `early` and `late` execute statements in two sessions; the table `t` sets id and timestamp.
     """

@@ -1,4 +1,4 @@
-"""Connectors of the class `MonitoredSource` in a group of workers: their configuration, journal and records."""
+"""Creates connectors of the class `MonitoredSource` in a group of workers, and reads their journals and records."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Entry = tuple[int, Any]
 class MemoryRaftLog:
     """A log of (epoch, value) entries from `log_start_offset` on.
 
-    `snapshots` contain the records before this offset.
+    `snapshots` contains the entries before this offset.
     """
 
     def __init__(self) -> None:

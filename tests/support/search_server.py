@@ -102,7 +102,7 @@ def _fetch(artifact: str) -> Path:
 
 @contextmanager
 def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServer]:
-    """Run a server of that artifact; stop and remove it at the end."""
+    """Run the server of a Maven artifact; stop and remove it at the end."""
     with _running(artifact, lambda _: settings, SearchServer("http://127.0.0.1")) as server:
         yield server
 

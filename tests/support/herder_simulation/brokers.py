@@ -1,7 +1,7 @@
 """The simulated Kafka cluster: compacted topics, and the coordinator of the worker group.
 
-The coordinator follows the classic group protocol: sessions, generations, rebalances, and moves to another broker,
-which keeps the last generation that the leader synchronized.
+The coordinator follows the classic group protocol: sessions, generations and rebalances. It can move to another broker,
+which continues with the last generation that the group leader has synchronized.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Topic:
         self.listeners: list[Callable[[], None]] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], writer: str) -> int:
-        """Append records; return the offset of the first."""
+        """Append records; return the offset of the first record."""
         first = self.end
         for key, value in records:
             record = LogRecord(self.end, key, value, self._kernel.now_ms, writer)
@@ -54,7 +54,7 @@ class Topic:
         return first
 
     def read(self, position: int) -> list[LogRecord]:
-        """Return the records from a position on."""
+        """Return the records from offset `position` to the end."""
         return [record for record in self.records if record.offset >= position]
 
     def compact(self) -> None:
@@ -296,7 +296,7 @@ class Coordinator:
     # Moves to another broker
 
     def stop(self) -> None:
-        """Let the coordinator's broker fail."""
+        """Simulate a failure of the coordinator's broker."""
         self.is_available = False
         self._round += 1
         for member in self.members.values():
@@ -308,7 +308,7 @@ class Coordinator:
             member.session += 1
 
     def start(self) -> None:
-        """Let another broker become the coordinator, with the last synchronized generation."""
+        """Make another broker the coordinator; it continues with the last synchronized generation."""
         saved = self._saved
         for id_ in self.members.keys() - saved.members.keys():
             self._forget(id_)

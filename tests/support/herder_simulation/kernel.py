@@ -1,7 +1,7 @@
-"""Virtual time: events in order, and processes written as generators. No asyncio, no real clock.
+"""Runs events and processes in virtual time, without asyncio or a real clock. A process is a generator.
 
-A process yields a delay in ms, a `Future` or a generator's result with `yield from`. A `Scope` owns the events of one
-worker: it drops them after the worker's crash, and defers them while the worker is paused.
+A process yields a delay in ms or a `Future`, and calls other generators with `yield from`. A `Scope` owns the events of
+one worker: it drops them after the worker's crash, and defers them while the worker is paused.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class Scope:
         return timer
 
     def resume(self) -> None:
-        """End a pause: everything that happened meanwhile arrives now."""
+        """End a pause, and run the callbacks that were deferred during the pause."""
         self.is_paused = False
         deferred, self._deferred = self._deferred, []
         for callback in deferred:
             self.call_later(self.kernel.rng.randint(0, 20), callback)
 
     def spawn(self, steps: Steps) -> Process:
-        """Run a process."""
+        """Start a process."""
         process = Process(self, steps)
         process.advance(None)
         return process
@@ -127,7 +127,7 @@ class Process:
         self._is_cancelled = False
 
     def advance(self, value: Any) -> None:
-        """Run to the next yield. A result that is an exception is raised there."""
+        """Run the generator to its next yield; if `value` is an exception, raise it in the generator."""
         if self._is_cancelled or self.done.is_done:
             return
         self._is_running = True

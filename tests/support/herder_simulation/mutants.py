@@ -1,4 +1,4 @@
-"""Mutants of the cores: each disables one rule that the simulation must prove necessary."""
+"""Mutants of the worker's state machines: each disables one rule, and the simulation must then find a violation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace_broker.client import membership_core
 
 
 def skip_revocation_phase() -> None:
-    """The leader assigns what it revokes in the same generation."""
+    """Let the leader assign connectors and tasks in the same generation in which it revokes them."""
     original = assignors.IncrementalAssignor.assign
 
     def assign(self: Any, configured: Any, held: Any, **fields: Any) -> Any:
@@ -29,7 +29,7 @@ def skip_revocation_phase() -> None:
 
 
 def ignore_generation() -> None:
-    """A member ignores that the coordinator has removed it."""
+    """Let a member ignore that the coordinator has removed it from the group."""
     original = membership_core.MembershipCore.on_heartbeat
 
     def on_heartbeat(self: Any, error_code: int, now_ms: float) -> Any:
@@ -39,7 +39,7 @@ def ignore_generation() -> None:
 
 
 def start_before_reading_configs() -> None:
-    """A worker runs its assignment without reading the config topic to the assignment's offset; it never rejoins."""
+    """Let a worker start its assignment without first reading the config topic to the assignment's offset."""
     original = group_core.GroupCore.on_assignment
 
     def on_assignment(self: Any, *arguments: Any) -> Any:
@@ -49,7 +49,7 @@ def start_before_reading_configs() -> None:
 
 
 def keep_work_after_lost_membership() -> None:
-    """A worker that lost its membership keeps its connectors and tasks."""
+    """Let a worker that has lost its membership keep its connectors and tasks."""
 
     def drop(self: Any) -> Any:
         self._stopping = EMPTY
@@ -59,7 +59,7 @@ def keep_work_after_lost_membership() -> None:
 
 
 def report_revoked_work_as_stopped() -> None:
-    """A worker reports what it is still stopping as stopped."""
+    """Let a worker report connectors and tasks as stopped while it is still stopping them."""
     original = group_core.GroupCore.metadata
 
     def metadata(self: Any) -> Any:
@@ -73,7 +73,7 @@ def report_revoked_work_as_stopped() -> None:
 
 
 def apply_incomplete_commits() -> None:
-    """A commit without all of its task configurations takes effect with those that are known."""
+    """Let a commit record take effect although some of its task configurations are missing."""
     original = config_topic_state.ConfigTopicState._commit
 
     def commit(self: Any, offset: int, name: str, content: Any) -> Any:
@@ -86,29 +86,29 @@ def apply_incomplete_commits() -> None:
 
 
 def ignore_session_while_joining() -> None:
-    """A worker does not notice that its session has expired while it rejoins."""
+    """Let a worker ignore that its session has expired while it rejoins."""
     membership_core.MembershipCore.on_no_response = (  # type: ignore[method-assign]
         lambda self, now_ms: membership_core.NextStep.FIND_COORDINATOR
     )
 
 
 def accept_outdated_task_configs() -> None:
-    """A connector's owner accepts whatever a former leader has written."""
+    """Let a connector's owner accept outdated task configurations that a former leader has written."""
     core.HerderCore._repair_task_configs = lambda self, before, name: []  # type: ignore[method-assign]
 
 
 def never_rewrite_task_configs() -> None:
-    """The leader does not write task configurations again that compaction would separate from their connector."""
+    """Prevent the leader from rewriting task configurations after their connector's configuration has changed."""
     ConnectorState.tasks_to_rewrite = lambda self: None  # type: ignore[method-assign]
 
 
 def never_rejoin_for_new_configs() -> None:
-    """Workers do not rejoin when connectors or tasks are created or deleted."""
+    """Prevent workers from rejoining when connectors or tasks are created or deleted."""
     group_core.GroupCore._rejoin_if_changed = lambda self: []  # type: ignore[method-assign]
 
 
 def always_rejoin_for_new_configs() -> None:
-    """A worker rejoins after each rebalance."""
+    """Let a worker rejoin after each rebalance."""
     original = group_core.GroupCore.on_assignment
 
     def on_assignment(self: Any, *arguments: Any) -> Any:
@@ -118,7 +118,7 @@ def always_rejoin_for_new_configs() -> None:
 
 
 def accept_outdated_statuses() -> None:
-    """The owner of an instance does not write its status again (needs --statuses)."""
+    """Prevent the owner of a connector or task from correcting a replaced status (needs --statuses)."""
     core.HerderCore.status_replaced = lambda self, connector, task: []  # type: ignore[method-assign]
 
 

@@ -39,7 +39,7 @@ class NotLeaderError(Exception):
 
 
 class SimulatedWorker:
-    """One process of a worker; a restart creates another one with the same name."""
+    """One process of a worker; a restart creates another object with the same name."""
 
     def __init__(self, world: World, name: str, version: Version, max_delay_ms: int) -> None:
         self.world, self.kernel, self.name = world, world.kernel, name

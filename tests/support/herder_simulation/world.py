@@ -54,7 +54,7 @@ class Running:
 
 @dataclass
 class Expected:
-    """What the user's requests allow a connector's configuration to be."""
+    """The versions of a connector's configuration that are possible after the user's requests."""
 
     acknowledged: str | None = None
     """The version of the last acknowledged configuration; None: it does not exist."""
@@ -63,7 +63,7 @@ class Expected:
 
 
 class World:
-    """One run."""
+    """One run of the simulation."""
 
     def __init__(self, seed: int, *, checks_statuses: bool = False) -> None:
         self.kernel = Kernel(seed)
@@ -85,12 +85,12 @@ class World:
         self._names = [f"w{number}" for number in range(rng.randint(2, 4))]
 
     def latency_ms(self) -> int:
-        """The time of a message between a worker and a broker."""
+        """Return a random delay for a message between a worker and a broker."""
         rng = self.kernel.rng
         return rng.randint(1, 2_000) if self.has_faults and rng.random() < 0.02 else rng.randint(1, 15)
 
     def read_delay_ms(self) -> int:
-        """The delay with which a worker reads new records."""
+        """Return a random delay until a worker reads new records."""
         rng = self.kernel.rng
         return (
             rng.randint(1, 1_500) if self.has_faults and self._slow_reads and rng.random() < 0.3 else rng.randint(1, 30)
@@ -234,7 +234,7 @@ class World:
                 return RequestRestart(name, True, rng.random() < 0.5), expected.acknowledged
 
     def _change(self, name: str, change: ConfigChange, version: str | None) -> Steps:
-        """Send a request until it is acknowledged, or a few times."""
+        """Send a request repeatedly until it is acknowledged, at most four times."""
         expected, changes_config = self.expected[name], isinstance(change, PutConnector | DeleteConnector)
         for _ in range(4):
             target = self.kernel.rng.choice(sorted(self.workers))
@@ -297,7 +297,7 @@ class World:
     # Instances
 
     def begin(self, worker: SimulatedWorker, id_: InstanceId, config: Mapping[str, str], *, is_paused: bool) -> Running:
-        """Add an instance. Raises Violation if another worker runs it beyond Connect's rules."""
+        """Add an instance. Raises Violation if another worker also runs it and is not excused."""
         key = worker, id_.connector, id_.task
         if key in self.running:
             raise Violation(f"{worker.name} started {id_.name} twice")
@@ -327,7 +327,7 @@ class World:
         return self.kernel.now_ms - removed_ms <= _NOTICE_MS
 
     def stop_begins(self, worker: SimulatedWorker, id_: InstanceId) -> None:
-        """Handle that a worker stops an instance."""
+        """Record that a worker begins to stop an instance."""
         instance = self.running.get((worker, id_.connector, id_.task))
         if instance is not None:
             instance.is_stopping = True
@@ -395,7 +395,7 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that a generation assigns nothing to a member that another member still holds or receives, too."""
+        """Check that no member is assigned a connector or task that another member still holds or is also assigned."""
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
