@@ -44,7 +44,9 @@ class Broker:
             self._process.wait(10)
 
 
-def test_file_source_and_sink_resume_after_the_broker_starts_late_is_restarted_or_is_killed(tmp_path: Path) -> None:
+def test_file_source_and_sink_deliver_all_lines_after_a_late_start_a_restart_and_a_kill_of_the_broker(
+    tmp_path: Path,
+) -> None:
     broker, source, sink = Broker(tmp_path), tmp_path / "in.txt", tmp_path / "out.txt"
     settings = {"bootstrap.servers": broker.address, "offset.storage.file.filename": str(tmp_path / "offsets")}
     lines: list[str] = []

@@ -216,7 +216,7 @@ def test_broker_start_in_a_directory_of_another_node_or_with_foreign_files_fails
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
-def test_broker_start_with_an_empty_or_corrupt_metadata_log_fails_and_no_topic_is_lost_after_its_restoration(
+def test_broker_does_not_start_with_an_empty_or_corrupt_metadata_log_and_has_its_topics_after_a_restore(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:

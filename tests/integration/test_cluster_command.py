@@ -61,7 +61,7 @@ def test_each_node_has_its_own_properties_file(cluster: ClusterProcess) -> None:
     assert f"listeners=PLAINTEXT://{cluster.address(2)}," in text
 
 
-def test_status_stop_node_and_start_node_commands_control_a_cluster_that_another_process_runs(
+def test_cluster_commands_control_a_cluster_that_another_process_has_started(
     cluster: ClusterProcess,
 ) -> None:
     cluster.stop_node(2)

@@ -34,7 +34,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.serial, pytest.mark.timeout(_
         pytest.param(_PROVING_S, marks=pytest.mark.prove),
     ],
 )
-def test_no_acknowledged_record_is_lost_under_any_fault(tmp_path: Path, seconds: int) -> None:
+def test_no_acknowledged_record_is_lost_during_random_network_disk_and_process_faults(
+    tmp_path: Path, seconds: int
+) -> None:
     if missing():
         pytest.skip(missing())
     command = [sys.executable, fault_run.__file__, str(tmp_path), str(seconds), str(_SEED)]

@@ -66,7 +66,7 @@ def source(worker: Worker, file: Path, topic: str, **more: str) -> dict[str, str
     return {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, **more}
 
 
-def test_configuration_files_of_kafkas_documentation_work_unchanged(tmp_path: Path) -> None:
+def test_connect_standalone_accepts_the_configuration_files_of_kafkas_documentation_unchanged(tmp_path: Path) -> None:
     port, rest_port = free_port(), free_port()
     (tmp_path / "broker.properties").write_text(
         f"node.id=1\nprocess.roles=broker,controller\nlisteners=PLAINTEXT://localhost:{port}\n"

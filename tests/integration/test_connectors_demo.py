@@ -40,7 +40,7 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(60)
 
 
-def test_demo_shows_equal_counts_at_every_stage(demo: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_connectors_demo_shows_equal_row_counts_at_every_stage(demo: subprocess.Popen[bytes], tmp_path: Path) -> None:
     status = demo.wait(800)
     output = (tmp_path / "output").read_text()
     assert status == 0, output
@@ -52,7 +52,7 @@ def test_demo_shows_equal_counts_at_every_stage(demo: subprocess.Popen[bytes], t
     assert "without OpenSearch" in output or stages == 5
 
 
-def test_interrupted_demo_stops_all_servers(demo: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_interrupted_connectors_demo_stops_all_its_servers(demo: subprocess.Popen[bytes], tmp_path: Path) -> None:
     def output() -> str:
         return (tmp_path / "output").read_text()
 

@@ -269,7 +269,7 @@ def test_sink_whose_default_consumer_group_is_the_worker_group_is_rejected(
         assert validation_errors(worker, {"name": "c", **sink(tmp_path)}) == {"name": [message]}
 
 
-def test_missing_or_unknown_connector_class_is_reported_with_the_other_errors(
+def test_missing_or_unknown_connector_class_is_reported_together_with_the_other_errors(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     config = {**source(tmp_path), "tasks.max": "0"}
@@ -417,7 +417,9 @@ def test_distributed_worker_rejects_a_transform_with_python_code_by_default(
     assert not marker.exists()
 
 
-def test_policy_all_permits_every_client_override(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_client_override_policy_all_permits_every_client_override(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     config = sink(tmp_path, **{key: value for key, value in OVERRIDES.items() if "sasl" not in key})
     assert validation_errors(workers[1], {"name": "c", **config}) == {}
     workers[1].create("c", config)

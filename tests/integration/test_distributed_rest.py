@@ -447,7 +447,9 @@ def test_restart_of_a_failed_connector_starts_it_again(
 # Active topics (KIP-558)
 
 
-def test_active_topics_are_shown_by_every_worker_and_reset(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_every_worker_shows_the_active_topics_of_a_connector_until_they_are_reset(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     """Each connector is stopped before the reset, because a running connector adds its topic again."""
     leader, other = workers
     other.create("c", source(tmp_path, "active"))
@@ -473,7 +475,9 @@ def test_active_topics_are_shown_by_every_worker_and_reset(workers: list[Distrib
 # Transforms, errors and topic creation
 
 
-def test_filter_drops_the_records_that_match_its_predicate(workers: list[DistributedWorker], tmp_path: Path) -> None:
+def test_filter_transform_drops_the_records_that_match_its_predicate(
+    workers: list[DistributedWorker], tmp_path: Path
+) -> None:
     for topic in ("foo", "bar"):
         write_topic(workers[0].bootstrap_servers(), topic, [(None, b"%d" % n) for n in range(4)] + [(None, None)])
     chain = {
@@ -535,7 +539,7 @@ def test_failed_records_go_to_the_dead_letter_queue_with_context_headers(
         assert text in context["exception.stacktrace"]
 
 
-def test_new_topics_are_created_by_the_first_matching_topic_creation_group(
+def test_topic_of_a_source_is_created_with_the_configs_of_the_first_matching_topic_creation_group(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     creation = {
@@ -680,7 +684,7 @@ def test_connector_name_that_is_empty_or_contains_control_characters_is_rejected
         assert error in message
 
 
-def test_name_in_the_configuration_must_match_the_connectors_name(
+def test_configuration_with_another_connector_name_than_the_request_is_rejected(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     mismatch = "Connector name configuration (other) doesn't match connector name in the URL (c)"

@@ -196,7 +196,7 @@ def test_missing_or_unknown_database_in_connection_url_is_reported(
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_committed_after_later_rows_is_lost_without_snapshot_horizon_and_read_with_it(
+def test_row_committed_after_later_rows_is_skipped_without_snapshot_horizon_and_read_with_snapshot_horizon(
     server: mariadb.MariaDb, database: Any, props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}

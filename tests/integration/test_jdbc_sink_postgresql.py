@@ -77,7 +77,7 @@ class TestInsertModes:
         names = dict(query(database, "SELECT id, name FROM items"))
         assert names == dict.fromkeys(range(count), "b") | {2: "c"}
 
-    def test_update_changes_only_existing_rows(self, url: str, database: Database, count: int) -> None:
+    def test_insert_mode_update_changes_only_existing_rows(self, url: str, database: Database, count: int) -> None:
         props = {"pk__mode": "record_key"}
         put(url, [item(number) for number in range(count)], **props)
         put(url, [item(number, "new") for number in range(1, count + 1)], insert__mode="update", **props)

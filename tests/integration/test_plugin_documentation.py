@@ -33,16 +33,18 @@ def run(*command: str | Path, directory: Path) -> str:
     return result.stdout
 
 
-def test_examples_of_the_documentation_pass_their_own_tests(module: Path) -> None:
+def test_examples_of_the_plugin_documentation_pass_their_own_tests(module: Path) -> None:
     output = run("pytest", "-q", "-W", "error", "-p", "no:cacheprovider", module, directory=module.parent)
     assert "8 passed" in output
 
 
-def test_examples_of_the_documentation_pass_mypy_strict(module: Path) -> None:
+def test_examples_of_the_plugin_documentation_pass_mypy_strict(module: Path) -> None:
     run("mypy", "--strict", "--cache-dir", MYPY_CACHE, module, directory=module.parent)
 
 
-def test_example_plugins_of_the_documentation_are_found_by_name(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_plugins_of_the_plugin_documentation_are_found_by_name(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     registry = Registry((str(module.parent),))
     for name in ("ticks", "measurements", "lines", "Poller", "Store", "Sender", "Sums"):

@@ -135,7 +135,7 @@ def test_produce_with_acks_all_times_out_without_replication() -> None:
     with_broker(test)
 
 
-def test_fetch_returns_a_record_only_once_the_high_watermark_has_passed_it() -> None:
+def test_fetch_returns_a_record_only_after_the_high_watermark_has_passed_the_record() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         client.send(produce_request("t", batch(b"a"), acks=1), 9)
         client.response(ProduceResponse, 9)

@@ -64,7 +64,7 @@ def has_lines(file: Path, *lines: str) -> None:
     wait_for(lambda: file.exists() and file.read_text().splitlines() == list(lines), f"{file.name} has {lines}", 60)
 
 
-def test_readme_example_of_a_pipeline_works(directory: Path) -> None:
+def test_readme_example_of_a_pipeline_copies_every_line_to_the_sink_file(directory: Path) -> None:
     write, worker, show, append, status = example("A pipeline in one command.")
     port = free_port()
     shell(write, directory)
@@ -77,7 +77,7 @@ def test_readme_example_of_a_pipeline_works(directory: Path) -> None:
         assert '"RUNNING"' in shell(status.replace("8083", str(port)), directory)
 
 
-def test_readme_example_of_a_database_works(directory: Path) -> None:
+def test_readme_example_of_a_database_copies_every_row_to_the_sink_file(directory: Path) -> None:
     create, worker, show, insert = example("A database.")
     shell(create, directory)
     with foreground(worker, directory, free_port()):
@@ -94,7 +94,7 @@ def test_completion_script_is_available_for_each_documented_shell(directory: Pat
         assert "headrace" in shell(f"_HEADRACE_COMPLETE={name}_source headrace", directory)
 
 
-def test_readme_example_of_a_worker_group_works(directory: Path) -> None:
+def test_readme_example_of_a_worker_group_runs_its_connector(directory: Path) -> None:
     first_worker, second_worker, write, create, status = example("A group of workers.")
     assert "listeners=http://localhost:8084" in second_worker
     ports = {"8083": str(free_port()), "8084": str(free_port())}

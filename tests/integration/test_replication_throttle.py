@@ -81,7 +81,7 @@ def described(cluster: ClusterProcess, kind: str, name: str) -> str:
     return run(cluster, "configs", "--describe", "--entity-type", kind, "--entity-name", name)
 
 
-def test_throttled_reassignment_keeps_the_rate_and_does_not_slow_producers(
+def test_throttled_reassignment_stays_at_the_throttle_rate_and_does_not_slow_producers(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     create_topic_on(cluster, "t", 1)

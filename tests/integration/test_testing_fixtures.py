@@ -27,7 +27,7 @@ class Broken(SourceTask[Config]):
 """
 
 
-def test_examples_of_the_documentation_pass_as_written(tmp_path: Path) -> None:
+def test_examples_of_the_testing_documentation_pass_as_written(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/testing.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     for number, block in enumerate(blocks):

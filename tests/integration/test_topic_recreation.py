@@ -181,7 +181,7 @@ def churn(cluster: ClusterProcess, cycles: int) -> None:
         assert "Traceback" not in cluster.log(node), cluster.log(node)[-5000:]
 
 
-def test_topic_is_deleted_and_recreated_repeatedly_while_nodes_are_killed(tmp_path: Path) -> None:
+def test_repeatedly_recreated_topic_contains_no_old_records_although_nodes_are_killed(tmp_path: Path) -> None:
     """Rule R12 in docs/broker.md: a recreated topic has a new topic id and contains no old records."""
     with running_cluster(
         tmp_path / "c", log_segment_delete_delay_ms="1000", auto_create_topics_enable="false"

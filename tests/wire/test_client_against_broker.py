@@ -313,7 +313,7 @@ def test_values_that_are_not_bytes_fail_only_their_own_send(broker: BrokerProces
     asyncio.run(run())
 
 
-def test_error_contains_the_name_of_the_invalid_topic_or_partition(broker: BrokerProcess) -> None:
+def test_send_error_names_the_invalid_topic_or_partition(broker: BrokerProcess) -> None:
     async def run() -> None:
         producer = await Producer.open(producer_config(broker.address))
         with pytest.raises(BrokerError, match="no/such: INVALID_TOPIC_EXCEPTION"):

@@ -133,7 +133,7 @@ def test_preferred_leader_election_restores_preferred_leaders(cluster: ClusterPr
     assert unknown.startswith("Error completing leader election (UNCLEAN) for partition: led-9: ")
 
 
-def test_metadata_quorum_tool_queries_controllers_directly(cluster: ClusterProcess) -> None:
+def test_metadata_quorum_tool_with_bootstrap_controller_queries_the_controllers(cluster: ClusterProcess) -> None:
     """The tool skips unreachable addresses and rejects the addresses of broker listeners."""
     tool = [sys.executable, "-m", "headrace_broker.tools.metadata_quorum", "describe", "--status"]
     first = cluster.base_port + 1000
@@ -352,7 +352,7 @@ def test_broker_unregistered_while_running_stays_unregistered_until_restart(
         pytest.param("delete_records", "DeleteRecordsCommand", ["--offset-json-file", "OFFSETS"], marks=jvm),
     ],
 )  # fmt: skip
-def test_tools_print_the_same_output_as_kafkas_tools(
+def test_headrace_cluster_tools_print_the_same_output_as_kafkas_tools(
     cluster: ClusterProcess, tmp_path: Path, ours: str, theirs: str, arguments: list[str]
 ) -> None:
     run(cluster, "topics", "--create", "--topic", "same", "--if-not-exists", "--replica-assignment", "1:2:3")

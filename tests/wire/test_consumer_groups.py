@@ -100,7 +100,7 @@ def test_partitions_of_a_killed_group_member_are_assigned_to_other_members(
         assert late <= received
 
 
-def test_members_of_different_clients_share_one_group(broker: BrokerProcess, topic: str) -> None:
+def test_confluent_kafka_aiokafka_and_kafka_python_members_share_one_group(broker: BrokerProcess, topic: str) -> None:
     with GroupProcesses(broker.address, "mixed", topic, SESSION_MS) as members:
         for kind in ("confluent", "aiokafka", "kafka-python"):
             members.start(kind)
@@ -130,7 +130,7 @@ def _generation(broker: BrokerProcess, group: str) -> str:
     return [line.partition(completed)[2] for line in broker.log.splitlines() if completed in line][-1]
 
 
-def test_committed_offsets_survive_restart_and_crash(broker: BrokerProcess, topic: str) -> None:
+def test_committed_offsets_survive_a_clean_restart_and_a_kill_of_the_broker(broker: BrokerProcess, topic: str) -> None:
     committed = {f"g{n}": n * 100 for n in range(1, 20)}
     for group, offset in committed.items():
         commit(broker, group, TopicPartition(topic, 0, offset, metadata=f"note {group}"))

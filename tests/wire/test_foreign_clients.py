@@ -281,7 +281,7 @@ def test_kafka_client_reads_records_of_other_clients(broker: BrokerProcess, cons
         assert CLIENTS[consumer][2](broker.address, topic) == RECORDS
 
 
-def test_records_survive_clean_restart_and_crash(tmp_path: Path) -> None:
+def test_records_survive_a_clean_restart_and_a_kill_of_the_broker(tmp_path: Path) -> None:
     with running_broker(tmp_path) as broker:
         confluent_create(broker.address, "kept")
         confluent_produce(broker.address, "kept", "lz4")

@@ -204,7 +204,7 @@ def test_produce_and_fetch_by_topic_id_succeed_and_an_unknown_topic_id_is_reject
     assert client.call(request, 13).responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_next_request_of_a_fetch_session_completes_its_waiting_fetch(client: RawClient) -> None:
+def test_next_request_of_a_fetch_session_completes_the_waiting_fetch_of_the_session(client: RawClient) -> None:
     topic_id = create_topic(client, "hastened")
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
     request = FetchRequest(session_epoch=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
@@ -259,7 +259,7 @@ def corrupt(position: int, value: int) -> bytearray:
         (batch(b"x", timestamp=2**62), ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_invalid_batch_is_rejected_without_affecting_other_partitions(
+def test_invalid_batch_is_rejected_without_affecting_other_partitions_of_the_produce_request(
     client: RawClient, records: bytearray, code: ErrorCode
 ) -> None:
     name = f"bad-{time.monotonic_ns()}"
@@ -290,7 +290,7 @@ def test_produce_of_keyless_records_to_a_compacted_topic_returns_an_error_for_ea
     assert [item.batch_index for item in response.record_errors] == [0, 1]
 
 
-def test_retries_of_idempotent_producer_are_not_appended_twice(client: RawClient, topic: str) -> None:
+def test_batches_that_an_idempotent_producer_sends_again_are_not_appended_again(client: RawClient, topic: str) -> None:
     producer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
     assert producer.error_code == 0
     other = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
@@ -318,7 +318,9 @@ def test_fetch_request_of_every_version_returns_records(client: RawClient, topic
     assert (error, read_columns(records).values) == (0, [b"a"])
 
 
-def test_fetch_returns_the_complete_batch_that_contains_the_offset(client: RawClient, topic: str) -> None:
+def test_fetch_returns_the_complete_batch_at_the_fetch_offset_even_if_the_batch_exceeds_max_bytes(
+    client: RawClient, topic: str
+) -> None:
     produce(client, topic, batch(b"a" * 1000, b"b" * 1000, b"c" * 1000))
     produce(client, topic, batch(b"d" * 1000))
     error, records = fetch(client, topic, 1, max_bytes=10, partition_max_bytes=10)
@@ -375,7 +377,9 @@ def test_full_fetch_without_a_session_returns_records_and_a_fetch_with_an_unknow
 # -- offsets and records ------------------------------------------------------------------------------------------
 
 
-def test_list_offsets_supports_special_and_real_timestamps(client: RawClient, topic: str) -> None:
+def test_list_offsets_returns_offsets_for_latest_earliest_max_and_record_timestamps(
+    client: RawClient, topic: str
+) -> None:
     base = 1_700_000_000_000
     for number in range(5):
         produce(client, topic, batch(b"x", timestamp=base + 10 * number))
@@ -413,7 +417,7 @@ def metadata(client: RawClient, *names: str, create: bool = False, version: int 
     return [(item.name, item.error_code, len(item.partitions)) for item in response.topics]
 
 
-def test_metadata_creates_topics_only_with_allow_auto_topic_creation(client: RawClient) -> None:
+def test_metadata_request_creates_topics_only_with_allow_auto_topic_creation(client: RawClient) -> None:
     assert metadata(client, "auto") == [("auto", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
     assert metadata(client, "auto", "bad name", create=True) == [
         ("auto", 0, 1),
