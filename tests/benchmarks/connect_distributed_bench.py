@@ -188,7 +188,7 @@ def _transforms(smts: Sequence[tuple[str, dict[str, str]]]) -> dict[str, str]:
 def _restart_work(
     system: System, address: str, directory: Path, connectors: int, report: Callable[[str], None]
 ) -> None:
-    """Measure how long two workers need to start connectors, and then, after a kill of one, the other worker alone."""
+    """Measure the time to start connectors in a group of two workers, and to restart them after a kill of a worker."""
     source = _input_file(directory, 1)
     properties = settings(address, scheduled_rebalance_max_delay_ms="0")
     with running_worker(system, properties) as survivor, running_worker(system, properties) as victim:

@@ -28,7 +28,7 @@ TASK_COUNTS = (1, 100, 500)
 TASKS_PER_SINK = 100
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 SETTLE_S = 10.0
-"""Time between the start of the last task and the measurement: the tasks' first offset commits and fetches."""
+"""The wait after the start of the last task, so that the first commits and fetches are not measured."""
 IDLE_S = 20.0
 START_TIMEOUT_S = 300.0
 LIMITS_MB = {("process", 100): 900.0, ("connector", 500): 1000.0, ("thread", 500): 1000.0}
@@ -36,7 +36,7 @@ LIMITS_MB = {("process", 100): 900.0, ("connector", 500): 1000.0, ("thread", 500
 
 @dataclass(slots=True)
 class Load(Measurements):
-    """A kind of connectors, with one value of `task.isolation`."""
+    """One kind of connectors with one value of `task.isolation`, and its measurements."""
 
     kind: str
     isolation: str

@@ -29,7 +29,7 @@ def warm_page_cache(megabytes: int, path: str) -> None:
 
 
 def receive_and_write(megabytes: int, path: str) -> tuple[float, float]:
-    """Send `megabytes` to the process; return its MB/s and its ms of CPU time per MB."""
+    """Send `megabytes` MB to the process; return its MB/s and its ms of CPU time per MB."""
     warm_page_cache(megabytes * 5 // 4, f"{path}.pages")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)

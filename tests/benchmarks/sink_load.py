@@ -30,7 +30,7 @@ class Measured(NamedTuple):
     k_per_s: float
     cpu_ns: float
     memory_mb: float
-    """The growth of the memory of the worker's processes during the round, at its peak."""
+    """The highest growth of the memory of the worker's processes during the round."""
 
 
 def flights(directory: Path, scale: float) -> list[dict[str, object]]:

@@ -68,7 +68,7 @@ def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[Dis
 def single_worker(
     broker: BrokerProcess, plugins: Path, directory: Path, name: str, **settings: str
 ) -> Iterator[DistributedWorker]:
-    """Run a worker in a group of its own."""
+    """Run a worker that is the only member of its group."""
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     own = {"group.id": name, **topics, "plugin.path": str(plugins)}
     own |= {key.replace("_", "."): value for key, value in settings.items()}
@@ -368,9 +368,9 @@ OVERRIDES = {
 def test_client_overrides_are_restricted_by_the_workers_policy(
     broker: BrokerProcess, plugins: Path, tmp_path: Path, policy: str, refused: list[str]
 ) -> None:
-    """The worker with the policy None also has topic tracking disabled; the other worker only has the reset disabled.
+    """The test also disables topic tracking (with the policy None) or the reset of active topics (with other policies).
 
-    The endpoints for active topics return these errors.
+    The endpoints for active topics then return errors.
     """
     settings = {
         "connector_client_config_override_policy": policy,

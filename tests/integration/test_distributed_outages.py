@@ -69,7 +69,7 @@ def test_worker_started_without_a_broker_becomes_healthy_once_a_broker_is_availa
     assert caught.value.body["status"] == "starting"
     wait_for(lambda: UNAVAILABLE in worker.log(), "the worker logs that no broker responds", 30)
     wait_for(lambda: starting_health(worker)["brokers"]["status"] == "unavailable", "the brokers' state", 30)
-    time.sleep(3)  # several attempts to connect, none of which is to be logged
+    time.sleep(3)  # the worker tries to connect several times, and must not log each attempt
     assert worker.log().count(UNAVAILABLE) == 1
     assert len(worker.log().splitlines()) <= 5, worker.log()
     with running_broker(tmp_path, listeners=f"PLAINTEXT://{address}"):
@@ -108,7 +108,7 @@ def test_tasks_stop_when_the_worker_session_expires_without_a_broker_and_continu
             assert health(worker)["status"] == "healthy"
         wait_for(lambda: not source.has_running_process(), "all tasks have stopped", 60)
         assert workers[0].request("GET", "/connectors") == [source.name], "reads work without brokers"
-        time.sleep(5)  # several attempts to connect, none of which is to be logged
+        time.sleep(5)  # the workers try to connect several times, and must not log each attempt
         for worker in workers:
             assert worker.log().count(NO_COORDINATOR) == 1, worker.log()
             new = worker.log().splitlines()[lines[worker] :]

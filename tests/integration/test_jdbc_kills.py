@@ -85,7 +85,7 @@ def positions(database: psycopg.Connection[Any]) -> int:
 
 
 def rows_of(database: psycopg.Connection[Any], table: str) -> int:
-    """Return the number of rows, 0 if the table does not exist yet."""
+    """Return the number of rows of a table, or 0 if the table does not exist yet."""
     if database.execute("SELECT to_regclass(%s)", (f'"{table}"',)).fetchone() == (None,):
         return 0
     (count,) = database.execute(f'SELECT count(*) FROM "{table}"').fetchone() or (0,)  # type: ignore[call-overload]

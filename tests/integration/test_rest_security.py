@@ -207,7 +207,7 @@ def test_client_without_certificate_or_with_plain_http_is_rejected(
 
 def _get_status(connection: http.client.HTTPConnection) -> int:
     connection.request("GET", "/connectors")
-    return connection.getresponse().status  # with TLS 1.3, the client learns here that the server has rejected it
+    return connection.getresponse().status  # with TLS 1.3, only this call shows that the server rejects the client
 
 
 def test_admin_listeners_require_credentials_from_rest_basic_auth_users_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from support.ports import free_ports
 ROOT = Path(__file__).resolve().parents[2]
 POM = Path(__file__).with_name("apache-pom.xml")
 LIBS = ROOT / "build" / f"apache-kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:8]}"
-"""The jars; a change of the POM leads to another directory."""
+"""The directory of the jars; each version of the POM has its own directory."""
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 # The JVM flags of Kafka's start script.
 BROKER_FLAGS = (
@@ -183,7 +183,7 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
     """Run Kafka's connect-distributed, and yield the process when its REST port is open.
 
-    `address` is that of its REST server: `listeners`, by default a free port of 127.0.0.1.
+    The `address` of the process is that of its REST server: `listeners`, or by default a free port of 127.0.0.1.
     """
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)

@@ -32,7 +32,7 @@ class Certificates:
     trust_store: Path
     """PKCS#12, with the authority's certificate."""
     authority: Path
-    """PEM."""
+    """PEM, with the authority's certificate."""
     client: Path
     """PEM, with the client's key and certificate."""
     server: Path

@@ -1,4 +1,4 @@
-"""Compares the rows of tables in different systems by their number and a checksum that ignores their order."""
+"""Compares tables in different systems by the number of rows and a checksum that ignores the order of the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Contents(NamedTuple):
 def contents(types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Contents:
     """Return the contents of a table whose columns have these PostgreSQL types, in this order.
 
-    A date is a `date`, the days since 1970 (a record's value), or the milliseconds since 1970 (a document's value).
+    A date may be a `date`, the days since 1970 (in a record), or the milliseconds since 1970 (in a document).
     """
     converters = [_CONVERTERS[kind] for kind in types.values()]
     count = total = 0

@@ -14,7 +14,7 @@ from support.connect_data import schemaless, values
 
 @st.composite
 def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
-    """Generate a column in any of its representations, with values in row form."""
+    """Generate a column of `count` values in row form, in any of a column's representations."""
     strategy = schemaless() if schema is None else values(schema)
     if draw(st.booleans()):
         return Shared(to_rows(schema, [draw(strategy)])[0])

@@ -1,9 +1,9 @@
 """Stops and kills workers and brokers at random while file connectors run, and checks their records.
 
-Two sources read a file each and produce its lines to a topic with one partition. Two sinks with two tasks each write
-both topics to a file. A line is `NAME NUMBER`, with consecutive numbers. Therefore, each topic must contain the
-numbers 0, 1, 2, ... in order; after a failure, a source may go back to an earlier number and continue from there. The
-same is true for the lines of each topic in the files of the sinks.
+Each of two sources reads a file and produces its lines to a topic with one partition. Each of two sinks, which have two
+tasks, writes both topics to a file. A line is `NAME NUMBER`, with consecutive numbers. Therefore, each topic must
+contain the numbers 0, 1, 2, ... in order; after a failure, a source may go back to an earlier number and continue from
+there. The same is true for the lines of each topic in the file of each sink.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Sequences:
     """How a sequence of numbers deviates from 0, 1, 2, ..., `length` - 1."""
 
     missing: int
-    """Numbers that do not occur, and numbers that occur for the first time after a higher one."""
+    """The count of numbers that do not occur, or occur for the first time only after a higher number."""
     duplicates: int
     rewinds: int
-    """How often a number follows that is not higher than the one before."""
+    """How often a number is not higher than the previous number."""
 
 
 def compare(numbers: Iterable[int], length: int) -> Sequences:

@@ -26,7 +26,7 @@ _ID, _POSITION = "id", ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 
 
 class RowWriter:
-    """Inserts rows into the table, one in each transaction, until `stop`."""
+    """Inserts rows into the SQLite table, one row per transaction, until `stop`."""
 
     def __init__(self, directory: Path) -> None:
         self._database = sqlite3.connect(_file(directory), check_same_thread=False, isolation_level=None, timeout=30)
@@ -58,7 +58,7 @@ class RowWriter:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """What the Delta table contains."""
+    """The result of a check of the Delta table's rows."""
 
     rows: int
     missing: int
@@ -99,7 +99,7 @@ def create_pair(worker: DistributedWorker, directory: Path) -> None:
 
 
 def check_pair(worker: DistributedWorker, directory: Path, count: int) -> TableCheck:
-    """Wait until the Delta table contains the row with the highest id; return what the table contains."""
+    """Wait until the Delta table contains the row with the highest id; return the result of the check."""
     wait_for(
         lambda: count in _ids(directory),
         f"{SINK} has written row {count}",

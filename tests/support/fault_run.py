@@ -58,8 +58,8 @@ class Run:
         self.episodes: Counter[str] = Counter()
         self.recovery_times_s: list[float] = []
         self.pauses_s: dict[str, tuple[float, float]] = {}
-        """For each fault: the longest time without an acknowledgement in any partition, and the longest time without
-        an acknowledgement in one partition."""
+        """For each fault: the longest time in which no partition had an acknowledgement, and the longest time in which
+        a single partition had no acknowledgement."""
         self.may_be_dead: set[int] = set()
         self._started_s = time.monotonic()
 

@@ -376,7 +376,7 @@ def run_seed(seed: int) -> None:
 
 
 def run_figure_8(seed: int) -> None:
-    """Figure 8 of the Raft paper: a record of an earlier epoch reaches a majority and is overwritten nevertheless.
+    """Run figure 8 of the Raft paper: a record of an earlier epoch reaches a majority, but is overwritten later.
 
     Overwriting the record is correct as long as no leader has committed it by counting replicas. Raises AssertionError
     if an invariant is violated, or if the cluster does not reach the situation of the figure.

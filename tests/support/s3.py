@@ -73,7 +73,7 @@ def running(port: int | None = None) -> Iterator[S3Server]:
 
 
 def serve(process: subprocess.Popen[bytes], server: S3Server) -> Iterator[S3Server]:
-    """Wait until the server of a process has the bucket, yield it, and end the process."""
+    """Wait until the server that `process` runs contains the bucket, yield the server, and end the process."""
     try:
         deadline = time.monotonic() + _START_S
         while True:

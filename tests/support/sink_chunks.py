@@ -33,7 +33,7 @@ class Chunk:
         self._stop = stop
 
     def next_batch(self, records_max: int | None = None) -> Any:
-        """Return the next records, None at the end."""
+        """Return the next records, or None at the end."""
         start, stop = self._start, self._stop
         if start >= stop:
             return None

@@ -25,7 +25,7 @@ def read_topic(bootstrap_servers: str, topic: str, partition: int = 0) -> list[M
 
 
 def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
-    """Return the partition's high watermark, 0 if the topic does not exist."""
+    """Return the partition's high watermark, or 0 if the topic does not exist."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "not-used"})
     try:
         if topic not in consumer.list_topics(timeout=10).topics:
@@ -36,7 +36,7 @@ def end_offset(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
 
 
 def _watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the log start offset and the high watermark, (0, 0) while a new topic has no leader."""
+    """Return (log start offset, high watermark), or (0, 0) while a new topic has no leader."""
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
     except KafkaException as error:

@@ -59,7 +59,7 @@ class Worker:
         }
         self.url = self.settings["listeners"]
         self.tls: ssl.SSLContext | None = None
-        """The context of requests, if the worker has an https listener."""
+        """The TLS context of requests, if the worker has an https listener."""
         self.user: str | None = None
         """User and password of requests: `user:password`."""
         self._process: subprocess.Popen[bytes] | None = None

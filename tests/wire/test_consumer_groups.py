@@ -1,4 +1,4 @@
-"""Tests of consumer groups with real clients: membership, crashes, commits, and protocols of other applications."""
+"""Tests of consumer groups with real clients: membership, crashes, commits, and the protocol type `connect`."""
 
 from __future__ import annotations
 

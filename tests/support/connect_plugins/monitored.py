@@ -23,7 +23,7 @@ from headrace.data.sink_records import SinkRecords
 
 
 class MonitoredConfig(Config):
-    """The keys of connector and tasks."""
+    """The configuration keys of the connectors and their tasks."""
 
     journal: str = key("journal", doc="The file to which each call appends a line.")
     topic: str = key("topic", doc="The topic of the records.")

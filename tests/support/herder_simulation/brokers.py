@@ -38,7 +38,7 @@ class Topic:
         self.end = 0
         self.records: list[LogRecord] = []
         self.all: list[LogRecord] = []
-        """Every record, also those that compaction has removed."""
+        """All records, including those that compaction has removed."""
         self.listeners: list[Callable[[], None]] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], writer: str) -> int:

@@ -55,11 +55,11 @@ class Kernel:
         self._numbers = itertools.count()
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> None:
-        """Call back after a delay."""
+        """Call `callback` after `delay_ms`."""
         heapq.heappush(self._events, (self.now_ms + int(delay_ms), next(self._numbers), callback))
 
     def run_until(self, end_ms: int) -> None:
-        """Run all events up to a time."""
+        """Run all events until `end_ms`."""
         while self._events and self._events[0][0] <= end_ms:
             self.now_ms, _, callback = heapq.heappop(self._events)
             callback()
@@ -87,7 +87,7 @@ class Scope:
             callback()
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Call back after a delay, unless the timer is cancelled."""
+        """Call `callback` after `delay_ms`, unless the returned timer is cancelled."""
         timer = Timer()
         self.kernel.call_later(delay_ms, lambda: self.guard(lambda: None if timer.is_cancelled else callback()))
         return timer

@@ -1,7 +1,7 @@
-"""One simulated worker: the real cores (membership, group, herder, config and status state) with a simulated shell.
+"""One simulated worker: the real state machines (membership, group, herder, configs, statuses) with simulated I/O.
 
-The shell does what `client/membership.py`, `herder/worker_group.py`, `herder/distributed.py` and `herder/instances.py`
-do in a worker, in virtual time. Its connectors and tasks are records in `World.running`.
+The simulated I/O replaces `client/membership.py`, `herder/worker_group.py`, `herder/distributed.py` and
+`herder/instances.py`, and runs in virtual time. Connectors and tasks are objects in `World.running`.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ class SimulatedWorker:
     # Instances (herder/instances.py)
 
     def carry_out(self, effects: Sequence[core.Effect]) -> None:
-        """Carry out effects of the herder's core."""
+        """Execute effects of the herder's state machine."""
         for effect in effects:
             match effect:
                 case core.PutStatus(name, task, state, _, trace, version):
@@ -534,7 +534,7 @@ class SimulatedWorker:
             yield from self.stable.wait()
 
     def prepare_change(self) -> Steps:
-        """Wait until this worker is known to be the leader. Raises NotLeaderError."""
+        """Wait until no rebalance is in progress. Raises NotLeaderError if this worker is not the leader then."""
         yield from self.wait_until_stable()
         if not self.group.is_leader:
             raise NotLeaderError

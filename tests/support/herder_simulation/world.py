@@ -49,7 +49,7 @@ class Running:
     has_ended: bool = False
     is_stopping: bool = False
     has_overlapped: bool = False
-    """Another worker ran it at the same time: one of them had lost its membership, and may commit old offsets."""
+    """Another worker ran the same instance at that time; the one without membership may commit old offsets."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Expected:
     """The versions of a connector's configuration that are possible after the user's requests."""
 
     acknowledged: str | None = None
-    """The version of the last acknowledged configuration; None: it does not exist."""
+    """The version of the last acknowledged configuration, or None if the connector does not exist."""
     possible: set[str | None] = field(default_factory=set)
     """The versions of requests without a response; a worker that was paused may still execute them."""
 
@@ -80,7 +80,8 @@ class World:
         self._slow_reads = rng.random() < 0.4
         self._max_delay_ms = rng.choice([0, 5_000, 20_000])
         self._versions = [rng.choice([Version.EAGER, Version.SESSIONED, Version.SESSIONED, Version.SESSIONED])] * 4
-        if rng.random() < 0.15:  # not EAGER: after a downgrade to it, workers still stop what others start, as in Kafka
+        if rng.random() < 0.15:
+            # Without EAGER: as in Kafka, a downgrade to EAGER lets a worker start what another is still stopping.
             self._versions = [rng.choice([Version.COMPATIBLE, Version.SESSIONED]) for _ in range(4)]
         self._names = [f"w{number}" for number in range(rng.randint(2, 4))]
 
@@ -297,7 +298,7 @@ class World:
     # Instances
 
     def begin(self, worker: SimulatedWorker, id_: InstanceId, config: Mapping[str, str], *, is_paused: bool) -> Running:
-        """Add an instance. Raises Violation if another worker also runs it and is not excused."""
+        """Add an instance. Raises Violation if another worker runs it and neither worker has lost its membership."""
         key = worker, id_.connector, id_.task
         if key in self.running:
             raise Violation(f"{worker.name} started {id_.name} twice")
@@ -320,7 +321,7 @@ class World:
             return True
         member_id = worker.member.generation.member_id
         if member_id in self.coordinator.members:
-            return self.kernel.now_ms - worker.resumed_ms < 1_000  # it has not handled what happened in the pause
+            return self.kernel.now_ms - worker.resumed_ms < 1_000  # it has not handled the events of its pause yet
         removed_ms = max(self.coordinator.lost_ms.get(member_id, 0), worker.resumed_ms)
         if not member_id:
             removed_ms = max(worker.resumed_ms, self.kernel.now_ms - workers.GRACEFUL_STOP_MS)
@@ -462,7 +463,7 @@ class World:
             if key not in wanted:
                 raise Violation(f"{key} runs, but should not")
             if len(running) <= 1 and any(_is_failed(each, key) for each in self.workers.values()):
-                continue  # it, or the connector that generates its configuration, failed to start and stays failed
+                continue  # the instance, or the connector that generates the task's configuration, has failed to start
             if len(running) != 1:
                 raise Violation(f"{key} should run exactly once, but runs {len(running)} times")
             config, is_paused = wanted[key]
