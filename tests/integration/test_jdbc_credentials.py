@@ -80,7 +80,7 @@ def _sink(server: postgres.Postgres, password: str | None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("rotated", ["source", "sink"])
-def test_no_row_is_lost_if_the_password_is_rotated_and_then_the_configuration_is_changed(
+def test_jdbc_source_and_sink_lose_no_row_if_the_password_is_rotated_before_the_configuration_is_changed(
     server: postgres.Postgres, tmp_path: Path, rotated: str
 ) -> None:
     configs = {"source": _source, "sink": _sink}

@@ -383,7 +383,7 @@ def test_parquet_objects_do_not_depend_on_the_size_of_the_put_batches(bucket: s3
     assert table.column("id").to_pylist() == list(range(25_000))
 
 
-def test_struct_without_fields_is_rejected_by_parquet(bucket: s3.S3Server) -> None:
+def test_parquet_format_reports_records_that_contain_a_struct_without_fields(bucket: s3.S3Server) -> None:
     empty, outer = struct([]), struct([("id", INT32_SCHEMA), ("inner", struct([]))])
     records = [
         row(0, value=Struct(empty, {}), value_schema=empty),
@@ -398,7 +398,7 @@ def test_struct_without_fields_is_rejected_by_parquet(bucket: s3.S3Server) -> No
     assert len(bucket.objects()) == 1
 
 
-def test_files_are_completed_when_the_schema_of_parquet_keys_changes(bucket: s3.S3Server) -> None:
+def test_file_is_completed_when_the_schema_of_its_parquet_record_keys_changes(bucket: s3.S3Server) -> None:
     keys = [struct([("a", INT32_SCHEMA)]), struct([("b", STRING_SCHEMA)])]
     values = [{"a": 1}, {"b": "x"}]
     records = [row(at, key=Struct(keys[at // 2], values[at // 2]), key_schema=keys[at // 2]) for at in range(4)]
@@ -408,7 +408,7 @@ def test_files_are_completed_when_the_schema_of_parquet_keys_changes(bucket: s3.
     assert pq.read_table(io.BytesIO(stored)).to_pylist() == [{"a": 1}, {"a": 1}]
 
 
-def test_timestamp_in_microseconds_is_reported(bucket: s3.S3Server) -> None:
+def test_record_whose_timestamp_is_in_microseconds_is_reported_by_the_hourly_partitioner(bucket: s3.S3Server) -> None:
     records = [row(0, timestamp=1_782_907_200_000_000), row(1, timestamp=1_782_907_200_000)]
     run = put(bucket, records, partitioner__class="HourlyPartitioner", timezone="UTC", timestamp__extractor="Record",
               errors__tolerance="all", flush__size="1")  # fmt: skip
