@@ -109,7 +109,7 @@ def test_sink_logs_once_for_each_partition_that_a_record_is_older_than_its_store
     caplog.clear()
     put(server, [keyed(0, "a"), keyed(1, "b"), keyed(2, "c")])  # the topic was recreated
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"a": 100, "b": 101, "c": 2}
-    messages = [each.getMessage() for each in caplog.records if "its document is newer" in each.getMessage()]
+    messages = [each.getMessage() for each in caplog.records if "newer version of its document" in each.getMessage()]
     assert len(messages) == 1
     assert messages[0].startswith("Record items-0 at offset 0 is not stored")
 

@@ -263,10 +263,10 @@ class BulkWriter:
             self._with_newer_documents.add(operation.run.partition)
         if is_first:
             logger.warning(
-                "Record %s is not stored, because its document is newer: %s. This is normal if the key has later "
-                "records. If the topic was recreated, or several topics or partitions write the same keys, their "
-                "offsets cannot be compared: delete the index, or use one partition per key. Further such records "
-                "of this partition are not logged",
+                "Record %s is not stored, because the index contains a newer version of its document: %s. This is "
+                "normal if the topic has later records with this key. But offsets are versions: if the topic was "
+                "recreated, or if several topics or partitions contain the same keys, delete the index and write "
+                "each key to one partition. The task does not log further such records of this partition",
                 operation.position,
                 reason,
             )

@@ -321,7 +321,7 @@ def incomplete_commit(worker: SimulatedWorker) -> None:
     worker.carry_out(worker.core.on_snapshot(replace(snapshot, connectors={"c": state})))
 
 
-def test_running_connector_generates_task_configs_again_after_a_commit_without_all_task_configs() -> None:
+def test_running_connector_regenerates_task_configs_if_some_are_missing_at_the_commit() -> None:
     worker = running_worker()
     incomplete_commit(worker)
     worker.settle()

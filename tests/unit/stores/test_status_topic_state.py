@@ -41,7 +41,7 @@ def test_failed_write_does_not_hide_later_records() -> None:
     assert read(state, 0, OTHER) == (KEY, OTHER)
 
 
-def test_late_unassigned_status_is_returned_but_does_not_replace_running() -> None:
+def test_applying_a_late_unassigned_status_returns_it_but_keeps_the_stored_state_running() -> None:
     """The owner writes its status again, so that workers that start later do not read UNASSIGNED."""
     state = StatusTopicState()
     read(state, 0, OWN)
