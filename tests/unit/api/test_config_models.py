@@ -58,7 +58,7 @@ def test_configuration_values_are_parsed_to_the_types_of_their_fields() -> None:
         config.size = 1  # type: ignore[misc]
 
 
-def test_configuration_values_lose_only_the_whitespace_that_java_trims() -> None:
+def test_only_whitespace_that_java_trims_is_removed_from_configuration_values() -> None:
     found = parse_value("topic", "\t\u00a0t\u2028 ", ConfigType.STRING)
     assert found == "\u00a0t\u2028"
     assert parse_value("names", "\u00a0 , b ", ConfigType.LIST) == ["\u00a0", "b"]
@@ -78,7 +78,7 @@ def test_all_errors_of_a_config_model_are_reported_together() -> None:
     ]
 
 
-def test_errors_of_pydantic_validators_are_reported() -> None:
+def test_errors_raised_by_pydantic_validators_of_a_config_model_are_reported() -> None:
     (error,) = Example.errors({"topic": "t", "names": "toolong"})
     assert (error.key, error.reason) == ("names", "names have three letters at most")
     (error,) = Example.errors({"topic": "t", "is.on": "true", "mode": "b"})
@@ -92,7 +92,7 @@ def test_unknown_configuration_keys_are_reported_with_similar_keys() -> None:
     ]
 
 
-def test_config_def_is_derived_from_the_model() -> None:
+def test_config_def_is_derived_from_the_config_model() -> None:
     keys = config_def(Example).keys
     assert list(keys) == ["topic", "batch.size", "big", "ratio", "is.on", "names", "secret", "colour", "mode"]
     assert keys["topic"].as_json() == {
@@ -145,12 +145,12 @@ def test_embedded_config_def_keys_have_prefix_and_group() -> None:
      (ConfigType.INT, "9" * 5000),
      (ConfigType.LONG, "9223372036854775808"), (ConfigType.DOUBLE, ""), (ConfigType.BOOLEAN, "1")],
 )  # fmt: skip
-def test_configuration_values_that_java_rejects_are_invalid(type_: ConfigType, text: str) -> None:
+def test_configuration_values_that_java_rejects_are_rejected(type_: ConfigType, text: str) -> None:
     with pytest.raises(ConfigError):
         parse_value("k", text, type_)
 
 
-def test_config_model_with_a_field_not_declared_with_key_is_rejected() -> None:
+def test_config_model_with_a_field_declared_without_the_key_function_is_rejected() -> None:
     class Bad(Config):
         plain: Any = 1
 
@@ -158,7 +158,7 @@ def test_config_model_with_a_field_not_declared_with_key_is_rejected() -> None:
         config_def(Bad)
 
 
-def test_record_errors_message_names_the_first_record() -> None:
+def test_message_of_record_errors_names_the_first_failed_record() -> None:
     error = RecordErrors({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
     assert str(error) == "record 2: y (and 1 more records)"

@@ -34,7 +34,7 @@ def tick(config: TickConfig, number: int) -> SourceRecord:
 
 @source
 def ticks(config: TickConfig, offset: Offset) -> Items:
-    """Yield `count` numbers with each call."""
+    """Yield `count` numbers in each call."""
     EVENTS.append(offset)
     first = 0 if offset is None else offset["n"] + 1
     for number in range(first, first + config.count):
@@ -45,19 +45,19 @@ def values(records: Sequence[SourceRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-def test_function_that_returns_is_called_again_after_the_poll_interval_with_the_last_yielded_offset() -> None:
+def test_source_function_that_returned_is_called_again_after_the_poll_interval_with_its_last_yielded_offset() -> None:
     run = run_source(ticks, {"poll.interval.ms": "1000"}, records=7)
     assert values(run.records) == list(range(9))
     assert EVENTS == [None, {"n": 2}, {"n": 5}]
     assert run.offset == {"n": 8}
 
 
-def test_function_is_not_called_again_before_the_poll_interval() -> None:
+def test_source_function_that_returned_is_not_called_again_before_the_poll_interval_ends() -> None:
     run = run_source(ticks, {"poll.interval.ms": "100000"}, records=100, idle_s=60)
     assert values(run.records) == [0, 1, 2]
 
 
-def test_function_receives_the_committed_offset_after_a_restart() -> None:
+def test_source_function_receives_the_committed_offset_after_a_restart() -> None:
     run_source(ticks, {"poll.interval.ms": "1000"}, records=12, faults=[RestartSource(6)])
     assert EVENTS == [None, {"n": 2}, {"n": 2}, {"n": 5}]
 
@@ -75,7 +75,7 @@ def test_generator_is_not_advanced_while_the_connector_is_paused() -> None:
     assert EVENTS == [0, 1, 2, 3]
 
 
-def test_generator_that_yields_a_wait_is_advanced_after_that_time() -> None:
+def test_generator_that_yields_a_wait_is_advanced_when_the_wait_ends() -> None:
     @source
     def slow(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)
@@ -88,7 +88,7 @@ def test_generator_that_yields_a_wait_is_advanced_after_that_time() -> None:
     assert values(run_source(slow, {}, records=100, idle_s=80).records)[:3] == [0, 1, 2]
 
 
-def test_stopped_task_runs_the_finally_blocks_of_all_generators() -> None:
+def test_stop_of_a_task_runs_the_finally_blocks_of_all_its_generators() -> None:
     @source(partitions=lambda config: [{"n": number} for number in range(3)])
     def connections(config: TickConfig, offset: Offset, partition: Mapping[str, Any]) -> Items:
         try:
@@ -105,7 +105,9 @@ def test_stopped_task_runs_the_finally_blocks_of_all_generators() -> None:
     assert sorted(EVENTS) == [0, 1, 2]
 
 
-def test_records_before_an_error_are_delivered_and_a_retriable_error_calls_the_function_again() -> None:
+def test_records_yielded_before_an_error_are_delivered_and_the_function_is_called_again_after_a_retriable_error() -> (
+    None
+):
     @source
     def flaky(config: TickConfig, offset: Offset) -> Items:
         EVENTS.append(offset)
@@ -119,7 +121,7 @@ def test_records_before_an_error_are_delivered_and_a_retriable_error_calls_the_f
     assert EVENTS == [None, {"n": 1}, {"n": 3}]
 
 
-def test_error_of_one_source_partition_does_not_lose_records_of_another() -> None:
+def test_retriable_error_in_one_source_partition_does_not_lose_records_of_another_partition() -> None:
     @source(partitions=lambda config: [{"n": 0}, {"n": 1}])
     def halves(config: TickConfig, offset: Offset, partition: Mapping[str, Any]) -> Items:
         if partition["n"] == 1:
@@ -130,7 +132,7 @@ def test_error_of_one_source_partition_does_not_lose_records_of_another() -> Non
     assert values(run.records) == [0, 1, 2]
 
 
-def test_source_partitions_are_spread_over_the_tasks() -> None:
+def test_source_partitions_of_a_source_function_are_spread_over_the_tasks() -> None:
     @source(partitions=lambda config: [{"n": number} for number in range(5)])
     def shards(config: TickConfig, offset: Offset, partition: Mapping[str, Any]) -> Items:
         yield tick(config, partition["n"])
@@ -141,7 +143,7 @@ def test_source_partitions_are_spread_over_the_tasks() -> None:
     assert run.offsets == {(("n", number),): {"n": number} for number in range(5)}
 
 
-def test_record_without_an_offset_keeps_the_previous_source_offset() -> None:
+def test_source_offset_does_not_change_after_a_record_without_an_offset() -> None:
     @source
     def pairs(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 5)
@@ -152,7 +154,7 @@ def test_record_without_an_offset_keeps_the_previous_source_offset() -> None:
 
 
 @pytest.mark.parametrize("item", ["text", 5, {"value": 1}, None])
-def test_error_for_a_function_that_does_not_yield_records_contains_its_name(item: Any) -> None:
+def test_error_for_a_source_function_that_does_not_yield_records_contains_the_function_name(item: Any) -> None:
     @source
     def wrong(config: TickConfig, offset: Offset) -> Any:
         yield item
@@ -161,7 +163,7 @@ def test_error_for_a_function_that_does_not_yield_records_contains_its_name(item
         run_source(wrong, {}, records=1)
 
 
-def test_error_for_a_function_that_is_not_a_generator_contains_its_name() -> None:
+def test_error_for_a_source_function_that_is_not_a_generator_contains_the_function_name() -> None:
     @source
     def wrong(config: TickConfig, offset: Offset) -> Any:
         return [tick(config, 1)]
@@ -170,7 +172,7 @@ def test_error_for_a_function_that_is_not_a_generator_contains_its_name() -> Non
         run_source(wrong, {}, records=1)
 
 
-def test_task_whose_generator_waits_stops_immediately() -> None:
+def test_task_stops_immediately_although_its_generator_is_waiting() -> None:
     @source
     def patient(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)
@@ -179,7 +181,7 @@ def test_task_whose_generator_waits_stops_immediately() -> None:
     assert stop_while_polling(patient, {}) < 1
 
 
-def test_records_of_a_sink_function_are_durable_when_it_returns() -> None:
+def test_offsets_of_records_are_committed_after_the_sink_function_returns() -> None:
     @sink
     def store(config: TickConfig, records: SinkRecords) -> None:
         assert len(records)

@@ -60,7 +60,7 @@ def test_default_apply_batch_calls_apply_for_each_record() -> None:
     assert Router().apply_batch(source_batch(rows(0), ROW)) == []
 
 
-def test_default_apply_batch_names_all_failed_records() -> None:
+def test_default_apply_batch_raises_one_error_that_lists_all_failed_records() -> None:
     batch = source_batch(rows(1, -1, 2, -2), ROW)
     with pytest.raises(RecordErrors) as caught:
         Router().apply_batch(batch)
@@ -68,14 +68,14 @@ def test_default_apply_batch_names_all_failed_records() -> None:
     assert len(records(Router().apply_batch(batch.take([0, 2])))) == 2
 
 
-def test_default_test_batch_method_calls_test_for_each_record() -> None:
+def test_default_test_batch_of_a_predicate_calls_test_for_each_record() -> None:
     assert Even().test_batch(source_batch(rows(1, 2), ROW)) == [False, True]
     with pytest.raises(RecordErrors) as caught:
         Even().test_batch(source_batch([*rows(1), None], ROW))
     assert list(caught.value.errors) == [1]
 
 
-def test_default_batch_converter_methods_convert_between_structs_and_rows() -> None:
+def test_default_batch_methods_of_a_converter_convert_between_structs_and_rows() -> None:
     converter = Plain()
     assert converter.from_connect_batch("t", ROW, [(1,), None]) == [b"1", None]
     assert converter.to_connect_batch("t", [b"1", b"2", None, b"3"]) == [
@@ -91,7 +91,7 @@ def test_default_batch_converter_methods_convert_between_structs_and_rows() -> N
     assert list(caught.value.errors) == [0]
 
 
-def test_error_names_the_method_that_a_plugin_does_not_define() -> None:
+def test_call_of_a_method_that_a_plugin_does_not_define_raises_an_error_with_plugin_and_method_name() -> None:
     class PluginWithoutApply(SourceTask):
         pass
 

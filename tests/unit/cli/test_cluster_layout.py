@@ -25,7 +25,7 @@ from headrace.cli.cluster.ports import check_ports
 from headrace.cli.cluster.running import _check_overrides
 
 
-def test_node_ports_and_addresses_are_derived_from_the_base_port(tmp_path: Path) -> None:
+def test_ports_and_addresses_of_cluster_nodes_are_derived_from_the_base_port(tmp_path: Path) -> None:
     layout = ClusterLayout(tmp_path, 3, 9092, "id")
     assert layout.bootstrap_servers == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
     assert [layout.controller_port(node) for node in layout.node_ids] == [10092, 10093, 10094]
@@ -43,7 +43,7 @@ def test_default_replication_factor_depends_on_cluster_size(
     assert properties["min.insync.replicas"] == min_isr
 
 
-def test_cluster_restart_keeps_the_changes_of_users_in_properties_files(tmp_path: Path) -> None:
+def test_cluster_restart_keeps_changes_that_users_made_in_properties_files(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "c", 2, 9192, "id")
     write_node_files(layout, {"num.partitions": "4"})
     write_cluster_file(layout)
@@ -79,7 +79,7 @@ def test_invalid_cluster_file_is_rejected(tmp_path: Path) -> None:
         read_layout(tmp_path)
 
 
-def test_interrupted_cluster_creation_is_completed_by_next_start(tmp_path: Path) -> None:
+def test_next_cluster_start_completes_an_interrupted_cluster_creation(tmp_path: Path) -> None:
     layout = open_layout(tmp_path, 2, 9192, "WkDQmJ7pRZyhcmIYWd0H0A")
     write_unfinished_file(layout)
     write_node_files(layout, {})
@@ -94,7 +94,9 @@ def test_interrupted_cluster_creation_is_completed_by_next_start(tmp_path: Path)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["cluster.properties", "node-1", "node-2"]
 
 
-def test_full_disk_leaves_existing_cluster_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_of_cluster_files_on_a_full_disk_leaves_existing_files_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = open_layout(tmp_path, 2, 9192, "id")
 
     def write_partially(path: Path, text: str, encoding: str) -> None:
@@ -115,7 +117,7 @@ def test_full_disk_leaves_existing_cluster_files_unchanged(tmp_path: Path, monke
     assert layout.node_file(1).read_text() == before
 
 
-def test_overrides_for_the_whole_cluster_cannot_set_keys_that_differ_per_node(tmp_path: Path) -> None:
+def test_cluster_wide_overrides_of_keys_that_must_differ_between_nodes_are_rejected(tmp_path: Path) -> None:
     for key, value in (("log.dirs", "/data"), ("metadata.log.dir", "/metadata"), ("node.id", "2")):
         with pytest.raises(ClusterError, match=rf"--property {key}: must differ between nodes: .*/node-N/server\.prop"):
             _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {key: value})
@@ -130,7 +132,7 @@ def test_invalid_base_port_in_cluster_file_is_rejected(tmp_path: Path) -> None:
         open_layout(tmp_path, None, None, "id")
 
 
-def test_changed_values_in_a_properties_file_keep_the_order_of_lines() -> None:
+def test_changing_values_in_a_properties_file_keeps_the_order_of_its_lines() -> None:
     text = "# a=0\na=1\nb = 2\na=3\n"
     assert set_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
 
@@ -151,7 +153,7 @@ def test_unformatted_node_directory_is_reported_as_data_loss(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
-def test_node_without_data_is_formatted_again_only_if_enough_other_nodes_serve(
+def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_are_serving(
     tmp_path: Path, nodes: int, needed: int
 ) -> None:
     layout = ClusterLayout(tmp_path, nodes, 9092, "id")
@@ -174,7 +176,7 @@ def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting(tmp
         check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 
-def test_moved_or_copied_cluster_directory_uses_its_own_files(tmp_path: Path) -> None:
+def test_node_log_dirs_of_a_copied_cluster_directory_are_in_the_copy(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "old", 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {"metadata.log.dir": "/elsewhere/node-2/data"})
     write_cluster_file(layout)
@@ -189,7 +191,7 @@ def test_moved_or_copied_cluster_directory_uses_its_own_files(tmp_path: Path) ->
     assert read_layout(copy) == ClusterLayout(copy, 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ", str(copy))
 
 
-def test_cluster_directory_name_may_contain_special_characters(tmp_path: Path) -> None:
+def test_node_in_a_cluster_directory_with_special_characters_in_its_name_can_be_formatted(tmp_path: Path) -> None:
     layout = ClusterLayout(tmp_path / "a =ü€\U0001f600\\u0041", 1, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {})
     format_node(layout, 1)

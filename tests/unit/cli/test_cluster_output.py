@@ -11,7 +11,7 @@ import pytest
 from headrace.cli.cluster.running import _print_line
 
 
-def test_supervisor_ignores_closed_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_supervisor_ignores_that_standard_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as output:
@@ -20,7 +20,9 @@ def test_supervisor_ignores_closed_standard_output(monkeypatch: pytest.MonkeyPat
         _print_line("node 1 died: killed by SIGKILL")
 
 
-def test_output_line_is_written_later_if_the_disk_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_output_line_that_a_full_disk_rejects_is_written_with_the_next_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with open("/dev/full", "w") as output, (tmp_path / "out").open("w") as file:
         monkeypatch.setattr(sys, "stdout", output)
         _print_line("one")

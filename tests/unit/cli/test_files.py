@@ -17,13 +17,13 @@ def test_properties_file_is_parsed_as_in_java(tmp_path: Path) -> None:
     assert read_connector(path).name == "c"
 
 
-def test_values_of_a_connector_file_lose_only_the_whitespace_that_java_trims(tmp_path: Path) -> None:
+def test_only_whitespace_that_java_trims_is_removed_from_values_of_a_connector_file(tmp_path: Path) -> None:
     path = tmp_path / "c.properties"
     path.write_text("name=c\nseparator=\u00a0\nend=a\u2028\nplain=x \t\n", encoding="utf-8")
     assert read_properties(path) == {"name": "c", "separator": "\u00a0", "end": "a\u2028", "plain": "x"}
 
 
-def test_flat_json_object_is_a_connector_config(tmp_path: Path) -> None:
+def test_connector_file_with_a_flat_json_object_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"name": "c", "tasks.max": 2, "flag": true}')
     connector = read_connector(path)
@@ -31,7 +31,7 @@ def test_flat_json_object_is_a_connector_config(tmp_path: Path) -> None:
     assert connector.initial_state is None
 
 
-def test_json_connector_file_in_rest_api_format_is_read(tmp_path: Path) -> None:
+def test_connector_file_in_the_json_format_of_the_rest_api_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"name": "c", "config": {"a": "1"}, "initial_state": "paused"}')
     connector = read_connector(path)

@@ -33,6 +33,6 @@ def test_reference_lists_keys_with_type_default_and_description(pages: dict[str,
     assert "| `num.partitions` | INT | `1` |" in pages["broker.md"]
 
 
-def test_every_key_has_a_description(pages: dict[str, str]) -> None:
+def test_every_configuration_key_has_a_description(pages: dict[str, str]) -> None:
     rows = [line for name in pages if name != "broker.md" for line in pages[name].splitlines() if line[:3] == "| `"]
     assert [row for row in rows if row.endswith("|  |")] == []

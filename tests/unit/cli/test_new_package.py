@@ -18,7 +18,7 @@ def new(*arguments: str | Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_generated_package_has_config_tests_entry_point_and_readme(tmp_path: Path) -> None:
+def test_headrace_new_creates_a_package_with_plugin_test_entry_point_and_readme(tmp_path: Path) -> None:
     code, output = new("sink", "weather-sink", "--dir", tmp_path)
     assert (code, output) == (0, f"created {tmp_path}/weather-sink; next: cd {tmp_path}/weather-sink && pytest\n")
     root = tmp_path / "weather-sink"
@@ -50,7 +50,7 @@ def test_invalid_package_name_is_refused(name: str, tmp_path: Path) -> None:
         ("headrace", "the module headrace already exists"),
     ],
 )
-def test_package_name_that_hides_another_module_is_refused_with_a_suggestion(
+def test_package_name_that_is_a_keyword_or_an_existing_module_is_refused_with_a_suggestion(
     name: str, reason: str, tmp_path: Path
 ) -> None:
     code, output = new("transform", name, "--dir", tmp_path)
@@ -59,7 +59,7 @@ def test_package_name_that_hides_another_module_is_refused_with_a_suggestion(
     assert f"for example {name}-transform" in output
 
 
-def test_new_package_in_an_existing_directory_is_refused(tmp_path: Path) -> None:
+def test_headrace_new_refuses_an_existing_package_directory(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     code, output = new("source", "orders", "--dir", tmp_path)
     assert code == 1
@@ -67,7 +67,7 @@ def test_new_package_in_an_existing_directory_is_refused(tmp_path: Path) -> None
     assert list((tmp_path / "orders").iterdir()) == []
 
 
-def test_parent_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_headrace_new_refuses_a_parent_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, output = new("source", "orders", "--dir", tmp_path / "file")
     assert code == 1

@@ -66,7 +66,7 @@ def test_client_override_that_the_workers_policy_refuses_is_an_error(tmp_path: P
     assert len(lines) == 1
 
 
-def test_unknown_override_policy_of_the_worker_is_an_error(tmp_path: Path) -> None:
+def test_unknown_client_override_policy_of_the_worker_is_an_error(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, SOURCE, {"connector.client.config.override.policy": "Some"})
     assert code == 1
     assert "connector.client.config.override.policy" in lines[-1]
@@ -97,7 +97,7 @@ def test_client_override_with_an_invalid_value_is_an_error(
     assert [line for line in lines if line.startswith(error)], lines
 
 
-def test_override_for_a_client_that_the_connector_does_not_use_is_not_validated(tmp_path: Path) -> None:
+def test_invalid_override_for_a_client_that_the_connector_does_not_use_is_not_an_error(tmp_path: Path) -> None:
     assert validate(tmp_path, {**SINK, "producer.override.acks": "maybe"})[0] == 0
 
 

@@ -13,7 +13,7 @@ LINES = ["one", "two", "three", "vier äö", "", "€", ""]
 
 
 @pytest.mark.parametrize("block_size", range(1, len(TEXT) + 1))
-def test_file_source_reads_the_same_lines_for_any_block_size(block_size: int) -> None:
+def test_line_splitter_returns_the_same_lines_for_any_block_size(block_size: int) -> None:
     splitter = LineSplitter()
     found: list[str] = []
     for start in range(0, len(TEXT), block_size):
@@ -37,7 +37,7 @@ def test_line_splitter_resumes_at_its_start_position_in_bytes() -> None:
         assert resumed.next_lines(100).items() == LINES[count:]
 
 
-def test_file_position_counts_the_bytes_of_non_ascii_text() -> None:
+def test_position_after_a_line_with_non_ascii_text_is_in_bytes() -> None:
     splitter = LineSplitter()
     splitter.feed("ä\nöö\n".encode())
     assert splitter.next_lines(1).items() == ["ä"]
@@ -46,7 +46,7 @@ def test_file_position_counts_the_bytes_of_non_ascii_text() -> None:
     assert splitter.position == 8
 
 
-def test_invalid_utf_8_is_replaced_and_position_counts_its_bytes() -> None:
+def test_invalid_utf_8_in_a_line_is_replaced_and_the_position_counts_the_original_bytes() -> None:
     splitter = LineSplitter()
     splitter.feed(b"a\xffb\nc\n")
     assert splitter.next_lines(1).items() == ["a\ufffdb"]

@@ -23,7 +23,7 @@ def records(*values: str) -> SinkRecords:
     return SinkRecords([SinkBatch("t", list(values), partition=0, offsets=list(range(len(values))), timestamps=0)])
 
 
-def test_file_sink_creates_its_deleted_output_file_again(tmp_path: Path) -> None:
+def test_file_sink_creates_its_output_file_again_after_the_file_was_deleted(tmp_path: Path) -> None:
     file = tmp_path / "deeper" / "out"
     file.parent.mkdir()
     task = FileStreamSinkTask()
@@ -41,7 +41,7 @@ def test_file_sink_creates_its_deleted_output_file_again(tmp_path: Path) -> None
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Simulate a full disk with a limit on file sizes. The write that reaches it is partial, and the next fails."""
+    """Simulate a full disk by a limit on file sizes: the write that reaches it is partial, and the next write fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -51,7 +51,7 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("appended_by_another_task", ["", "another task's line\n"])
-def test_file_sink_leaves_no_partial_line_after_a_failed_put_on_a_full_disk(
+def test_file_sink_removes_the_partial_line_of_a_put_that_failed_on_a_full_disk(
     tmp_path: Path, appended_by_another_task: str
 ) -> None:
     file = tmp_path / "out"

@@ -78,7 +78,7 @@ def items(count: int) -> list[dict[str, int]]:
     return [{"id": number, "square": number**2} for number in range(count)]
 
 
-def test_all_pages_are_read_once_and_new_items_are_read_later(server: ItemServer) -> None:
+def test_paged_api_source_reads_all_pages_once_and_later_reads_new_items(server: ItemServer) -> None:
     server.items = items(7)
     props = {"url": server.url, "topic": "items", "page.size": "3"}
     run = run_source(paged_api, props, records=100)
@@ -105,13 +105,15 @@ def test_request_to_an_overloaded_server_is_retried(server: ItemServer, status: 
         ((200, b'[{"name": 1}]'), "expected a list of objects with the field id"),
     ],
 )
-def test_invalid_response_fails_the_task(server: ItemServer, response: tuple[int, bytes], message: str) -> None:
+def test_response_with_an_error_status_or_invalid_content_fails_the_task(
+    server: ItemServer, response: tuple[int, bytes], message: str
+) -> None:
     server.responses = [response]
     with pytest.raises(ConnectError, match=message):
         run_source(paged_api, {"url": server.url, "topic": "items"}, records=1)
 
 
-def test_items_of_an_interrupted_page_are_read_again(server: ItemServer) -> None:
+def test_restart_in_the_middle_of_a_page_loses_no_items(server: ItemServer) -> None:
     server.items = items(5)
     run = run_source(
         paged_api, {"url": server.url, "topic": "items", "page.size": "2"}, records=100, faults=[RestartSource(5)]

@@ -138,7 +138,7 @@ def test_json_converter_writes_and_reads_nulls() -> None:
         converter().from_connect("t", STRING_SCHEMA, None)
 
 
-def test_null_fields_are_replaced_with_defaults_if_configured() -> None:
+def test_json_converter_replaces_null_fields_with_schema_defaults_only_if_configured() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     assert converter(**PLAIN).from_connect_batch("t", schema, [(None,), (1,)]) == [b'{"n":7}', b'{"n":1}']
     keep = converter(replace_null_with_default="false", **PLAIN)
@@ -149,7 +149,7 @@ def test_null_fields_are_replaced_with_defaults_if_configured() -> None:
     assert converter(replace_null_with_default="false").to_connect("t", data).value.get_without_default("n") is None
 
 
-def test_null_struct_is_replaced_with_the_default_of_its_schema() -> None:
+def test_json_converter_replaces_a_null_struct_with_the_default_of_its_schema() -> None:
     inner = struct([("x", INT32_SCHEMA)], optional=True)
     schema = struct([("p", inner.replace(default=Struct(inner, {"x": 1})))])
     data = converter().from_connect_batch("t", schema, [(None,), ((2,),)])
@@ -157,7 +157,7 @@ def test_null_struct_is_replaced_with_the_default_of_its_schema() -> None:
     assert runs(converter(), data) == [SchemaRun(schema, [((1,),), ((2,),)])]
 
 
-def test_schemaless_values_round_trip_as_plain_json() -> None:
+def test_schemaless_values_are_encoded_as_plain_json_and_decoded() -> None:
     configured = converter(**PLAIN)
     value = {"s": "x", "i": 2**70, "f": 1e10, "l": [1.5, None, True], "m": {"k": b"ab"}}
     data = configured.from_connect("t", None, value)
@@ -175,7 +175,7 @@ def test_values_that_require_a_schema_are_rejected_without_one(value: Any) -> No
         converter(**PLAIN).from_connect("t", None, value)
 
 
-def test_decimals_are_written_as_numbers_if_configured() -> None:
+def test_json_converter_writes_decimals_as_numbers_if_configured() -> None:
     configured = converter(decimal_format="numeric", **PLAIN)
     schema = struct([("d", decimal_schema(2))])
     digits = Decimal("12345678901234567890123.40")
@@ -245,7 +245,7 @@ def test_invalid_schema_is_rejected(schema: str, message: str) -> None:
         (map_of(INT32_SCHEMA, INT32_SCHEMA), b"[[1]]"),
     ],
 )
-def test_payload_that_does_not_match_its_schema_is_reported(schema: Schema, payload: bytes) -> None:
+def test_json_payload_that_does_not_match_its_schema_is_rejected(schema: Schema, payload: bytes) -> None:
     configured = converter()
     holder = struct([("before", OPTIONAL_STRING_SCHEMA), ("it", schema)])
     prefix = configured._envelope_prefix(holder)
@@ -265,7 +265,7 @@ def _good(schema: Schema) -> bytes:
     return by_type.get(schema.type, b"0")
 
 
-def test_numbers_are_parsed_as_by_jackson() -> None:
+def test_json_converter_parses_numbers_as_jackson_does() -> None:
     configured = converter()
     cases: list[tuple[Schema, bytes, Any]] = [
         (INT32_SCHEMA, b"3.7", 3),
@@ -279,7 +279,7 @@ def test_numbers_are_parsed_as_by_jackson() -> None:
         assert runs(configured, [data]) == [SchemaRun(in_struct, [(value,)])]
 
 
-def test_error_for_a_batch_contains_the_index_of_each_invalid_value() -> None:
+def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
     rows = [("a", "b"), (None, "b"), ("a", None), (1, "b"), ("a",), ("\ud800", None)]
     with pytest.raises(RecordErrors) as caught:
         converter().from_connect_batch("t", LINE, rows)
@@ -289,7 +289,7 @@ def test_error_for_a_batch_contains_the_index_of_each_invalid_value() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_consecutive_values_with_equal_schema_are_decoded_to_one_schema_run() -> None:
+def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_schema_run() -> None:
     configured = converter()
     lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
     numbers = configured.from_connect_batch("t", INT32_SCHEMA, [1])
@@ -306,7 +306,7 @@ def test_consecutive_values_with_equal_schema_are_decoded_to_one_schema_run() ->
     assert runs(configured, []) == []
 
 
-def test_invalid_envelope_with_the_prefix_of_a_valid_one_is_rejected() -> None:
+def test_invalid_json_envelope_that_begins_like_a_valid_envelope_is_rejected() -> None:
     configured = converter()
     good = configured.from_connect_batch("t", LINE, [("a", None)])[0]
     assert good is not None
@@ -331,7 +331,7 @@ def test_number_with_a_huge_exponent_is_rejected_without_computing_its_digits(nu
                 converter().to_connect_batch("t", [data])
 
 
-def test_too_deeply_nested_schema_is_rejected() -> None:
+def test_too_deeply_nested_json_schema_is_rejected() -> None:
     data = b'{"schema":' + b'{"type":"array","items":' * 400 + b'{"type":"int8"}' + b"}" * 400 + b',"payload":[]}'
     with pytest.raises(DataError):
         converter().to_connect("t", data)
@@ -339,7 +339,7 @@ def test_too_deeply_nested_schema_is_rejected() -> None:
         converter().to_connect_batch("t", [data])
 
 
-def test_schema_content_setting_applies_to_all_payloads() -> None:
+def test_json_converter_with_schema_content_decodes_every_payload_with_that_schema() -> None:
     configured = converter(schema_content=LINE_SCHEMA.decode())
     assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 
@@ -352,7 +352,7 @@ def test_schema_cache_of_the_json_converter_is_limited() -> None:
     assert len(configured._decoders) == len(configured._prefixes) == 2
 
 
-def test_optional_logical_fields_round_trip() -> None:
+def test_optional_fields_with_logical_types_round_trip_through_json() -> None:
     schema = struct([("t", OPTIONAL_TIMESTAMP_SCHEMA), ("n", INT64_SCHEMA)])
     rows = [(None, 1), (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 2)]
     data = converter().from_connect_batch("t", schema, rows)

@@ -45,7 +45,7 @@ def test_primitive_converters_decode_the_values_that_they_encode(converter_class
     [(ShortConverter, 2**15), (IntegerConverter, "1"), (LongConverter, True), (DoubleConverter, 1),
      (BooleanConverter, 1), (ByteArrayConverter, "a"), (FloatConverter, 1e300)],
 )  # fmt: skip
-def test_primitive_converter_rejects_a_value_of_another_type(converter_class: Any, value: Any) -> None:
+def test_primitive_converter_rejects_a_value_of_a_wrong_type(converter_class: Any, value: Any) -> None:
     converter = converter_class()
     with pytest.raises(DataError):
         converter.from_connect("t", None, value)
@@ -55,13 +55,13 @@ def test_primitive_converter_rejects_a_value_of_another_type(converter_class: An
 
 
 @pytest.mark.parametrize("converter_class", [ShortConverter, LongConverter, DoubleConverter, BooleanConverter])
-def test_primitive_converter_rejects_bytes_of_another_length(converter_class: Any) -> None:
+def test_primitive_converter_rejects_data_of_a_wrong_length(converter_class: Any) -> None:
     with pytest.raises(RecordErrors) as caught:
         converter_class().to_connect_batch("t", [None, b"abc"])
     assert list(caught.value.errors) == [1]
 
 
-def test_primitive_converter_rejects_another_schema() -> None:
+def test_primitive_converter_rejects_a_value_with_a_schema_of_a_wrong_type() -> None:
     with pytest.raises(DataError, match="Invalid schema type for ByteArrayConverter: STRING"):
         ByteArrayConverter().from_connect("t", STRING_SCHEMA, None)
     with pytest.raises(RecordErrors) as caught:

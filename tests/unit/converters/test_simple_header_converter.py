@@ -26,5 +26,5 @@ def test_header_values_round_trip(value: Any, data: bytes | None, schema: Any, b
     assert converter.to_connect_header("t", "h", data) == (schema, back)
 
 
-def test_header_value_that_is_not_utf_8_is_returned_as_bytes() -> None:
+def test_simple_header_converter_decodes_invalid_utf_8_as_bytes() -> None:
     assert SimpleHeaderConverter().to_connect_header("t", "h", b"\xff\xfe") == (BYTES_SCHEMA, b"\xff\xfe")

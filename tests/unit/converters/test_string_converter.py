@@ -27,7 +27,7 @@ def test_string_converter_decodes_the_strings_that_it_encodes() -> None:
     assert configured.to_connect_batch("t", []) == []
 
 
-def test_string_converter_writes_other_values_as_java_to_string() -> None:
+def test_string_converter_writes_values_that_are_not_strings_as_java_to_string_does() -> None:
     configured = converter()
     assert (
         configured.from_connect("t", POINT, Struct(POINT, {"x": 1, "f": 0.10000000149011612})) == b"Struct{x=1,f=0.1}"

@@ -21,7 +21,7 @@ def test_nested_structs_are_converted_to_rows() -> None:
     assert from_rows(OUTER, rows) == [_outer(1), None]
 
 
-def test_values_without_structs_are_not_copied_when_they_are_converted_to_rows() -> None:
+def test_conversion_between_structs_and_rows_does_not_copy_a_list_without_structs() -> None:
     values = ["a", "b"]
     assert to_rows(STRING_SCHEMA, values) is values
     assert from_rows(None, values) is values
@@ -49,7 +49,7 @@ def test_consecutive_records_with_the_same_schema_form_a_batch() -> None:
     assert [made for batch in batches for made in batch.to_records()] == records
 
 
-def test_sink_batch_contains_the_records_from_which_it_was_built() -> None:
+def test_sink_batch_built_from_records_returns_the_same_records() -> None:
     batch = SinkBatch(
         "t", ["a", "b"], partition=3, offsets=range(5, 7), keys=[b"k", None], timestamps=9,
         headers=[Headers([Header("h", STRING_SCHEMA, "v")]), Headers()], value_schema=STRING_SCHEMA,
@@ -64,7 +64,7 @@ def test_sink_batch_contains_the_records_from_which_it_was_built() -> None:
     assert again[0].to_records() == records
 
 
-def test_rerouted_sink_batch_keeps_original_topic_and_offsets() -> None:
+def test_sink_batch_with_a_replaced_topic_keeps_its_original_topic_and_offsets() -> None:
     batch = SinkBatch("t", ["a", "b", "c"], partition=0, offsets=range(10, 13)).replace(topic="other").take([0, 2])
     assert (batch.topic, batch.original_topic) == ("other", "t")
     assert list(batch.offsets) == list(batch.original_offsets) == [10, 12]
@@ -72,7 +72,7 @@ def test_rerouted_sink_batch_keeps_original_topic_and_offsets() -> None:
     assert batch.timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_batch_of_selected_records_keeps_the_source_offset() -> None:
+def test_selection_of_records_from_a_source_batch_keeps_the_source_offset_of_the_whole_batch() -> None:
     batch = SourceBatch(
         "t", ["a", "b"], source_partition={}, source_offset={"o": 2}, source_offsets=[{"o": 1}, {"o": 2}], timestamps=5
     )
@@ -88,7 +88,7 @@ def test_batch_with_replaced_values_leaves_the_original_batch_unchanged() -> Non
     assert (other.values, other.value_schema, other.topic) == (["1"], OPTIONAL_STRING_SCHEMA, "t")
 
 
-def test_record_headers_keep_their_order_and_may_repeat_a_key() -> None:
+def test_headers_with_the_same_key_are_all_kept_in_insertion_order() -> None:
     headers = Headers().add("a", 1).add("b", 2).add("a", 3)
     assert headers.last("a") == Header("a", None, 3)
     assert [header.value for header in headers.all("a")] == [1, 3]
@@ -97,7 +97,7 @@ def test_record_headers_keep_their_order_and_may_repeat_a_key() -> None:
     assert record.replace(topic="u").headers is headers
 
 
-def test_headers_that_records_share_are_mapped_once() -> None:
+def test_map_headers_calls_its_function_once_for_a_headers_object_that_records_share() -> None:
     a, b, equal_to_a = Headers().add("n", 1), Headers().add("n", 2), Headers().add("n", True)
     calls: list[Headers] = []
 
@@ -111,7 +111,7 @@ def test_headers_that_records_share_are_mapped_once() -> None:
     assert map_headers(value, []) == []
 
 
-def test_change_of_one_records_headers_leaves_other_records_and_the_batch_unchanged() -> None:
+def test_changing_the_headers_of_one_record_does_not_change_other_records_or_their_batch() -> None:
     shared = Headers().add("h", 1)
     batch = SinkBatch("t", ["a", "b"], partition=0, offsets=range(2), headers=[shared, shared])
     first, second = batch.to_records()

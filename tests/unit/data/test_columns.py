@@ -21,31 +21,31 @@ def test_columnar_values_are_converted_to_maps_and_rows() -> None:
     assert rows.items() is rows.items()
 
 
-def test_columns_without_names_convert_to_empty_maps_and_rows() -> None:
+def test_columns_object_without_columns_is_converted_to_empty_maps_or_rows() -> None:
     assert Columns([], [], 2, is_maps=True).items() == [{}, {}]
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 
 
-def test_selection_of_rows_keeps_columns_with_one_shared_value() -> None:
+def test_column_with_one_value_for_all_rows_stays_shared_when_rows_are_selected() -> None:
     taken = MAPS.take([2, 0])
     assert taken.items() == [ITEMS[2], ITEMS[0]]
     assert taken.column("source") == Shared("x")
 
 
-def test_put_of_an_existing_key_replaces_its_column_at_the_same_position() -> None:
+def test_put_of_an_existing_column_name_replaces_the_column_at_its_position() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}
     assert MAPS.items() == ITEMS
 
 
-def test_field_names_may_contain_any_characters() -> None:
+def test_column_names_may_contain_quotes_braces_and_line_breaks() -> None:
     names = ["it's", 'a "b"', "{0}", "\n"]
     item = dict(zip(names, range(4), strict=True))
     assert Columns(names, [Shared(index) for index in range(4)], 1, is_maps=True).items() == [item]
 
 
-def test_batch_values_are_a_list_if_the_batch_has_columns() -> None:
+def test_values_of_a_batch_built_from_columns_are_a_list_of_rows() -> None:
     schema = struct([("line", STRING_SCHEMA), ("n", INT64_SCHEMA)])
     rows = Columns(["line", "n"], [Lines("a\nb", 2), [1, 2]], 2, is_maps=False)
     batch = Batch("t", rows, value_schema=schema)

@@ -88,7 +88,7 @@ def test_text_is_parsed_as_by_java_simple_date_format(pattern: str, text: str, m
         ("YYYY-ww", "2020-01"),
     ],
 )
-def test_unparseable_date_error_names_text_and_pattern(pattern: str, text: str) -> None:
+def test_text_that_does_not_match_the_date_pattern_is_rejected(pattern: str, text: str) -> None:
     with pytest.raises(DataError):
         SimpleDateFormat(pattern).parse(text)
 

@@ -28,7 +28,7 @@ from headrace.data.java_regex import JavaPattern
         (r"(?!__).*", "__consumer_offsets", False),
     ],
 )
-def test_regex_matches_only_the_whole_text(pattern: str, text: str, matches: bool) -> None:
+def test_java_pattern_matches_only_a_whole_text(pattern: str, text: str, matches: bool) -> None:
     assert JavaPattern(pattern).matches(text) is matches
 
 
@@ -42,7 +42,9 @@ def test_regex_matches_only_the_whole_text(pattern: str, text: str, matches: boo
         (r"(a)|b", "b", "<$1>", "<>"),
     ],
 )
-def test_regex_replacement_expands_group_references(pattern: str, text: str, replacement: str, result: str) -> None:
+def test_java_pattern_expands_group_references_in_a_replacement(
+    pattern: str, text: str, replacement: str, result: str
+) -> None:
     assert JavaPattern(pattern).replace_first(text, replacement) == result
 
 

@@ -37,7 +37,7 @@ POINT = struct([("x", INT32_SCHEMA), ("label", OPTIONAL_STRING_SCHEMA)], name="p
         {"fields": [("x", INT32_SCHEMA), ("label", STRING_SCHEMA)]},
     ],
 )
-def test_schema_equality_depends_on_every_attribute(change: dict[str, object]) -> None:
+def test_schemas_that_differ_in_any_attribute_are_not_equal(change: dict[str, object]) -> None:
     other = POINT.replace(**change)
     assert other != POINT
     assert POINT.replace() == POINT
@@ -45,12 +45,12 @@ def test_schema_equality_depends_on_every_attribute(change: dict[str, object]) -
     assert len({POINT, POINT.replace(), other}) == 2
 
 
-def test_schemas_with_defaults_of_different_types_differ() -> None:
+def test_schemas_with_different_defaults_are_not_equal() -> None:
     assert Schema(Type.FLOAT64, default=1.0) != Schema(Type.FLOAT64)
     assert Schema(Type.INT32, default=1) != Schema(Type.INT32, default=2)
 
 
-def test_container_schema_equality_depends_on_element_schemas() -> None:
+def test_array_and_map_schemas_with_different_element_schemas_are_not_equal() -> None:
     assert array(STRING_SCHEMA) == array(STRING_SCHEMA)
     assert array(STRING_SCHEMA) != array(OPTIONAL_STRING_SCHEMA)
     assert map_of(STRING_SCHEMA, INT32_SCHEMA) != map_of(INT32_SCHEMA, STRING_SCHEMA)
@@ -63,7 +63,7 @@ def test_schema_can_be_pickled() -> None:
     assert copy.index_of("label") == 1
 
 
-def test_schema_returns_its_field_with_a_name() -> None:
+def test_lookup_of_an_unknown_field_name_in_a_schema_returns_none_or_raises_data_error() -> None:
     assert POINT.index_of("label") == 1
     assert POINT.field("nope") is None
     with pytest.raises(DataError, match="nope is not a valid field name"):
@@ -75,7 +75,7 @@ def test_schema_with_duplicate_field_names_is_rejected() -> None:
         struct([("a", INT32_SCHEMA), ("a", STRING_SCHEMA)])
 
 
-def test_default_value_must_match_its_schema() -> None:
+def test_schema_with_a_default_value_that_its_type_does_not_allow_is_rejected() -> None:
     with pytest.raises(DataError, match="INT8"):
         Schema(Type.INT8, default=128)
     assert (
@@ -96,7 +96,7 @@ def test_struct_rejects_an_invalid_field_value_and_names_the_field() -> None:
     assert value.put("x", 1).get("x") == 1
 
 
-def test_struct_validates_nested_values() -> None:
+def test_struct_rejects_invalid_nested_values() -> None:
     holder = struct([("items", array(map_of(STRING_SCHEMA, INT8_SCHEMA))), ("raw", BYTES_SCHEMA)])
     value = Struct(holder, {"items": [{"a": 1}], "raw": b""})
     value.validate()
@@ -104,7 +104,7 @@ def test_struct_validates_nested_values() -> None:
         value.put("items", [{"a": 300}])
 
 
-def test_struct_returns_the_default_of_a_null_field() -> None:
+def test_struct_returns_the_schema_default_for_a_null_field() -> None:
     schema = struct([("n", Schema(Type.INT32, optional=True, default=7))])
     value = Struct(schema)
     assert value.get("n") == value["n"] == 7
@@ -112,13 +112,13 @@ def test_struct_returns_the_default_of_a_null_field() -> None:
     value.validate()
 
 
-def test_struct_of_another_schema_is_rejected() -> None:
+def test_nested_struct_with_a_schema_other_than_its_fields_schema_is_rejected() -> None:
     outer = struct([("p", POINT)])
     with pytest.raises(DataError, match="do not match"):
         Struct(outer).put("p", Struct(POINT.replace(doc=None), {"x": 1}))
 
 
-def test_struct_is_a_mapping_that_applies_defaults() -> None:
+def test_struct_is_a_mapping_that_returns_schema_defaults_for_null_fields() -> None:
     schema = struct([("a", INT32_SCHEMA), ("n", Schema(Type.INT32, optional=True, default=7))])
     value = Struct(schema, {"a": 1})
     assert isinstance(value, Mapping)
@@ -129,7 +129,7 @@ def test_struct_is_a_mapping_that_applies_defaults() -> None:
     assert Struct(struct([]))
 
 
-def test_unknown_field_of_a_struct_raises_unknown_field() -> None:
+def test_access_to_an_unknown_field_of_a_struct_raises_unknown_field() -> None:
     value = Struct(POINT)
     for access in (lambda: value["nope"], lambda: value.put("nope", 1), lambda: value.get_without_default("nope")):
         with pytest.raises(UnknownField, match=r"^nope is not a valid field name$") as caught:
@@ -148,7 +148,7 @@ def test_struct_equals_only_structs_with_the_same_schema_and_values() -> None:
     assert dict(value) != value
 
 
-def test_struct_with_replaced_fields_is_a_validated_copy() -> None:
+def test_struct_replace_returns_a_copy_and_rejects_invalid_values() -> None:
     value = Struct(POINT, {"x": 1})
     copy = value.replace(x=2)
     assert (value["x"], copy["x"], copy.schema) == (1, 2, POINT)

@@ -66,7 +66,7 @@ NOTHING = Schema(Type.ARRAY, value_schema=None)
         ("[[1],[2]]", array(array(INT8_SCHEMA)), [[1], [2]]),
     ],
 )
-def test_text_is_parsed_to_schema_and_value(text: str, schema: Schema | None, value: Any) -> None:
+def test_header_text_is_parsed_to_a_schema_and_a_value(text: str, schema: Schema | None, value: Any) -> None:
     assert parse_string(text) == (schema, value)
     assert type(parse_string(text).value) is type(value)
 
@@ -79,13 +79,13 @@ def test_text_is_parsed_to_schema_and_value(text: str, schema: Schema | None, va
         ("2019-08-23T14:34:54.346Z", dt.datetime(2019, 8, 23, 14, 34, 54, 346000, tzinfo=dt.UTC)),
     ],
 )
-def test_dates_and_times_round_trip(text: str, value: Any) -> None:
+def test_dates_times_and_timestamps_round_trip_through_header_text(text: str, value: Any) -> None:
     assert parse_string(text).value == value
     assert convert_to_string(value) == text
     assert parse_string(f'["{text}"]').value == [value]
 
 
-def test_numbers_are_parsed_to_the_smallest_type_that_fits() -> None:
+def test_numbers_in_header_text_are_parsed_to_the_smallest_type_that_fits() -> None:
     assert parse_string("9223372036854775808").value == Decimal("9223372036854775808")
     assert parse_string("1.0e300").value == 1e300
     assert parse_string("0.1").value == 0.10000000149011612
@@ -106,5 +106,5 @@ def test_numbers_are_parsed_to_the_smallest_type_that_fits() -> None:
         (dt.datetime(1950, 1, 1, 1, tzinfo=dt.UTC), "1950-01-01T01:00:00.000Z"),
     ],
 )
-def test_values_are_converted_to_text(value: Any, text: str) -> None:
+def test_header_values_are_converted_to_text(value: Any, text: str) -> None:
     assert convert_to_string(value) == text

@@ -1,4 +1,4 @@
-"""Tests of the Elasticsearch sink with a scripted server that rejects requests and documents, or cuts connections."""
+"""Tests of the Elasticsearch sink with a server that rejects requests or documents, or closes connections."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from support.elasticsearch_task import put_until_error
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """Stores the documents of bulk requests; `faults` contains what happens to the next bulk requests.
+    """Stores the documents of bulk requests. Each bulk request removes the first fault from `faults` and applies it.
 
-    A fault is a status of the response, "cut" to close the connection, or a dict from ids to statuses of documents.
+    A fault is the HTTP status of the response, "cut" to close the connection, or a dict of statuses by document id.
     """
 
     daemon_threads = True
@@ -39,7 +39,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.max_documents = 1000000
 
     def apply(self, body: bytes) -> tuple[int, Any] | None:
-        """Apply a bulk request; return status and response, or None to cut the connection."""
+        """Apply a bulk request and return the status and the body of the response, or None to close the connection."""
         fault = self.faults.pop(0) if self.faults else {}
         texts = [json.loads(line) for line in body.splitlines()]
         items = []
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = _respond
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
+        """Do not log requests."""
 
 
 @pytest.fixture
@@ -123,13 +123,13 @@ def test_bulk_requests_are_retried_after_temporary_failures_until_all_documents_
     assert run.committed == {("t", 0): 4}
 
 
-def test_only_rejected_documents_are_sent_again(server: ScriptedServer) -> None:
+def test_retry_of_a_bulk_request_sends_only_the_rejected_documents(server: ScriptedServer) -> None:
     server.faults = [{"k1": 429}]
     put(server)
     assert server.bulks == [["k0", "k1", "k2", "k3"], ["k1"]]
 
 
-def test_task_fails_after_max_retries_and_names_record_and_cause(server: ScriptedServer) -> None:
+def test_task_fails_after_max_retries_with_an_error_that_names_record_and_cause(server: ScriptedServer) -> None:
     server.faults = [{"k1": 429}] * 3
     with pytest.raises(
         ConnectError, match=r"t-0 at offset 1: es_rejected.* giving up after 3 attempts \(max\.retries\)"
@@ -138,13 +138,13 @@ def test_task_fails_after_max_retries_and_names_record_and_cause(server: Scripte
     assert sorted(server.documents) == ["k0", "k2", "k3"]
 
 
-def test_request_that_is_too_large_is_split(server: ScriptedServer) -> None:
+def test_bulk_request_that_the_server_rejects_as_too_large_is_split(server: ScriptedServer) -> None:
     server.max_documents = 1
     put(server, max__in__flight__requests="1")
     assert sorted(server.documents) == ["k0", "k1", "k2", "k3"]
 
 
-def test_api_key_and_password_are_sent(server: ScriptedServer) -> None:
+def test_configured_api_key_or_password_is_sent_in_the_authorization_header(server: ScriptedServer) -> None:
     put(server, connection__api__key="secret")
     assert server.authorization == "ApiKey secret"
     put(server, connection__username="u", connection__password="p")
@@ -165,7 +165,9 @@ def test_error_for_a_java_key_store_says_how_to_export_it(tmp_path: Path, side: 
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_validation_names_the_key_of_refused_credentials(server: ScriptedServer, status: int) -> None:
+def test_validation_reports_refused_credentials_as_an_error_of_the_user_name_key(
+    server: ScriptedServer, status: int
+) -> None:
     server.status = status
     settings = {"connection.url": server.url, "connection.username": "u", "connection.password": "p"}
     values = config_def(ElasticsearchSinkConfig).validate(settings)

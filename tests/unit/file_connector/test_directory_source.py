@@ -1,4 +1,4 @@
-"""Tests of the directory source in memory: formats, positions, finished files, invalid records, hostile names."""
+"""Tests of the directory source: file formats, positions, finished files, invalid records, hostile file names."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TestDirectorySourceMovesFiles(TestDirectorySourceKeepsFiles):
         return record.value
 
 
-def test_each_format_restarts_inside_a_file_without_losing_or_repeating_records(tmp_path: Path) -> None:
+def test_restart_inside_a_file_of_any_format_loses_no_records_and_repeats_no_committed_records(tmp_path: Path) -> None:
     lines = [f"l\u00efne {number}" for number in range(11)]
     csv_text = "n,text\n" + "".join(f'{number},"a\r\n{number}"\n\n' for number in range(11))
     json_text = "".join(f'{{"n": {number}}}\r\n' for number in range(11))
@@ -113,7 +113,7 @@ def test_each_format_restarts_inside_a_file_without_losing_or_repeating_records(
             assert values(killed) == expected[form][:6] + expected[form][3:], directory
 
 
-def test_declared_columns_are_converted_and_null_values_are_null(tmp_path: Path) -> None:
+def test_csv_fields_are_converted_to_declared_column_types_and_the_null_text_is_read_as_null(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "skip;id;price;day;at;ok;ratio;name\n"
         "x;7;12.50;2026-11-24;2026-11-24T01:00:00+01:00;TRUE;0.5;'a;''b'\n"
@@ -134,7 +134,7 @@ def test_declared_columns_are_converted_and_null_values_are_null(tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_columns_of_files_without_a_header_are_numbered_or_named_by_the_configuration(tmp_path: Path) -> None:
+def test_columns_of_a_csv_file_without_a_header_have_numbers_or_configured_names(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\ufeff1\ttwo\n")
     more = {"csv.header": "false", "csv.delimiter": "tab"}
     assert values(read(tmp_path, format="csv", **more)) == [{"column1": "1", "column2": "two"}]
@@ -164,7 +164,7 @@ BAD_RECORDS = [
 
 
 @pytest.mark.parametrize(("form", "text", "error", "more"), BAD_RECORDS)
-def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors_are_tolerated(
+def test_invalid_record_fails_the_task_with_file_and_line_or_is_skipped_if_errors_are_tolerated(
     tmp_path: Path, form: str, text: str, error: str, more: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "in"
@@ -194,7 +194,7 @@ def test_error_of_an_invalid_record_names_file_and_line_and_is_skipped_if_errors
         ("csv", "a.csv", b"a,,c\n1,2,3\n", "line 1: column 2 of the header has no name"),
     ],
 )
-def test_unreadable_file_fails_the_task_or_is_moved_to_the_error_directory(
+def test_invalid_file_fails_the_task_or_is_moved_to_the_error_directory_if_errors_are_tolerated(
     tmp_path: Path, form: str, name: str, data: bytes, error: str
 ) -> None:
     directory = tmp_path / "in"
@@ -209,7 +209,9 @@ def test_unreadable_file_fails_the_task_or_is_moved_to_the_error_directory(
     assert os.listdir(tmp_path / "bad") == [name]
 
 
-def test_files_are_moved_with_their_markers_and_never_replace_files_that_were_moved_earlier(tmp_path: Path) -> None:
+def test_finished_file_is_moved_with_its_marker_and_does_not_replace_a_file_that_was_moved_earlier(
+    tmp_path: Path,
+) -> None:
     source, done = tmp_path / "in", tmp_path / "in" / "done"
     (source / "sub").mkdir(parents=True)
     more = {
@@ -225,14 +227,14 @@ def test_files_are_moved_with_their_markers_and_never_replace_files_that_were_mo
     assert (source / "unmarked").exists()
 
 
-def test_file_stays_until_its_last_offset_is_committed(tmp_path: Path) -> None:
+def test_finished_file_is_not_deleted_before_its_last_offset_is_committed(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n3\n4\n")
     killed = read(tmp_path, 9, finished_action="delete", faults=[RestartSource(after_records=4)])
     assert values(killed) == ["1", "2", "3", "4", "4"]
     assert os.listdir(tmp_path) == []
 
 
-def test_file_whose_offset_was_committed_before_a_crash_is_deleted_by_the_next_run(tmp_path: Path) -> None:
+def test_file_that_is_completely_read_according_to_its_offset_is_deleted_by_the_next_run(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n")
     kept = read(tmp_path)
     assert os.listdir(tmp_path) == ["a"]
@@ -240,7 +242,7 @@ def test_file_whose_offset_was_committed_before_a_crash_is_deleted_by_the_next_r
     assert os.listdir(tmp_path) == []
 
 
-def test_replaced_file_is_read_again_from_its_beginning(tmp_path: Path) -> None:
+def test_file_that_was_replaced_after_it_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n")
     first = read(tmp_path)
     (tmp_path / "a").write_text("3\n4\n5\n")
@@ -268,20 +270,20 @@ def test_only_regular_files_with_selected_names_are_read(tmp_path: Path) -> None
     assert values(read(tmp_path, **{"file.pattern": "*.csv", "recursive": "true"})) == ["a", "b", "g"]
 
 
-def test_files_are_read_in_the_order_of_their_times_of_modification(tmp_path: Path) -> None:
+def test_files_are_read_in_the_order_of_their_modification_times_if_configured(tmp_path: Path) -> None:
     for name, second in (("a", 3), ("b", 1), ("c", 2)):
         (tmp_path / name).write_text(name)
         os.utime(tmp_path / name, (second, second))
     assert values(read(tmp_path, **{"file.order": "modified"})) == ["b", "c", "a"]
 
 
-def test_recently_changed_file_is_not_read(tmp_path: Path) -> None:
+def test_file_that_changed_within_the_settle_time_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     os.utime(tmp_path / "a", (0, 0))
     assert read(tmp_path, **{"settle.time.ms": "3600000"}).records == []
 
 
-def test_tasks_share_the_files_and_each_file_is_read_once(tmp_path: Path) -> None:
+def test_files_are_divided_among_several_tasks_and_each_file_is_read_once(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / str(number)).write_text(f"{number}\n")
     run = read(tmp_path, **{"tasks.max": "4"})
@@ -289,13 +291,13 @@ def test_tasks_share_the_files_and_each_file_is_read_once(tmp_path: Path) -> Non
     assert len(run.offsets) == 50
 
 
-def test_name_of_the_file_is_a_header_if_configured(tmp_path: Path) -> None:
+def test_record_has_a_header_with_the_file_name_if_configured(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n")
     run = read(tmp_path, **{"file.name.header": "source"})
     assert [(header.key, header.value) for record in run.records for header in record.headers] == [("source", "a")] * 2
 
 
-def test_names_that_are_not_unicode_have_source_partitions_of_their_own() -> None:
+def test_source_partition_of_a_file_with_a_non_unicode_name_contains_the_bytes_of_the_name() -> None:
     assert partition_of("caf\u00e9") == {"file": "caf\u00e9"}
     assert partition_of(os.fsdecode(b"\xff")) == {"file.bytes": "ff"}
 
@@ -321,20 +323,22 @@ def test_validation_names_the_key_at_fault(tmp_path: Path, more: dict[str, str],
     assert [error.key for error in found.value.errors] == [key]
 
 
-def test_validation_checks_that_the_directory_exists(tmp_path: Path) -> None:
+def test_validation_reports_a_missing_input_directory(tmp_path: Path) -> None:
     given = props(tmp_path / "missing")
     checked = config_def(DirectorySourceConnector.config_model).validate(given)
     DirectorySourceConnector().validate(given, checked)
     assert checked["directory"].errors == [f"Directory {tmp_path / 'missing'} does not exist, or is no directory"]
 
 
-def test_source_waits_until_a_missing_directory_exists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_with_a_missing_input_directory_logs_one_warning_and_retries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     assert read(tmp_path / "missing").records == []
     assert caplog.text.count("cannot be listed, retrying") == 1
 
 
-def test_search_that_keeps_only_the_first_files_is_repeated_until_all_are_read_in_order(
+def test_all_files_are_read_in_order_if_one_search_can_hold_only_some_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 10)
@@ -346,7 +350,7 @@ def test_search_that_keeps_only_the_first_files_is_repeated_until_all_are_read_i
 
 
 class GrowingTask(DirectorySourceTask):
-    """A task whose file gets more lines before each of the first polls."""
+    """A task that appends to its input file before each of the first four polls."""
 
     def poll(self) -> Any:
         if self.config.directory and (polls := getattr(self, "polls", 0)) < 4:
@@ -356,7 +360,7 @@ class GrowingTask(DirectorySourceTask):
         return super().poll()
 
 
-def test_file_that_grows_while_it_is_read_is_read_to_its_end(
+def test_file_that_grows_while_it_is_read_is_read_to_its_new_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a").write_text("first\n")
@@ -367,7 +371,7 @@ def test_file_that_grows_while_it_is_read_is_read_to_its_end(
     assert run.offset["size"] == (tmp_path / "a").stat().st_size
 
 
-def test_file_is_read_again_from_the_next_record_after_the_file_system_has_failed(
+def test_read_continues_with_the_next_record_after_temporary_file_system_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(record_lines, "BLOCK_BYTES", 6)
@@ -399,7 +403,7 @@ def test_task_fails_if_a_finished_file_cannot_be_removed(
         read(tmp_path, finished_action="delete", offsets=run.offsets)
 
 
-def test_unreadable_subdirectory_is_logged_once_and_other_files_are_read(
+def test_unreadable_subdirectory_is_logged_once_and_files_in_other_subdirectories_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("open", "closed"):
@@ -417,7 +421,7 @@ def test_unreadable_subdirectory_is_logged_once_and_other_files_are_read(
     assert caplog.text.count("closed/ cannot be listed, ignoring its files: Permission denied") == 1
 
 
-def test_task_can_be_stopped_while_it_skips_the_read_part_of_a_compressed_file(
+def test_skip_to_a_position_in_a_compressed_file_ends_early_if_the_task_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_lines, "_SKIP_BYTES", 64)
@@ -458,7 +462,7 @@ class _Entries:
 
 
 @pytest.mark.parametrize("are_read", [False, True])
-def test_memory_of_a_search_does_not_depend_on_the_number_of_files(
+def test_memory_of_a_directory_search_does_not_depend_on_the_number_of_files(
     are_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 500)
@@ -488,7 +492,7 @@ def test_memory_of_a_search_does_not_depend_on_the_number_of_files(
         assert search.is_truncated
 
 
-def test_offset_of_a_file_is_removed_after_the_file_was_moved(tmp_path: Path) -> None:
+def test_source_offset_of_a_finished_file_is_removed_after_the_file_was_moved(tmp_path: Path) -> None:
     source, done = tmp_path / "in", tmp_path / "done"
     source.mkdir()
     for number in range(5):
@@ -502,14 +506,14 @@ def test_offset_of_a_file_is_removed_after_the_file_was_moved(tmp_path: Path) ->
     assert values(read(source, offsets=last.offsets, **moved)) == ["again"]
 
 
-def test_error_about_a_file_with_a_hostile_name_can_be_encoded_and_has_one_line(tmp_path: Path) -> None:
+def test_error_for_a_file_name_with_line_break_and_invalid_utf_8_contains_the_escaped_name(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"a\nb\xff")).write_bytes(b"\xff")
     with pytest.raises(DataError) as found:
         read(tmp_path)
     assert f"{tmp_path}/a\\nb\\udcff, line 1" in str(found.value)
 
 
-def test_marker_is_not_needed_to_finish_a_file_that_was_read(tmp_path: Path) -> None:
+def test_file_that_was_read_is_deleted_even_if_its_marker_no_longer_exists(tmp_path: Path) -> None:
     """The task may have been killed after it removed the marker."""
     (tmp_path / "a").write_text("1\n")
     (tmp_path / "a.ok").touch()
@@ -519,7 +523,9 @@ def test_marker_is_not_needed_to_finish_a_file_that_was_read(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
-def test_finished_file_is_moved_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_file_can_be_moved_to_a_directory_on_another_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = os.rename, []
 
     def rename(source: str, target: str) -> None:
@@ -539,13 +545,13 @@ def test_finished_file_is_moved_to_another_file_system(tmp_path: Path, monkeypat
 
 
 class TaskWithoutCommit(DirectorySourceTask):
-    """A task whose callback after a commit fails."""
+    """A task whose `commit` callback does nothing, so that it does not delete finished files."""
 
     def commit(self) -> None:
         pass
 
 
-def test_search_finishes_a_file_if_the_callback_after_its_commit_failed(
+def test_directory_search_deletes_a_committed_file_that_the_commit_callback_did_not_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
