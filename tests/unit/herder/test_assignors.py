@@ -1,7 +1,7 @@
 """Tests of the assignors: the scenarios of Kafka Connect's IncrementalCooperativeAssignorTest, and eager round robin.
 
-A scenario is a sequence of rebalances. For each, it lists what changes before the rebalance, and the expected numbers
-of connectors and tasks per worker afterwards, in ascending order.
+A scenario is a sequence of rebalances. Each entry lists the changes before a rebalance and the expected numbers of
+connectors and tasks per worker after the rebalance, in ascending order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def connector(name: str, tasks: int) -> Assignment:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """Events, and the result of the rebalance that follows them."""
+    """The events before a rebalance, and the expected result of the rebalance."""
 
     connectors: Sequence[int]
     tasks: Sequence[int]
@@ -52,7 +52,7 @@ class Rebalance:
 
 
 class Group:
-    """Workers that apply the assignments of a leader at once."""
+    """Workers that apply the leader's assignments immediately."""
 
     def __init__(self, task_counts: Mapping[str, int], max_delay_ms: int = DELAY) -> None:
         self.task_counts = dict(task_counts)
@@ -425,7 +425,9 @@ SCENARIOS: dict[str, tuple[Mapping[str, int], int, list[Rebalance]]] = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_rebalances_of_the_scenario_give_the_expected_numbers_of_connectors_and_tasks(name: str) -> None:
+def test_workers_have_the_expected_numbers_of_connectors_and_tasks_after_each_rebalance_of_a_scenario(
+    name: str,
+) -> None:
     task_counts, max_delay_ms, rebalances = SCENARIOS[name]
     group = Group(task_counts, max_delay_ms)
     for number, step in enumerate(rebalances):
@@ -456,7 +458,7 @@ def three_workers() -> Group:
     return group
 
 
-def test_returned_worker_receives_the_connectors_and_tasks_that_it_ran_before() -> None:
+def test_worker_that_joins_again_during_the_rebalance_delay_receives_its_earlier_connectors_and_tasks() -> None:
     group = three_workers()
     before = dict(group.held)
     group.leave("worker2")
@@ -470,7 +472,7 @@ def test_returned_worker_receives_the_connectors_and_tasks_that_it_ran_before() 
     assert not plan.revoked
 
 
-def test_lost_tasks_are_distributed_over_all_workers_that_joined_during_the_delay() -> None:
+def test_tasks_of_a_departed_worker_are_divided_among_all_workers_that_joined_during_the_rebalance_delay() -> None:
     group = three_workers()
     lost = group.held["worker2"]
     group.leave("worker2")
@@ -485,7 +487,7 @@ def test_lost_tasks_are_distributed_over_all_workers_that_joined_during_the_dela
     assert union(plan.assigned.values()) == lost
 
 
-def test_returned_worker_receives_the_lost_tasks_even_if_it_runs_new_tasks() -> None:
+def test_worker_that_joined_during_the_rebalance_delay_receives_the_lost_tasks_even_if_it_runs_other_tasks() -> None:
     group = three_workers()
     lost = group.held["worker2"]
     group.leave("worker2")
@@ -498,7 +500,7 @@ def test_returned_worker_receives_the_lost_tasks_even_if_it_runs_new_tasks() -> 
     assert group.rebalance().assigned["new"] == lost
 
 
-def test_worker_that_returned_during_an_earlier_delay_is_not_preferred_later() -> None:
+def test_worker_that_joined_during_an_earlier_rebalance_delay_is_not_preferred_after_a_later_delay() -> None:
     group = three_workers()
     for worker in ("worker2", "worker1"):
         group.leave(worker)
@@ -511,8 +513,8 @@ def test_worker_that_returned_during_an_earlier_delay_is_not_preferred_later() -
     group.assert_balanced()
 
 
-def test_departure_of_a_worker_during_a_revocation_starts_the_delay() -> None:
-    """The leader knows what the departed worker ran, although the revocation has not taken effect yet."""
+def test_departure_of_a_worker_that_did_not_receive_its_revocation_starts_the_rebalance_delay() -> None:
+    """The leader knows what the departed worker ran, although the worker did not receive the revocation."""
     group = Group(TWO)
     group.join("worker2")
     group.rebalance()
@@ -528,7 +530,7 @@ def test_departure_of_a_worker_during_a_revocation_starts_the_delay() -> None:
     assert union(group.rebalance().assigned.values()) == lost
 
 
-def test_lost_tasks_go_to_the_least_loaded_workers_if_no_worker_returns() -> None:
+def test_tasks_of_a_departed_worker_are_assigned_to_the_least_loaded_workers_if_no_worker_joins() -> None:
     group = three_workers()
     group.leave("worker2")
     group.rebalance()
@@ -538,7 +540,7 @@ def test_lost_tasks_go_to_the_least_loaded_workers_if_no_worker_returns() -> Non
     group.assert_balanced()
 
 
-def test_second_departure_during_a_delay_does_not_extend_it() -> None:
+def test_departure_of_a_second_worker_does_not_extend_the_rebalance_delay() -> None:
     group = three_workers()
     group.leave("worker2")
     group.rebalance()
@@ -550,8 +552,8 @@ def test_second_departure_during_a_delay_does_not_extend_it() -> None:
     group.assert_balanced()
 
 
-def test_worker_that_missed_its_assignment_receives_it_again_without_waiting_for_the_delay() -> None:
-    """The delay waits for departed workers only."""
+def test_assignment_that_workers_missed_is_sent_again_before_the_rebalance_delay_ends() -> None:
+    """The rebalance delay applies only to connectors and tasks of departed workers."""
     group = three_workers()
     group.leave("worker2")
     group.rebalance()
@@ -563,8 +565,8 @@ def test_worker_that_missed_its_assignment_receives_it_again_without_waiting_for
     assert again.delay_ms == DELAY
 
 
-def test_revoked_task_that_stops_slowly_is_assigned_before_the_back_off_ends() -> None:
-    """The worker reports a task as held while it stops it. The back-off of 40 ms begins before the task has stopped."""
+def test_revoked_task_that_stopped_late_is_assigned_before_the_rebalance_backoff_ends() -> None:
+    """A worker reports a revoked task as held until it has stopped. The backoff of 40 ms begins before that."""
     group = Group({"c": 4})
     group.rebalance()
     group.join("worker2")
@@ -580,7 +582,7 @@ def test_revoked_task_that_stops_slowly_is_assigned_before_the_back_off_ends() -
     group.assert_balanced()
 
 
-def test_back_off_is_reset_to_the_minimum_after_a_balanced_rebalance() -> None:
+def test_backoff_between_revocations_is_reset_to_the_minimum_after_a_balanced_rebalance() -> None:
     group = Group(THREE)
     group.rebalance()
     for worker in ("worker2", "worker3"):
@@ -597,7 +599,7 @@ def test_back_off_is_reset_to_the_minimum_after_a_balanced_rebalance() -> None:
     assert plan.delay_ms == 40
 
 
-def test_back_off_grows_by_a_factor_of_40_to_the_maximum_delay() -> None:
+def test_backoff_between_revocations_grows_by_a_factor_of_40_to_the_maximum_delay() -> None:
     group = Group({"c": 100})
     group.rebalance()
     delays = []
@@ -609,7 +611,7 @@ def test_back_off_grows_by_a_factor_of_40_to_the_maximum_delay() -> None:
 
 
 def test_new_tasks_are_assigned_to_the_least_loaded_workers_first() -> None:
-    """As in Kafka's testAssignTasksWhenImbalanced: 2 + 3 + 4 + 0 tasks and 15 new ones give 6 each."""
+    """As in Kafka's testAssignTasksWhenImbalanced: workers with 2, 3, 4 and 0 tasks each have 6 after 15 new tasks."""
     counts = {"worker1": 2, "worker2": 3, "worker3": 4, "worker4": 0}
     held: dict[str, frozenset[TaskId]] = {}
     start = 0
@@ -624,7 +626,7 @@ def test_new_tasks_are_assigned_to_the_least_loaded_workers_first() -> None:
     assert not plan.revoked
 
 
-def test_revocations_balance_the_workers_to_a_difference_of_one() -> None:
+def test_numbers_of_tasks_per_worker_differ_by_at_most_one_after_revocations() -> None:
     group = Group({"c": 11})
     group.rebalance()
     group.join("worker2", "worker3")
@@ -647,7 +649,7 @@ def test_connectors_and_tasks_are_balanced_separately() -> None:
     }
 
 
-def test_assignor_does_not_modify_its_arguments() -> None:
+def test_incremental_assignor_does_not_modify_its_arguments() -> None:
     group = Group(TWO)
     held = {"worker1": EMPTY, "worker2": connector("connector1", 4)}
     copy = dict(held)
@@ -658,7 +660,7 @@ def test_assignor_does_not_modify_its_arguments() -> None:
 # Eager assignor
 
 
-def test_round_robin_assigns_the_first_task_to_the_worker_after_that_of_the_last_connector() -> None:
+def test_round_robin_continues_with_the_next_worker_when_it_assigns_tasks_after_connectors() -> None:
     found = assign_round_robin(["m2", "m1"], connectors_and_tasks({"b": 1, "a": 2, "c": 0}))
     assert found == {
         "m1": Assignment(frozenset({"a", "c"}), frozenset({("a", 1)})),
@@ -666,7 +668,7 @@ def test_round_robin_assigns_the_first_task_to_the_worker_after_that_of_the_last
     }
 
 
-def test_round_robin_sorts_tasks_by_number() -> None:
+def test_round_robin_assigns_tasks_in_numeric_order() -> None:
     found = assign_round_robin(["m1", "m2"], connectors_and_tasks({"a": 12}))
     assert found["m2"].tasks == {("a", number) for number in range(0, 12, 2)}
     assert found["m1"] == Assignment(frozenset({"a"}), frozenset(("a", number) for number in range(1, 12, 2)))
@@ -682,7 +684,7 @@ def test_round_robin_returns_an_empty_assignment_for_a_worker_without_tasks() ->
 # Assignments
 
 
-def test_configured_assignment_contains_each_connector_and_each_committed_task() -> None:
+def test_configured_returns_all_connectors_and_all_committed_tasks_of_a_config_snapshot() -> None:
     states = {
         "a": ConnectorState({}, TargetState.STARTED, 0, task_configs=({}, {})),
         "b": ConnectorState({}, TargetState.STOPPED, 1),
@@ -690,7 +692,7 @@ def test_configured_assignment_contains_each_connector_and_each_committed_task()
     assert configured(ConfigSnapshot(2, states)) == connectors_and_tasks({"a": 2, "b": 0})
 
 
-def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> None:
+def test_duplicates_returns_the_connectors_and_tasks_that_are_in_more_than_one_assignment() -> None:
     a = Assignment(frozenset({"a", "b"}), frozenset({("a", 0), ("a", 1)}))
     b = Assignment(frozenset({"b", "c"}), frozenset({("a", 1), ("b", 1)}))
     assert duplicates([a, b]) == Assignment(frozenset({"b"}), frozenset({("a", 1)}))
@@ -699,7 +701,7 @@ def test_connectors_and_tasks_in_more_than_one_assignment_are_duplicates() -> No
     assert Assignment(tasks=frozenset({("a", 0)}))
 
 
-def test_assignment_reports_whether_it_contains_a_connector_or_task() -> None:
+def test_assignment_contains_only_its_own_connectors_and_tasks() -> None:
     found = Assignment(frozenset({"a"}), frozenset({("b", 1)}))
     assert found.contains("a", None)
     assert found.contains("b", 1)

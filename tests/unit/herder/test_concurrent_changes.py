@@ -1,4 +1,4 @@
-"""Tests that changes of a connector are serialized, and that no instance of a deleted connector keeps running."""
+"""Tests that changes of one connector are serialized, and that no instance of a deleted connector keeps running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_requests_that_wait_for_a_deletion_fail_with_not_found(tmp_path: Path) -> None:
+async def test_requests_that_wait_until_their_connector_is_deleted_fail_with_not_found(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     outcomes = await asyncio.gather(
@@ -35,7 +35,7 @@ async def test_requests_that_wait_for_a_deletion_fail_with_not_found(tmp_path: P
     assert not worker.running
 
 
-async def test_put_that_waits_for_a_deletion_creates_the_connector_again(tmp_path: Path) -> None:
+async def test_put_that_waits_until_its_connector_is_deleted_creates_the_connector_again(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(herder.put("c", CONFIG | {"a": "1"}), herder.delete("c"), herder.put("c", CONFIG | {"a": "2"}))
@@ -45,7 +45,7 @@ async def test_put_that_waits_for_a_deletion_creates_the_connector_again(tmp_pat
     assert not worker.running
 
 
-async def test_concurrent_patches_are_all_applied(tmp_path: Path) -> None:
+async def test_concurrent_patches_of_one_connector_are_all_applied(tmp_path: Path) -> None:
     herder, _ = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(*(herder.patch("c", {f"key{n}": "x"}) for n in range(5)))
@@ -74,7 +74,9 @@ async def test_restart_of_stopped_connector_leaves_it_stopped(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_concurrent_requests_in_any_order_leave_exactly_the_desired_instances(tmp_path: Path, seed: int) -> None:
+async def test_exactly_the_desired_instances_run_after_concurrent_requests_in_random_order(
+    tmp_path: Path, seed: int
+) -> None:
     rng = Random(seed)
     herder, worker = await make_herder(tmp_path)
 

@@ -60,7 +60,7 @@ def assign(
 
 
 def reported(core: GroupCore) -> Assignment:
-    """Return the connectors and tasks that the worker reports as held."""
+    """Return the connectors and tasks that the worker's metadata reports as held."""
     held = core.metadata().held
     return EMPTY if held is None else held.assigned
 
@@ -78,35 +78,35 @@ def test_new_worker_reports_no_assignment_and_the_offset_of_its_configs() -> Non
     assert worker().metadata() == WorkerMetadata(URL, 5, None)
 
 
-def test_worker_starts_the_assigned_connectors_and_tasks() -> None:
+def test_worker_runs_the_connectors_and_tasks_that_are_assigned_to_it() -> None:
     core = worker()
     assert assign(core, ALL) == [Run(ALL)]
     assert core.assignment == reported(core) == ALL
     assert (core.generation, core.leader_url, core.is_leader) == (1, LEADER_URL, False)
 
 
-def test_cooperative_assignment_is_added_to_the_running_connectors_and_tasks() -> None:
+def test_worker_adds_a_cooperative_assignment_to_its_running_connectors_and_tasks() -> None:
     core = worker()
     assign(core, work("a"))
     assert assign(core, work("", ("a", 0)), generation=2) == [Run(work("a", ("a", 0)))]
     assert core.generation == 2
 
 
-def test_worker_reads_configs_first_if_the_assignment_needs_a_later_offset() -> None:
+def test_worker_reads_the_config_topic_before_it_applies_an_assignment_with_a_later_config_offset() -> None:
     core = worker(offset=5)
     assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
 
 
-def test_worker_that_has_read_newer_configs_applies_the_assignment() -> None:
+def test_worker_applies_an_assignment_with_a_config_offset_before_its_own_without_reading_the_config_topic() -> None:
     assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
 
 
-def test_worker_rejoins_after_the_delay_of_the_assignment() -> None:
+def test_worker_rejoins_after_the_rebalance_delay_that_its_assignment_contains() -> None:
     effects = assign(worker(), work("a"), delay_ms=250)
     assert effects == [Rejoin("the delay of the scheduled rebalance has elapsed", 250), Run(work("a"))]
 
 
-def test_revoked_tasks_are_reported_as_held_until_they_have_stopped() -> None:
+def test_worker_reports_revoked_tasks_as_held_until_they_have_stopped() -> None:
     core = worker()
     assign(core, ALL)
     kept, revoked = work("a", ("a", 0)), work("", ("a", 1))
@@ -118,7 +118,7 @@ def test_revoked_tasks_are_reported_as_held_until_they_have_stopped() -> None:
     assert core.stopped(revoked) == []
 
 
-def test_reported_assignment_contains_no_revocations() -> None:
+def test_metadata_of_a_worker_after_a_revocation_contains_no_revoked_connectors_or_tasks() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -127,7 +127,7 @@ def test_reported_assignment_contains_no_revocations() -> None:
     assert held.revoked == EMPTY
 
 
-def test_worker_rejoins_after_the_last_revoked_instance_has_stopped() -> None:
+def test_worker_rejoins_when_the_last_of_its_revoked_tasks_has_stopped() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("", ("a", 0), ("a", 1)))
@@ -135,7 +135,7 @@ def test_worker_rejoins_after_the_last_revoked_instance_has_stopped() -> None:
     assert core.stopped(work("", ("a", 1))) == [REJOIN_AFTER_STOP]
 
 
-def test_tasks_that_are_stopping_stay_reported_after_a_new_assignment() -> None:
+def test_worker_reports_a_revoked_connector_that_is_stopping_as_held_after_a_new_assignment() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -144,7 +144,7 @@ def test_tasks_that_are_stopping_stay_reported_after_a_new_assignment() -> None:
     assert core.stopped(work("a")) == [REJOIN_AFTER_STOP]
 
 
-def test_task_that_is_revoked_again_while_it_stops_is_reported_once() -> None:
+def test_worker_rejoins_once_after_a_connector_that_was_revoked_twice_has_stopped() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
@@ -153,7 +153,7 @@ def test_task_that_is_revoked_again_while_it_stops_is_reported_once() -> None:
     assert core.stopped(work("a")) == []
 
 
-def test_second_revocation_completes_only_after_the_first_revocation() -> None:
+def test_worker_rejoins_only_when_the_connectors_and_tasks_of_two_revocations_have_stopped() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -163,8 +163,8 @@ def test_second_revocation_completes_only_after_the_first_revocation() -> None:
     assert core.stopped(work("a", ("a", 0))) == [REJOIN_AFTER_STOP]
 
 
-def test_task_that_is_assigned_again_while_it_stops_is_not_reported_as_stopping() -> None:
-    """The second revocation is complete when both tasks have stopped. The new start of task 0 must not delay it."""
+def test_task_that_is_assigned_again_while_it_stops_does_not_delay_the_rejoin_after_another_revocation() -> None:
+    """The worker rejoins when both revoked tasks have stopped. The new start of task 0 must not delay the rejoin."""
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("", ("a", 0)))
@@ -179,7 +179,7 @@ def test_worker_rejoins_if_the_leader_revokes_tasks_that_the_worker_does_not_hol
     assert effects == [Rejoin("the worker does not hold what the leader revoked"), Run(work("a"))]
 
 
-def test_revoked_task_that_is_assigned_again_is_not_stopping() -> None:
+def test_worker_does_not_rejoin_for_a_revoked_connector_that_is_assigned_to_it_again() -> None:
     core = worker()
     assign(core, work("a"))
     assign(core, revoked=work("a"))
@@ -188,7 +188,7 @@ def test_revoked_task_that_is_assigned_again_is_not_stopping() -> None:
     assert reported(core) == work("a")
 
 
-def test_worker_keeps_its_tasks_after_a_failed_assignment_and_rejoins_after_it_has_read_the_configs(
+def test_worker_keeps_its_tasks_and_reads_the_config_topic_and_rejoins_after_an_assignment_with_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     core = worker()
@@ -201,7 +201,7 @@ def test_worker_keeps_its_tasks_after_a_failed_assignment_and_rejoins_after_it_h
     assert "the leader's state of the config topic is behind" in caplog.text
 
 
-def test_unknown_error_of_an_assignment_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_error_code_of_an_assignment_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert assign(worker(), error=7) == [ReadConfigs(), Rejoin("the assignment failed")]
     assert "error 7" in caplog.text
@@ -220,7 +220,7 @@ def test_malformed_assignment_and_unknown_protocol_are_rejected() -> None:
 # Rebalances and lost memberships
 
 
-def test_cooperative_worker_keeps_running_during_a_rebalance() -> None:
+def test_worker_with_a_cooperative_protocol_keeps_its_tasks_running_during_a_rebalance() -> None:
     core = worker()
     assign(core, ALL, leader="me")
     assert core.is_leader
@@ -229,7 +229,7 @@ def test_cooperative_worker_keeps_running_during_a_rebalance() -> None:
     assert not core.is_leader
 
 
-def test_eager_worker_stops_everything_before_a_rebalance() -> None:
+def test_worker_with_the_eager_protocol_stops_all_connectors_and_tasks_before_a_rebalance() -> None:
     core = worker(Version.EAGER)
     assert core.on_join_prepare() == []
     assert assign(core, ALL, version=Version.EAGER) == [ReadConfigs(), Run(ALL)]
@@ -238,7 +238,7 @@ def test_eager_worker_stops_everything_before_a_rebalance() -> None:
     assert core.metadata().held is None
 
 
-def test_eager_assignment_replaces_the_earlier_assignment() -> None:
+def test_assignment_of_the_eager_protocol_replaces_the_earlier_assignment() -> None:
     core = worker()
     assign(core, work("ab"))
     assert assign(core, work("c"), version=Version.EAGER) == [ReadConfigs(), Run(work("c"))]
@@ -254,14 +254,14 @@ def test_worker_does_not_rejoin_for_an_earlier_revocation_after_a_downgrade_to_t
     assert core.stopped(work("b")) == []
 
 
-def test_version_follows_the_protocol_that_the_group_has_chosen() -> None:
+def test_worker_uses_the_protocol_version_that_the_group_has_chosen() -> None:
     core = worker()
     assert core.version is core.highest is Version.SESSIONED
     assign(core, version=Version.COMPATIBLE)
     assert (core.version, core.highest) == (Version.COMPATIBLE, Version.SESSIONED)
 
 
-def test_worker_that_loses_its_membership_stops_everything() -> None:
+def test_worker_that_loses_its_group_membership_stops_all_connectors_and_tasks() -> None:
     core = worker()
     assign(core, ALL, leader="me")
     assign(core, revoked=work("", ("a", 1)), leader="me")
@@ -286,14 +286,16 @@ def test_worker_that_loses_its_membership_stops_everything() -> None:
     ],
     ids=["new configuration", "more tasks", "fewer tasks", "created connector", "deleted connector"],
 )
-def test_worker_rejoins_if_the_set_of_connectors_and_tasks_changes(after: ConfigSnapshot, rejoins: bool) -> None:
+def test_worker_rejoins_only_if_a_config_change_adds_or_removes_connectors_or_tasks(
+    after: ConfigSnapshot, rejoins: bool
+) -> None:
     core = worker()
     assign(core, ALL)
     assert core.on_snapshot(after) == ([REJOIN_AFTER_CHANGE] if rejoins else [])
     assert core.metadata().config_offset == 6
 
 
-def test_worker_does_not_rejoin_for_a_change_that_the_leader_has_already_assigned() -> None:
+def test_worker_does_not_rejoin_for_a_config_change_that_its_assignment_already_includes() -> None:
     core = worker(offset=5)
     assign(core, ALL, offset=7)
     assert core.on_snapshot(snapshot(6, a=2, b=0)) == []
@@ -302,7 +304,7 @@ def test_worker_does_not_rejoin_for_a_change_that_the_leader_has_already_assigne
     assert core.on_snapshot(snapshot(9, a=2)) == [REJOIN_AFTER_CHANGE]
 
 
-def test_worker_rejoins_after_a_rebalance_for_a_change_that_the_leader_had_not_read() -> None:
+def test_worker_rejoins_after_a_rebalance_in_which_the_leader_had_not_read_a_config_change() -> None:
     core = worker(offset=5)
     assign(core, ALL)
     core.on_join_prepare()
@@ -328,12 +330,14 @@ def compute(
 
 
 @pytest.mark.parametrize(("offset", "is_behind"), [(4, False), (5, False), (6, True)])
-def test_leader_is_behind_if_a_member_has_read_newer_configs(offset: int, is_behind: bool) -> None:
+def test_leader_is_behind_if_a_member_has_read_the_config_topic_further(offset: int, is_behind: bool) -> None:
     members = {"me": metadata(URL, 5), "other": metadata("http://other/", offset)}
     assert worker(offset=5).is_behind(members) is is_behind
 
 
-def test_leader_that_is_behind_responds_with_config_mismatch(caplog: pytest.LogCaptureFixture) -> None:
+def test_leader_that_is_behind_in_the_config_topic_sends_assignments_with_error_config_mismatch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     core = worker(offset=5)
     found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 6)})
     expected = GroupAssignment("me", URL, 6, error=CONFIG_MISMATCH)
@@ -341,7 +345,7 @@ def test_leader_that_is_behind_responds_with_config_mismatch(caplog: pytest.LogC
     assert "read to offset 5, but another worker to offset 6" in caplog.text
 
 
-def test_leader_assigns_all_connectors_and_tasks() -> None:
+def test_leader_assigns_all_connectors_and_tasks_to_the_members() -> None:
     found = compute(worker(), {"me": metadata(URL, 5), "other": metadata("http://other/", 4)})
     assert found == {
         "me": GroupAssignment("me", URL, 5, work("a", ("a", 0))),
@@ -349,8 +353,8 @@ def test_leader_assigns_all_connectors_and_tasks() -> None:
     }
 
 
-def test_assignments_contain_the_offset_of_the_configs_that_the_leader_used() -> None:
-    """The leader has read a record after it joined; a worker must read it before it starts the new tasks."""
+def test_assignments_contain_the_config_offset_that_the_leader_has_read_to() -> None:
+    """The leader read a record after it had joined. A worker must read this record before it starts the new tasks."""
     core = worker(offset=5)
     members = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
     core.on_snapshot(snapshot(9, a=4))
@@ -369,13 +373,13 @@ def test_leader_uses_the_eager_assignor_for_the_eager_protocol() -> None:
     }
 
 
-def test_assignments_have_the_version_of_the_chosen_protocol() -> None:
+def test_encoded_assignments_have_the_version_of_the_protocol_that_the_group_has_chosen() -> None:
     for version in Version:
         data = worker().compute_assignments(1, version.protocol, "me", {"me": metadata(URL, 5)}, 0)["me"]
         assert data[:2] == version.to_bytes(2, "big")
 
 
-def test_leader_revokes_deleted_connectors_and_sets_the_delay_for_departed_workers() -> None:
+def test_leader_revokes_a_deleted_connector_and_sets_the_rebalance_delay_after_a_worker_has_departed() -> None:
     core = worker()
     everything = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
     assign(core, compute(core, everything)["me"].assigned, leader="me")
@@ -384,15 +388,15 @@ def test_leader_revokes_deleted_connectors_and_sets_the_delay_for_departed_worke
     assert found == {"me": GroupAssignment("me", URL, 6, EMPTY, work("b"), DELAY)}
 
 
-def test_leader_that_missed_its_assignment_forgets_the_departed_workers() -> None:
+def test_leader_that_missed_its_own_assignment_assigns_tasks_of_departed_workers_without_delay() -> None:
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     found = compute(core, {"me": metadata(URL, 5)}, generation=2)
     assert found["me"] == GroupAssignment("me", URL, 5, ALL)
 
 
-def test_worker_that_was_not_the_leader_forgets_the_departed_workers() -> None:
-    """Another leader may have assigned their connectors and tasks, and has not waited for them."""
+def test_worker_that_becomes_the_leader_again_assigns_tasks_of_departed_workers_without_delay() -> None:
+    """Another leader may have assigned the connectors and tasks of departed workers already."""
     core = worker()
     assign(core, compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})["me"].assigned)
     found = compute(core, {"me": metadata(URL, 5, core.assignment)}, generation=2)
@@ -400,7 +404,7 @@ def test_worker_that_was_not_the_leader_forgets_the_departed_workers() -> None:
     assert core.assignment | found["me"].assigned == ALL
 
 
-def test_leader_that_loses_its_membership_forgets_the_departed_workers() -> None:
+def test_leader_that_lost_its_membership_assigns_tasks_of_departed_workers_without_delay() -> None:
     core = worker()
     both = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
     assign(core, compute(core, both)["me"].assigned, leader="me")
@@ -410,7 +414,7 @@ def test_leader_that_loses_its_membership_forgets_the_departed_workers() -> None
     assert found["me"] == GroupAssignment("me", URL, 5, ALL)
 
 
-def test_leader_knows_the_url_of_each_owner() -> None:
+def test_leader_returns_the_url_of_the_worker_that_owns_a_connector_or_task() -> None:
     core = worker()
     found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     assert core.owner_url("a", None) is None  # its own assignment has not arrived
@@ -422,7 +426,7 @@ def test_leader_knows_the_url_of_each_owner() -> None:
     assert core.owner_url("a", None) is None
 
 
-def test_leader_considers_a_member_an_owner_until_the_member_joins_without_the_task() -> None:
+def test_leader_assumes_that_a_revoked_task_may_run_until_its_owner_joins_without_the_task() -> None:
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     assert core.may_run_task("a")  # it is assigned now
@@ -434,13 +438,13 @@ def test_leader_considers_a_member_an_owner_until_the_member_joins_without_the_t
     assert not core.may_run_task("a")
 
 
-def test_worker_that_is_not_the_leader_does_not_know_the_owners_of_tasks() -> None:
+def test_worker_that_is_not_the_leader_returns_no_owner_url() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None
 
 
-def test_malformed_metadata_of_a_member_is_rejected() -> None:
+def test_leader_rejects_malformed_metadata_of_a_member() -> None:
     members = {"me": metadata(URL, 5), "other": b"\x00"}
     with pytest.raises(GroupProtocolError):
         worker().is_behind(members)

@@ -21,12 +21,12 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> GroupOffsets:
-    """The consumer group offsets of a cluster in which no broker listens."""
+    """Return the consumer group offsets of a cluster without a reachable broker."""
     monkeypatch.setattr(group_offsets, "REQUEST_TIMEOUT_S", 0.2)
     return GroupOffsets({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
 
 
-async def test_reading_offsets_fails_after_a_timeout_while_no_broker_responds(offsets: GroupOffsets) -> None:
+async def test_request_for_sink_offsets_fails_after_a_timeout_while_no_broker_responds(offsets: GroupOffsets) -> None:
     started = time.monotonic()
     with pytest.raises(
         HerderError,
@@ -36,7 +36,9 @@ async def test_reading_offsets_fails_after_a_timeout_while_no_broker_responds(of
     assert time.monotonic() - started < 5
 
 
-async def test_changing_offsets_fails_after_a_timeout_while_no_broker_responds(offsets: GroupOffsets) -> None:
+async def test_reset_and_alter_of_sink_offsets_fail_after_a_timeout_while_no_broker_responds(
+    offsets: GroupOffsets,
+) -> None:
     with pytest.raises(HerderError, match="Failed to reset consumer group offsets for connector c: no response"):
         await offsets.reset("c", {"name": "c"})
     with pytest.raises(HerderError, match="Failed to alter consumer group offsets for connector c: no response"):

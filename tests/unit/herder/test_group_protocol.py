@@ -51,7 +51,7 @@ def assignment_hex(version: str, tail: str, *, error: str = "0000") -> str:
         (Version.SESSIONED, f"0002 {URL_HEX} {OFFSET_5_HEX} ffffffff"),
     ],
 )
-def test_metadata_of_a_worker_without_tasks_is_encoded_to_the_bytes_of_kafka_connect(
+def test_encoded_metadata_of_a_worker_without_tasks_equals_the_bytes_of_kafka_connect(
     version: Version, expected: str
 ) -> None:
     data = encode_metadata(WorkerMetadata(URL, 5), version)
@@ -59,14 +59,14 @@ def test_metadata_of_a_worker_without_tasks_is_encoded_to_the_bytes_of_kafka_con
     assert decode_metadata(data) == WorkerMetadata(URL, 5)
 
 
-def test_metadata_of_a_worker_that_has_read_no_configs_contains_offset_minus_1() -> None:
+def test_metadata_of_a_worker_that_has_read_no_configs_contains_config_offset_minus_1() -> None:
     data = encode_metadata(WorkerMetadata("", -1), Version.EAGER)
     assert data == bytes.fromhex("0000 0000 ffffffffffffffff")
     assert decode_metadata(data) == WorkerMetadata("", -1)
 
 
 @pytest.mark.parametrize("version", [Version.COMPATIBLE, Version.SESSIONED])
-def test_metadata_contains_the_held_assignment_as_bytes_of_the_same_version(version: Version) -> None:
+def test_metadata_contains_the_held_assignment_encoded_in_the_same_protocol_version(version: Version) -> None:
     held = bytes.fromhex(assignment_hex(f"{version:04x}", f"{ITEMS_HEX} {REVOKED_HEX} 000493e0"))
     assert len(held) == 0x56
     data = encode_metadata(WorkerMetadata(URL, 5, HELD), version)
@@ -88,18 +88,18 @@ def test_metadata_of_the_eager_protocol_omits_the_held_assignment() -> None:
         (Version.SESSIONED, f"{ITEMS_HEX} {REVOKED_HEX} 000493e0"),
     ],
 )
-def test_assignment_is_encoded_to_the_bytes_of_kafka_connect(version: Version, tail: str) -> None:
+def test_encoded_assignment_equals_the_bytes_of_kafka_connect(version: Version, tail: str) -> None:
     assert encode_assignment(HELD, version) == bytes.fromhex(assignment_hex(f"{version:04x}", tail))
 
 
-def test_failed_assignment_is_encoded_to_the_bytes_of_kafka_connect() -> None:
+def test_encoded_assignment_with_an_error_equals_the_bytes_of_kafka_connect() -> None:
     failed = GroupAssignment("m-1", URL, 5, error=CONFIG_MISMATCH)
     data = bytes.fromhex(assignment_hex("0002", "00000000 00000000 00000000", error="0001"))
     assert encode_assignment(failed, Version.SESSIONED) == data
     assert decode_assignment(data) == failed
 
 
-def test_names_are_utf_8_with_lengths_in_bytes() -> None:
+def test_connector_name_in_an_assignment_is_utf_8_with_its_length_in_bytes() -> None:
     data = encode_assignment(GroupAssignment("", "", 0, Assignment(frozenset({"ä"}))), Version.EAGER)
     assert data == bytes.fromhex("0000 0000 0000 0000 0000000000000000 00000001 0002 c3a4 00000001 ffffffff")
 
@@ -115,7 +115,7 @@ def test_names_are_utf_8_with_lengths_in_bytes() -> None:
     ],
     ids=["no items", "no revocations", "no delay", "null arrays"],
 )
-def test_missing_trailing_fields_and_null_arrays_of_an_assignment_have_defaults(
+def test_missing_trailing_fields_and_null_arrays_of_an_assignment_are_decoded_as_defaults(
     version: int, tail: str, expected: tuple[Assignment, Assignment, int]
 ) -> None:
     found = decode_assignment(bytes.fromhex(assignment_hex(f"{version:04x}", tail)))
@@ -123,18 +123,18 @@ def test_missing_trailing_fields_and_null_arrays_of_an_assignment_have_defaults(
     assert (found.leader, found.leader_url, found.config_offset, found.error) == ("m-1", URL, 5, 0)
 
 
-def test_metadata_without_the_held_assignment_is_valid() -> None:
+def test_metadata_that_ends_before_the_held_assignment_is_decoded() -> None:
     assert decode_metadata(bytes.fromhex(f"0001 {URL_HEX} {OFFSET_5_HEX}")) == WorkerMetadata(URL, 5)
 
 
-def test_connector_may_have_several_entries_in_an_assignment() -> None:
+def test_several_entries_of_one_connector_in_an_assignment_are_combined() -> None:
     items = f"00000002 {A_HEX} 00000001 ffffffff {A_HEX} 00000001 00000000"
     assert decode_assignment(bytes.fromhex(assignment_hex("0001", items))).assigned == Assignment(
         frozenset({"a"}), frozenset({("a", 0)})
     )
 
 
-def test_message_of_a_later_version_is_read_like_version_2() -> None:
+def test_group_protocol_message_of_a_later_version_is_decoded_like_version_2() -> None:
     """Kafka Connect assumes that later versions are compatible."""
     assert decode_metadata(bytes.fromhex(f"0003 {URL_HEX} {OFFSET_5_HEX} ffffffff 01")) == WorkerMetadata(URL, 5)
 
@@ -158,7 +158,7 @@ def test_malformed_metadata_is_rejected(hex_text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("version", list(Version))
-def test_every_truncated_assignment_is_rejected_or_ends_between_optional_fields(version: Version) -> None:
+def test_truncated_assignment_is_rejected_unless_it_ends_between_optional_fields(version: Version) -> None:
     data = encode_assignment(HELD, version)
     required = len(bytes.fromhex(assignment_hex("0000", "")))
     items, revoked = len(bytes.fromhex(ITEMS_HEX)), len(bytes.fromhex(REVOKED_HEX))
@@ -171,7 +171,7 @@ def test_every_truncated_assignment_is_rejected_or_ends_between_optional_fields(
                 decode_assignment(data[:size])
 
 
-def test_item_count_that_exceeds_the_message_size_is_rejected() -> None:
+def test_assignment_with_an_item_count_that_exceeds_the_message_size_is_rejected() -> None:
     with pytest.raises(GroupProtocolError):
         decode_assignment(bytes.fromhex(assignment_hex("0001", "7fffffff")))
 
@@ -184,7 +184,7 @@ def test_item_count_that_exceeds_the_message_size_is_rejected() -> None:
         ("SESSIONED", ["sessioned", "compatible", "default"]),
     ],
 )
-def test_worker_offers_its_highest_protocol_first(highest: str, names: list[str]) -> None:
+def test_worker_offers_all_supported_group_protocols_with_the_highest_first(highest: str, names: list[str]) -> None:
     offered = protocols(WorkerMetadata(URL, 5, HELD), Version.of_config(highest))
     assert [name for name, _ in offered] == names
     for name, data in offered:
@@ -192,7 +192,7 @@ def test_worker_offers_its_highest_protocol_first(highest: str, names: list[str]
         assert data == encode_metadata(WorkerMetadata(URL, 5, HELD), version)
 
 
-def test_unknown_protocol_of_the_group_is_rejected() -> None:
+def test_unknown_group_protocol_name_is_rejected() -> None:
     with pytest.raises(GroupProtocolError, match="unknown protocol 'range'"):
         Version.of_protocol("range")
 
@@ -241,7 +241,7 @@ def test_decoded_worker_metadata_equals_the_encoded_metadata(
 
 
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
+def test_decoding_arbitrary_bytes_succeeds_or_raises_group_protocol_error(data: bytes) -> None:
     for decode in (decode_metadata, decode_assignment):
         try:
             decode(data)

@@ -1,4 +1,4 @@
-"""Tests that HerderCore starts and stops instances until the desired ones run, for any order of events."""
+"""Tests that HerderCore starts and stops instances until exactly the desired instances run, for any order of events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Operation = core.StartConnector | core.StartTask | core.StopInstance | core.Requ
 
 
 class SimulatedWorker:
-    """A worker, a config store and a status store that carry out HerderCore's effects when the test tells them to."""
+    """Simulates a worker, its config store and its status store. A test decides when HerderCore's effects complete."""
 
     def __init__(self) -> None:
         self.core = HerderCore()
@@ -73,7 +73,7 @@ class SimulatedWorker:
                     self.pending.append(effect)
 
     def complete(self, index: int, task_count: int | None, *, succeeds: bool) -> None:
-        """Carry out one pending operation. A request for task configurations fails if `task_count` is None."""
+        """Complete one pending operation. A request for task configurations fails if `task_count` is None."""
         operation = self.pending.pop(index)
         id_ = operation.instance
         key = id_.connector, id_.task
@@ -100,7 +100,7 @@ class SimulatedWorker:
                     self.carry_out(self.core.task_configs_generated(id_, configs))
 
     def settle(self, task_count: int = 2) -> None:
-        """Carry out all operations and retries without failures, until none is pending."""
+        """Complete all operations and retries without failures, until no operation is pending."""
         for _ in range(1000):
             if self.pending:
                 self.complete(0, task_count, succeeds=True)
@@ -126,7 +126,7 @@ def running_worker(**config: str) -> SimulatedWorker:
     return worker
 
 
-def test_new_connector_runs_with_the_tasks_that_it_generates() -> None:
+def test_new_connector_and_the_tasks_that_it_generates_are_started() -> None:
     worker = running_worker(a="1")
     assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
     assert worker.core.is_settled("c")
@@ -135,7 +135,7 @@ def test_new_connector_runs_with_the_tasks_that_it_generates() -> None:
     assert (status.state, status.version) == (State.RUNNING, "1.0")
 
 
-def test_restart_replaces_only_the_selected_instances() -> None:
+def test_restart_of_one_task_replaces_only_the_instance_of_that_task() -> None:
     worker = running_worker()
     before = dict(worker.alive)
     worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
@@ -143,7 +143,7 @@ def test_restart_replaces_only_the_selected_instances() -> None:
     assert {key for key in before if worker.alive[key] != before[key]} == {("c", 1)}
 
 
-def test_statuses_are_stored_as_in_kafka_connect() -> None:
+def test_herder_stores_the_same_sequence_of_statuses_as_kafka_connect() -> None:
     worker = running_worker()
     assert worker.stored == [(None, State.RUNNING, "1.0")]  # a task is RUNNING when it reports it
     worker.stored.clear()
@@ -175,7 +175,9 @@ def test_statuses_are_stored_as_in_kafka_connect() -> None:
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.FAILED])
-def test_state_that_a_task_reports_before_its_start_returns_is_stored_once_and_with_the_version(state: State) -> None:
+def test_state_that_a_task_reports_before_its_start_completes_is_stored_once_with_the_task_version(
+    state: State,
+) -> None:
     worker = running_worker()
     worker.carry_out(worker.core.restart("c", RestartPlan(False, [1])))
     worker.complete(0, None, succeeds=True)  # the stop
@@ -188,8 +190,8 @@ def test_state_that_a_task_reports_before_its_start_returns_is_stored_once_and_w
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_aborted_start_ends_without_a_failure(is_wanted: bool) -> None:
-    """A start that hangs is aborted when it is no longer wanted; the connector starts again if it is wanted then."""
+def test_connector_whose_start_was_aborted_is_not_stored_as_failed(is_wanted: bool) -> None:
+    """A pending start is aborted when the connector is unassigned. If it is assigned again, it starts again."""
     worker = SimulatedWorker()
     worker.core.assign(Assignment(frozenset({"c"})))
     worker.change(PutConnector("c", {"a": "1"}))
@@ -204,7 +206,7 @@ def test_aborted_start_ends_without_a_failure(is_wanted: bool) -> None:
     assert [type(each) for each in worker.pending] == ([core.StartConnector] if is_wanted else [])
 
 
-def test_start_with_an_outdated_configuration_is_aborted_if_it_hangs() -> None:
+def test_pending_connector_start_is_aborted_and_repeated_after_a_configuration_change() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {"a": "1"}))
     [start] = worker.pending
@@ -216,7 +218,7 @@ def test_start_with_an_outdated_configuration_is_aborted_if_it_hangs() -> None:
     assert again.config == {"a": "2"}
 
 
-def test_failed_task_stays_failed_until_its_restart() -> None:
+def test_failed_task_stays_failed_after_pause_and_resume_and_runs_after_a_restart() -> None:
     worker = running_worker()
     worker.crash(worker.alive["c", 0].instance)
     worker.change(PutTargetState("c", TargetState.PAUSED))
@@ -228,7 +230,7 @@ def test_failed_task_stays_failed_until_its_restart() -> None:
     assert ("c", 0) in worker.alive
 
 
-def test_failed_instances_are_replaced_when_their_configuration_changes() -> None:
+def test_failed_connector_and_failed_task_are_started_again_when_the_configuration_changes() -> None:
     worker = running_worker(a="1")
     for key in (("c", None), ("c", 0)):
         worker.crash(worker.alive[key].instance)
@@ -250,7 +252,7 @@ def test_reconfiguration_requested_while_task_configs_are_generated_generates_th
     assert set(worker.alive) == {("c", None), ("c", 0)}
 
 
-def test_task_that_fails_before_the_response_to_its_start_stays_failed() -> None:
+def test_task_that_reports_failed_before_its_start_completes_stays_failed() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, 1, succeeds=True)
@@ -276,7 +278,7 @@ def test_failed_generation_of_task_configs_is_retried_with_growing_delays() -> N
     assert delays == [250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
 
 
-def test_at_most_one_retry_of_task_configs_is_pending() -> None:
+def test_at_most_one_retry_of_a_task_configs_request_is_pending() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, None, succeeds=True)
@@ -289,7 +291,7 @@ def test_at_most_one_retry_of_task_configs_is_pending() -> None:
     assert len(worker.core.task_configs_failed(id_, "trace", is_fatal=False)) == 1
 
 
-def test_too_many_task_configs_fail_the_connector() -> None:
+def test_connector_fails_after_a_fatal_error_in_generating_task_configs() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, None, succeeds=True)
@@ -299,7 +301,7 @@ def test_too_many_task_configs_fail_the_connector() -> None:
     assert (status.state, status.trace) == (State.FAILED, "too many")
 
 
-def test_task_configs_generated_before_a_configuration_change_are_dropped() -> None:
+def test_task_configs_generated_from_an_outdated_configuration_are_ignored() -> None:
     worker = running_worker(a="1")
     old = worker.alive["c", None].instance
     worker.carry_out(worker.core.task_configs_needed(old))
@@ -314,7 +316,7 @@ def test_task_configs_generated_before_a_configuration_change_are_dropped() -> N
 
 
 def incomplete_commit(worker: SimulatedWorker) -> None:
-    """Apply a commit without all of its task configurations, as ConfigTopicState does."""
+    """Apply a commit record that lacks some of its task configurations, as ConfigTopicState does."""
     worker.offset += 1
     snapshot = worker.core.snapshot.apply(worker.offset, PutTaskConfigs("c", []))
     state = replace(snapshot.connectors["c"], applied_config=None)
@@ -336,8 +338,8 @@ def test_task_configs_that_a_former_leader_writes_late_are_replaced() -> None:
     assert list(worker.core.snapshot.connectors["c"].task_configs) == [{"n": "0"}, {"n": "1"}]
 
 
-def test_task_configs_that_differ_again_after_a_request_are_not_requested_again() -> None:
-    """The config topic may not contain exactly what the connector generated, for example values that are not text."""
+def test_task_configs_are_not_requested_again_if_the_stored_configs_still_differ_after_a_request() -> None:
+    """The stored configs may always differ from the generated configs, for example in values that are not strings."""
     worker = running_worker()
     stored = PutTaskConfigs("c", [{"n": "stored"}])
     worker.change(stored)
@@ -369,7 +371,7 @@ def test_status_that_another_worker_has_replaced_is_written_again() -> None:
     assert worker.core.status_replaced("c", 0) == []  # the task is being stopped
 
 
-def test_status_of_another_worker_is_replaced_only_if_it_is_outdated() -> None:
+def test_status_of_another_worker_is_outdated_unless_its_generation_is_newer() -> None:
     other = Status(State.RUNNING, "other", 4)
     assert core.is_outdated(None, "w", 4)
     assert core.is_outdated(other, "w", 4)
@@ -407,14 +409,14 @@ def statuses_of(connector: State, *tasks: State) -> ConnectorStatuses:
         (True, True, RestartPlan(False, [1])),
     ],
 )
-def test_restart_plan_depends_on_include_tasks_and_only_failed(
+def test_restart_plan_contains_the_instances_that_include_tasks_and_only_failed_select(
     include_tasks: bool, only_failed: bool, plan: RestartPlan
 ) -> None:
     statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
     assert plan_restart(statuses, include_tasks=include_tasks, only_failed=only_failed) == plan
 
 
-def test_restart_of_only_failed_instances_includes_failed_connector() -> None:
+def test_restart_plan_with_only_failed_contains_a_failed_connector() -> None:
     statuses = statuses_of(State.FAILED, State.RUNNING)
     assert plan_restart(statuses, include_tasks=True, only_failed=True) == RestartPlan(True, [])
 
@@ -507,7 +509,7 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
-        """Complete all operations. Then exactly the desired instances run, with their current configuration."""
+        """Complete all operations; check that exactly the desired instances run with their current configuration."""
         self.worker.settle(task_count)
         connectors = self.worker.core.snapshot.connectors
         assert {name for name, _ in self.worker.alive} <= set(connectors)
@@ -561,7 +563,7 @@ def failing_world(**restart: str) -> SimulatedWorker:
 RESTARTS = {"max.attempts": "2", "backoff.initial.ms": "100", "backoff.max.ms": "150"}
 
 
-def test_failed_connector_is_restarted_with_a_backoff_until_its_attempts_are_used_up() -> None:
+def test_failed_connector_is_restarted_with_backoff_until_errors_restart_max_attempts_is_reached() -> None:
     worker = failing_world(**RESTARTS)
     worker.complete(0, None, succeeds=False)
     for attempt, delay_ms in ((1, 100), (2, 150)):
@@ -582,7 +584,7 @@ def test_failed_connector_is_restarted_with_a_backoff_until_its_attempts_are_use
     assert (status.state, status.trace, worker.delayed, worker.pending) == (State.FAILED, "trace", [], [])
 
 
-def test_restarted_connector_has_all_attempts_again_after_it_ran_long_enough() -> None:
+def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_run_long_enough() -> None:
     worker = failing_world(**RESTARTS)
     worker.complete(0, None, succeeds=False)
     worker.carry_out(worker.core.restart_due(worker.delayed.pop().instance))
@@ -596,7 +598,7 @@ def test_restarted_connector_has_all_attempts_again_after_it_ran_long_enough() -
     assert worker.delayed == [core.RestartLater(watch.instance, 100)]
 
 
-def test_restart_by_the_user_replaces_an_automatic_restart() -> None:
+def test_automatic_restart_is_cancelled_by_a_restart_request_of_the_user() -> None:
     worker = failing_world(**RESTARTS)
     worker.complete(0, None, succeeds=False)
     worker.carry_out(worker.core.restart("c", RestartPlan(connector=True, tasks=[])))
@@ -605,7 +607,7 @@ def test_restart_by_the_user_replaces_an_automatic_restart() -> None:
     assert worker.core.restart_due(worker.delayed[0].instance) == []
 
 
-def test_failed_connector_is_not_restarted_by_default() -> None:
+def test_failed_connector_is_not_restarted_automatically_by_default() -> None:
     worker = failing_world()
     worker.complete(0, None, succeeds=False)
     assert worker.delayed == []
@@ -625,13 +627,13 @@ def test_instance_restarts_when_a_value_from_a_config_provider_expires(task: int
     assert worker.core.values_expired(before["c", task]) == []  # the instance has been replaced
 
 
-def test_expired_value_restarts_nothing_with_config_action_reload_none() -> None:
+def test_expired_config_provider_value_restarts_no_instance_if_config_action_reload_is_none() -> None:
     worker = running_worker(**{"config.action.reload": "none"})
     assert worker.core.values_expired(instance_of(worker, None)) == []
     assert worker.core.values_expired(instance_of(worker, 0)) == []
 
 
-def test_expired_value_restarts_a_failed_connector_but_not_a_failed_task() -> None:
+def test_expired_config_provider_value_restarts_a_failed_connector_but_not_a_failed_task() -> None:
     worker = running_worker()
     connector, task = instance_of(worker, None), instance_of(worker, 0)
     worker.crash(connector)
@@ -642,7 +644,7 @@ def test_expired_value_restarts_a_failed_connector_but_not_a_failed_task() -> No
     assert set(worker.alive) == {("c", None), ("c", 1)}
 
 
-def test_value_that_expires_during_the_start_of_an_instance_restarts_the_instance_after_its_start() -> None:
+def test_connector_restarts_after_its_start_if_a_config_provider_value_expired_during_the_start() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     (start,) = worker.pending

@@ -37,7 +37,7 @@ async def test_pause_stops_the_connector_instance_and_pauses_its_tasks(tmp_path:
     assert herder.status("c").connector.state == "RUNNING"
 
 
-async def test_connector_created_paused_starts_on_resume(tmp_path: Path) -> None:
+async def test_connector_that_was_created_paused_starts_when_it_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.PAUSED)
     assert worker.running_names() == []
@@ -46,7 +46,7 @@ async def test_connector_created_paused_starts_on_resume(tmp_path: Path) -> None
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_configuration_changed_while_paused_is_applied_on_resume(tmp_path: Path) -> None:
+async def test_configuration_change_of_a_paused_connector_takes_effect_when_it_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.PAUSED)
@@ -81,7 +81,7 @@ async def test_pause_of_failed_connector_pauses_only_its_tasks(tmp_path: Path) -
     assert worker.running_names() == []
 
 
-async def test_stopped_connector_has_no_instances_until_resumed(tmp_path: Path) -> None:
+async def test_stopped_connector_runs_no_instances_until_it_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.STOPPED)

@@ -43,7 +43,7 @@ SIGNED = lower(sign(JEFE, "HmacSHA256", BODY))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_signature_is_the_base64_mac_of_the_body(algorithm: str) -> None:
+def test_request_signature_is_the_base64_encoded_mac_of_the_body(algorithm: str) -> None:
     headers = sign(JEFE, algorithm, BODY)
     assert headers == {
         "X-Connect-Authorization": base64.b64encode(bytes.fromhex(MACS[algorithm])).decode(),
@@ -52,40 +52,40 @@ def test_signature_is_the_base64_mac_of_the_body(algorithm: str) -> None:
     verify(lower(headers), BODY, key=JEFE, algorithms=list(ALGORITHMS))
 
 
-def test_empty_body_is_signed_with_the_mac_of_no_bytes() -> None:
+def test_request_without_a_body_is_signed_with_the_mac_of_zero_bytes() -> None:
     headers = lower(sign(JEFE, "HmacSHA256", b""))
     verify(headers, b"", key=JEFE, algorithms=["HmacSHA256"])
     assert status_of(headers, b" ") == (403, "Internal request contained invalid signature.")
 
 
 @pytest.mark.parametrize("name", list(SIGNED))
-def test_request_without_a_header_is_rejected(name: str) -> None:
+def test_internal_request_without_a_signature_header_is_rejected(name: str) -> None:
     headers = {other: value for other, value in SIGNED.items() if other != name}
     status, message = status_of(headers)
     assert status == 400
     assert "missing required signature" in message
 
 
-def test_algorithm_that_is_not_permitted_is_rejected() -> None:
+def test_signature_with_an_algorithm_that_the_worker_does_not_permit_is_rejected() -> None:
     status, message = status_of(SIGNED, algorithm="HmacSHA512")
     assert status == 400
     assert "does not support the 'HmacSHA256' key signing algorithm" in message
     assert "configured to use: [HmacSHA512]." in message
 
 
-def test_unknown_signature_algorithm_is_rejected_as_unavailable() -> None:
+def test_signature_with_an_unknown_algorithm_is_rejected_with_algorithm_not_available() -> None:
     headers = {**SIGNED, "x-connect-request-signature-algorithm": "Foo"}
     assert status_of(headers) == (400, "Algorithm Foo not available")
 
 
-def test_worker_without_a_session_key_responds_503() -> None:
+def test_worker_without_a_session_key_rejects_internal_requests_with_status_503() -> None:
     status, message = status_of(SIGNED, key=None)
     assert status == 503
     assert "has not been able to read a session key" in message
 
 
 @pytest.mark.parametrize("signature", ["?", "abc", "ä", "\u2028", "AAA=A"])
-def test_signature_that_is_not_base64_is_rejected(signature: str) -> None:
+def test_internal_request_with_a_signature_that_is_not_base64_is_rejected(signature: str) -> None:
     status, message = status_of({**SIGNED, "x-connect-authorization": signature})
     assert status == 400
     assert "not valid Base64" in message
@@ -102,7 +102,7 @@ def test_signature_that_is_not_base64_is_rejected(signature: str) -> None:
     ],
     ids=["other body", "other key", "empty", "truncated", "other algorithm"],
 )
-def test_request_with_a_wrong_signature_gets_status_403(
+def test_internal_request_with_a_wrong_signature_is_rejected_with_status_403(
     headers: Mapping[str, str], body: bytes, key: PutSessionKey
 ) -> None:
     assert status_of(headers, body, key=key) == (403, "Internal request contained invalid signature.")

@@ -32,7 +32,7 @@ def instance_of(worker: SlowWorker, name: str) -> InstanceId:
     return found
 
 
-async def test_status_contains_versions_and_the_worker_id(tmp_path: Path) -> None:
+async def test_connector_status_contains_plugin_versions_and_the_worker_id(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.events.state_changed(instance_of(worker, "c-1"), "RUNNING", None)
@@ -54,7 +54,7 @@ async def test_creating_an_existing_connector_fails_and_does_not_change_it(tmp_p
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_failed_task_is_reported_until_its_restart(tmp_path: Path) -> None:
+async def test_status_of_a_failed_task_is_failed_with_its_trace_until_the_task_is_restarted(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     worker.events.state_changed(instance_of(worker, "c-0"), "FAILED", "Traceback:\nValueError: bad")
@@ -68,7 +68,7 @@ async def test_failed_task_is_reported_until_its_restart(tmp_path: Path) -> None
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_task_configs_are_requested_again_after_a_failure(
+async def test_tasks_start_after_generating_task_configs_has_failed_several_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "RETRY_BACKOFF_MIN_MS", 1)
@@ -93,7 +93,7 @@ async def test_task_configs_are_requested_again_after_a_failure(
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_worker_error_while_starting_an_instance_fails_only_that_instance(
+async def test_error_of_the_worker_while_it_starts_a_connector_makes_the_connector_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, worker = await make_herder(tmp_path)
@@ -123,7 +123,9 @@ async def test_offsets_of_a_source_can_be_changed_only_while_it_is_stopped(tmp_p
     assert await herder.offsets("c") == []
 
 
-async def test_stop_of_the_herder_ends_operations_in_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stop_of_the_herder_ends_a_connector_creation_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     herder, worker = await make_herder(tmp_path)
     starting = asyncio.Event()
 

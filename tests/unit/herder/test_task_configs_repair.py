@@ -1,4 +1,4 @@
-"""Tests of TaskConfigsRepair: the leader writes task configurations of paused connectors behind their configuration."""
+"""Tests of TaskConfigsRepair: the leader writes task configurations again that are older than their connector's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 class Group:
-    """A config store with its current snapshot, and the writer of a worker that may be the leader."""
+    """A config store with its current snapshot, and the TaskConfigsRepair of a worker that may be the leader."""
 
     def __init__(self) -> None:
         self.configs, self.is_leader, locks = MemoryConfigStore(), True, defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -48,7 +48,7 @@ class Group:
         )
 
 
-async def test_leader_writes_the_tasks_of_each_paused_connector_after_its_configuration() -> None:
+async def test_leader_writes_task_configs_of_each_paused_connector_again_after_a_configuration_change() -> None:
     group = Group()
     await group.pause_and_change("a", tasks=2)
     await group.pause_and_change("b")
@@ -62,7 +62,7 @@ async def test_leader_writes_the_tasks_of_each_paused_connector_after_its_config
     assert not group.writer.is_due(group.snapshot)
 
 
-async def test_only_the_leader_writes_task_configurations() -> None:
+async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paused_connectors() -> None:
     group = Group()
     await group.pause_and_change("a")
     before, group.is_leader = group.snapshot, False
@@ -71,8 +71,8 @@ async def test_only_the_leader_writes_task_configurations() -> None:
     assert group.snapshot == before
 
 
-async def test_tasks_of_a_running_connector_are_written_after_the_same_configuration() -> None:
-    """The connector generates the same tasks and does not store them again."""
+async def test_leader_writes_task_configs_of_a_running_connector_after_an_unchanged_configuration() -> None:
+    """The connector generates equal task configs and therefore does not store them again."""
     group = Group()
     await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))
     await group.writer.run()
@@ -80,15 +80,15 @@ async def test_tasks_of_a_running_connector_are_written_after_the_same_configura
     assert (list(state.task_configs), state.task_configs_offset) == ([{"n": "0"}], 3)
 
 
-async def test_tasks_of_a_stopped_connector_are_removed() -> None:
-    """A former leader may write the tasks after the connector was stopped."""
+async def test_leader_removes_task_configs_of_a_stopped_connector() -> None:
+    """A former leader may write task configs after the connector was stopped."""
     group = Group()
     await group.pause_and_change("a", target=TargetState.STOPPED)
     await group.writer.run()
     assert list(group.snapshot.connectors["a"].task_configs) == []
 
 
-async def test_tasks_that_the_leader_ignores_are_removed_for_all_workers() -> None:
+async def test_task_configs_that_the_leader_ignores_are_removed_from_the_config_topic() -> None:
     group = Group()
     await group.put(PutConnector("a", {}, TargetState.PAUSED))
     ignoring = replace(group.snapshot.connectors["a"], has_ignored_tasks=True)
@@ -98,13 +98,15 @@ async def test_tasks_that_the_leader_ignores_are_removed_for_all_workers() -> No
 
 
 @pytest.mark.parametrize(("tasks", "target"), [(1, TargetState.STARTED), (0, TargetState.PAUSED)])
-async def test_running_connector_and_connector_without_tasks_need_no_write(tasks: int, target: TargetState) -> None:
+async def test_leader_writes_no_task_configs_of_running_connectors_or_connectors_without_tasks(
+    tasks: int, target: TargetState
+) -> None:
     group = Group()
     await group.pause_and_change("a", tasks=tasks, target=target)
     assert not group.writer.is_due(group.snapshot)
 
 
-async def test_connector_that_was_resumed_in_the_meantime_is_not_written() -> None:
+async def test_leader_writes_no_task_configs_of_a_connector_that_is_resumed_before_the_write() -> None:
     group = Group()
     await group.pause_and_change("a")
     async with group.writer._lock("a"):

@@ -21,11 +21,11 @@ def trace_of(error: Exception, cause: Exception | None = None) -> str:
         return traceback.format_exc()
 
 
-def test_exception_line_has_the_first_line_of_a_message_with_several_lines() -> None:
+def test_exception_line_contains_only_the_first_line_of_a_message() -> None:
     assert exception_line(trace_of(ValueError(SQL_MESSAGE))) == 'ValueError: syntax error at or near "FROMM"'
 
 
-def test_exception_line_has_the_last_exception_of_a_chain() -> None:
+def test_exception_line_contains_the_last_exception_of_an_exception_chain() -> None:
     trace = trace_of(RuntimeError("the query failed"), ValueError(SQL_MESSAGE))
     assert exception_line(trace) == "RuntimeError: the query failed"
 
