@@ -38,20 +38,20 @@ def props(tmp_path: Path) -> dict[str, str]:
 
 
 @given(first=st.integers(-50, 50), count=st.integers(1, 100), chunks=st.integers(1, 20))
-def test_ranges_cover_every_value_once(first: int, count: int, chunks: int) -> None:
+def test_key_ranges_of_an_initial_load_cover_every_key_exactly_once(first: int, count: int, chunks: int) -> None:
     last = first + count - 1
     ranges = InitialLoad(first, last, chunks, 0).ranges("t")
     assert [value for each in ranges for value in range(each.first, each.last + 1)] == list(range(first, last + 1))
     assert len(ranges) == min(chunks, count)
 
 
-def test_ranges_are_distributed_over_the_tasks_with_the_least_work() -> None:
+def test_key_ranges_of_an_initial_load_are_assigned_to_the_least_loaded_tasks() -> None:
     ranges = [KeyRange("a", n, n) for n in range(4)]
     tasks = distribute([["a", "b"], ["c"]], ranges, 3)
     assert [(tables, len(own)) for tables, own in tasks] == [(["a", "b"], 1), (["c"], 1), ([], 2)]
 
 
-def test_rows_of_an_initial_load_are_read_once_by_several_tasks(
+def test_initial_load_with_several_tasks_reads_each_row_once(
     database: sqlite3.Connection, props: dict[str, str]
 ) -> None:
     offsets = Offsets()
@@ -69,7 +69,7 @@ def test_rows_of_an_initial_load_are_read_once_by_several_tasks(
 
 
 @pytest.mark.parametrize("chunks", ["4", "1", "7"])
-def test_interrupted_initial_load_continues_with_its_ranges(
+def test_interrupted_initial_load_is_completed_by_the_next_run_even_with_another_number_of_chunks(
     database: sqlite3.Connection, props: dict[str, str], chunks: str
 ) -> None:
     offsets = Offsets()
@@ -84,7 +84,7 @@ def test_interrupted_initial_load_continues_with_its_ranges(
     assert sorted(row[0] for row in found) == list(range(1, 1002))
 
 
-def test_rows_changed_after_the_split_are_read_again_in_timestamp_mode(
+def test_rows_that_change_after_the_start_of_an_initial_load_are_read_again_in_timestamp_mode(
     database: sqlite3.Connection, props: dict[str, str]
 ) -> None:
     offsets = Offsets()
@@ -100,7 +100,9 @@ def test_rows_changed_after_the_split_are_read_again_in_timestamp_mode(
     assert found == [7]
 
 
-def test_table_that_was_read_before_has_no_initial_load(database: sqlite3.Connection, props: dict[str, str]) -> None:
+def test_table_with_a_stored_source_offset_has_no_initial_load(
+    database: sqlite3.Connection, props: dict[str, str]
+) -> None:
     offsets = Offsets()
     read_all({**props, "initial.load.chunks": "1"}, offsets)
     database.execute("INSERT INTO orders VALUES (1001, 1000)")
@@ -119,6 +121,8 @@ def test_empty_table_is_read_without_an_initial_load(database: sqlite3.Connectio
     "more",
     [{"mode": "bulk"}, {"query": "SELECT 1 AS id", "topic.prefix": "t", "incrementing.column.name": "id"}],
 )
-def test_initial_load_of_a_query_or_in_bulk_mode_is_rejected(props: dict[str, str], more: dict[str, str]) -> None:
+def test_configuration_of_an_initial_load_with_a_query_or_with_bulk_mode_is_rejected(
+    props: dict[str, str], more: dict[str, str]
+) -> None:
     with pytest.raises(ConfigErrors, match="needs tables, and mode=incrementing"):
         JdbcSourceConfig.parse({**props, **more})

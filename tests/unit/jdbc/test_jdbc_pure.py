@@ -106,14 +106,14 @@ def _expressions(incrementing: str | None = None, *timestamps: str) -> OffsetExp
         ),
     ],
 )
-def test_select_statement_has_the_where_and_order_by_clauses_of_the_mode(
+def test_select_statement_has_the_where_and_order_by_clauses_that_the_mode_requires(
     columns: OffsetExpressions, offset: TimestampIncrementingOffset, end: Any, sql: str, parameters: tuple[Any, ...]
 ) -> None:
     statement = select("SELECT * FROM t", columns, offset, end, marker="?")
     assert (statement.sql, statement.parameters) == (sql, parameters)
 
 
-def test_query_suffix_is_appended_after_order_by() -> None:
+def test_query_suffix_is_appended_after_the_order_by_clause() -> None:
     statement = select("SELECT 1", _expressions("id"), NO_OFFSET, None, marker="?", suffix="LIMIT 5")
     assert statement.sql.endswith("ASC LIMIT 5")
 
@@ -175,13 +175,15 @@ def test_decimal_conversion_rejects_a_loss_of_digits() -> None:
         ("nanos_iso_datetime_string", "2026-01-01T12:00:00.000001000"),
     ],
 )
-def test_timestamp_granularity_determines_field_values(granularity: str, expected: Any) -> None:
+def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp_values(
+    granularity: str, expected: Any
+) -> None:
     convert = types.from_instant(granularity)
     assert convert is not None
     assert convert(NOON.replace(microsecond=1)) == expected
 
 
-def test_value_that_does_not_match_its_columns_type_is_rejected_with_table_column_and_row() -> None:
+def test_error_for_a_value_of_a_wrong_type_contains_table_column_and_row() -> None:
     columns = [
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("size", INT64_SCHEMA.replace(optional=True), declared="INTEGER"),
@@ -195,7 +197,7 @@ def test_value_that_does_not_match_its_columns_type_is_rejected_with_table_colum
         convert([(1, 2), (3, "big")])
 
 
-def test_column_values_with_the_expected_type_are_not_converted() -> None:
+def test_rows_whose_values_have_the_expected_types_are_returned_without_conversion() -> None:
     columns = [
         JdbcColumn("id", INT64_SCHEMA),
         JdbcColumn("ratio", FLOAT64_SCHEMA.replace(optional=True), convert=float),
@@ -207,7 +209,7 @@ def test_column_values_with_the_expected_type_are_not_converted() -> None:
 
 
 @pytest.mark.parametrize(("schema", "value"), [(INT64_SCHEMA, 1.0), (STRING_SCHEMA, b"x"), (BYTES_SCHEMA, "eHg=")])
-def test_column_values_of_another_type_are_rejected_even_if_they_are_convertible(schema: Schema, value: Any) -> None:
+def test_column_value_of_a_wrong_type_is_rejected_even_if_it_could_be_converted(schema: Schema, value: Any) -> None:
     convert = RowConverter("shoes", [JdbcColumn("size", schema)], is_checked=True).convert
     with pytest.raises(ConnectError, match="shoes, column size, row"):
         convert([(value,)])
@@ -219,7 +221,7 @@ def test_integer_conversion_rejects_a_loss_of_digits() -> None:
         types.to_integer(1.5)
 
 
-def test_tables_are_divided_evenly_among_tasks_in_order() -> None:
+def test_tables_are_divided_evenly_among_tasks_and_stay_in_order() -> None:
     assert group_tables(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
     assert group_tables(["a"], 4) == [["a"]]
     assert group_tables([], 4) == []
@@ -245,7 +247,7 @@ def test_jdbc_source_rejects_conflicting_keys(props: dict[str, str], key: str) -
     assert [item.key for item in error.value.errors] == [key]
 
 
-def test_validation_reports_conflicting_keys_together_with_invalid_keys() -> None:
+def test_jdbc_source_reports_conflicting_keys_together_with_invalid_keys() -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"query": "SELECT 1", "table.whitelist": "a", "batch.max.rows": "many"})
     assert [item.key for item in error.value.errors] == [
@@ -253,14 +255,14 @@ def test_validation_reports_conflicting_keys_together_with_invalid_keys() -> Non
     ]  # fmt: skip
 
 
-def test_error_texts_do_not_contain_passwords_of_urls() -> None:
+def test_error_for_an_invalid_jdbc_url_does_not_contain_the_password() -> None:
     with pytest.raises(ConfigError) as error:
         parse("jdbc:postgresql:a/b?user=u&password=secret&ssl=true")
     assert "secret" not in str(error.value)
     assert "user=u&password=****&ssl=true" in str(error.value)
 
 
-def test_rendered_url_contains_no_password() -> None:
+def test_rendered_database_url_contains_no_password() -> None:
     address = "jdbc:postgresql://host/shop?user=other&password=secret"
     props = {"connection.url": address, "mode": "bulk", "connection.user": "me", "connection.password": "mine"}
     engine = PostgresqlDialect(parse(address), JdbcSourceConfig.parse(props)).engine
@@ -296,7 +298,7 @@ def test_jdbc_driver_properties_are_converted_to_libpq_options(caplog: pytest.Lo
         ("", ""),
     ],
 )
-def test_trailing_semicolons_and_comments_of_a_query_are_removed(sql: str, expected: str) -> None:
+def test_semicolons_and_comments_at_the_end_of_a_query_are_removed(sql: str, expected: str) -> None:
     assert single_statement(sql) == expected
 
 
@@ -316,7 +318,9 @@ def test_query_with_several_statements_is_rejected(sql: str) -> None:
         (["odd.schema", "Upper Case"], '"odd.schema".Upper Case'),
     ],
 )
-def test_qualified_table_names_keep_dots_and_quotes_in_their_parts(parts: list[str], name: str) -> None:
+def test_parts_with_dots_or_quotes_are_quoted_in_a_qualified_table_name_and_can_be_split_again(
+    parts: list[str], name: str
+) -> None:
     assert names.qualified_name(parts) == name
     assert names.split_name(name) == tuple(parts)
     assert names.unquoted(name) == ".".join(parts)
@@ -338,13 +342,13 @@ def test_qualified_table_names_keep_dots_and_quotes_in_their_parts(parts: list[s
         ('"broken', "public.orders", False),
     ],
 )
-def test_configured_table_name_matches_the_last_parts_of_a_qualified_name(
+def test_configured_table_name_matches_a_qualified_name_with_the_same_last_parts(
     wanted: str, name: str, is_match: bool
 ) -> None:
     assert names.matches(wanted, name, "shop") is is_match
 
 
-def test_table_partitions_are_not_read_if_their_partitioned_table_is_read() -> None:
+def test_partitions_of_a_table_are_not_read_separately_if_the_partitioned_table_is_read() -> None:
     tables = [
         Table("events", "PARTITIONED TABLE"),
         Table("events_1", "TABLE", is_partition=True),
@@ -379,14 +383,14 @@ def test_invalid_configuration_values_are_rejected(key: str, value: str, message
     assert message in jdbc_errors(**{key: value})[key.replace("__", ".")]
 
 
-def test_column_mapping_and_column_name_exclude_each_other() -> None:
+def test_timestamp_columns_mapping_together_with_timestamp_column_name_is_rejected() -> None:
     errors = jdbc_errors(
         mode="timestamp", timestamp__column__name="changed", timestamp__columns__mapping=".*:[changed]"
     )
     assert "cannot be set together with timestamp.column.name" in errors["timestamp.columns.mapping"]
 
 
-def test_columns_are_mapped_by_the_first_pattern_that_matches_the_table() -> None:
+def test_offset_columns_of_a_table_come_from_the_first_mapping_pattern_that_matches_the_table() -> None:
     config = JdbcSourceConfig.parse(
         {
             "connection.url": "jdbc:postgresql://h/shop",
@@ -413,7 +417,7 @@ def convert_days(policy: str, *days: Any, column: JdbcColumn = DAY) -> list[Any]
     return converter.convert(list(enumerate(days)))
 
 
-def test_unmappable_values_setting_determines_the_result_for_a_date_out_of_range() -> None:
+def test_date_out_of_range_is_replaced_or_skipped_or_rejected_according_to_unmappable_values() -> None:
     day = dt.date(2026, 1, 1)
     assert convert_days("null", day, INFINITE) == [(0, day), (1, None)]
     assert convert_days("clamp", day, INFINITE) == [(0, day), (1, dt.date.max)]
@@ -426,7 +430,7 @@ def test_unmappable_values_setting_determines_the_result_for_a_date_out_of_range
         convert_days("fail", day, INFINITE)
 
 
-def test_unmappable_value_of_a_column_that_is_not_nullable_is_not_replaced_by_null() -> None:
+def test_unmappable_value_of_a_not_null_column_fails_the_task_if_unmappable_values_is_null() -> None:
     required = replace(DAY, nullable=False)
     with pytest.raises(ConnectError, match=r"row id=0.*or set unmappable.values=clamp or skip"):
         convert_days("null", INFINITE, column=required)
@@ -441,7 +445,7 @@ def test_row_with_a_value_of_the_wrong_type_is_skipped_if_unmappable_values_is_s
     assert "shoes, column size, row id=2: the column's type is INTEGER, but the value is 'big'; skipping" in caplog.text
 
 
-def test_user_in_the_configuration_replaces_the_user_in_the_url_for_every_dialect() -> None:
+def test_configured_connection_user_takes_precedence_over_the_user_in_the_url_for_every_dialect() -> None:
     properties = "user=other&password=secret&x=1"
     props = {"mode": "bulk", "connection.user": "me", "connection.password": "mine"}
     for text in (f"jdbc:duckdb://host/shop?{properties}", f"jdbc:mysql://host/shop?{properties}"):

@@ -26,7 +26,9 @@ print(*sorted(name for name in set(sys.modules) - before if "sqlalchemy" in name
 
 
 @pytest.mark.parametrize("address", ["sqlite:shop.db", "postgresql://localhost/shop"])
-def test_shared_modules_include_slow_imports_and_start_no_threads(address: str, tmp_path: Path) -> None:
+def test_shared_modules_include_all_slow_imports_of_the_dialect_and_start_no_threads(
+    address: str, tmp_path: Path
+) -> None:
     (tmp_path / "shop.db").touch()
     url = f"jdbc:{address}"
     modules = JdbcSourceConnector.shared_modules({"connection.url": url})

@@ -79,28 +79,30 @@ class TestJdbcSink(SinkConformance):
 
 
 class TestInsertModes:
-    def test_rows_are_inserted_into_a_new_table(self, url: str, database: Path) -> None:
+    def test_sink_creates_a_missing_table_and_inserts_rows(self, url: str, database: Path) -> None:
         run = put(url, [item(1), item(2, price=2.5)])
         assert query(database, "SELECT * FROM items") == [(1, "n1", None), (2, "n2", 2.5)]
         assert run.committed == {("items", 0): 3}
 
-    def test_upsert_updates_rows_and_keeps_other_columns(self, url: str, database: Path) -> None:
+    def test_upsert_updates_rows_and_keeps_the_values_of_columns_without_a_record_field(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, price REAL, note TEXT)")
         query(database, "INSERT INTO items VALUES (1, 'old', 1.0, 'kept')")
         put(url, [item(1, "new"), item(2), item(2, "newer", offset=3)], insert__mode="UPSERT", pk__mode="record_key")
         assert query(database, "SELECT * FROM items") == [(1, "new", None, "kept"), (2, "newer", None, None)]
 
-    def test_update_changes_only_existing_rows(self, url: str, database: Path) -> None:
+    def test_insert_mode_update_changes_existing_rows_and_inserts_no_rows(self, url: str, database: Path) -> None:
         put(url, [item(1), item(2)], pk__mode="record_value", pk__fields="id")
         put(url, [item(1, "new"), item(3)], insert__mode="update", pk__mode="record_value", pk__fields="id")
         assert query(database, "SELECT id, name FROM items") == [(1, "new"), (2, "n2")]
 
-    def test_tombstones_delete_rows_in_order(self, url: str, database: Path) -> None:
+    def test_tombstones_and_upserts_of_a_row_are_applied_in_record_order(self, url: str, database: Path) -> None:
         records = [item(1), item(2), tombstone(1, 3), item(3, offset=4), tombstone(3, 5), item(3, "again", offset=6)]
         put(url, records, insert__mode="upsert", pk__mode="record_key", delete__enabled="true")
         assert query(database, "SELECT id, name FROM items ORDER BY id") == [(2, "n2"), (3, "again")]
 
-    def test_upsert_of_key_columns_only_keeps_existing_rows(self, url: str, database: Path) -> None:
+    def test_upsert_into_a_table_with_only_key_columns_keeps_the_existing_row(self, url: str, database: Path) -> None:
         only_key = struct([("id", INT32_SCHEMA)])
         put(url, [record(0, {"id": 1}, only_key), record(1, {"id": 1}, only_key)],
             insert__mode="upsert", pk__mode="record_value")  # fmt: skip
@@ -114,7 +116,9 @@ class TestPrimaryKeys:
         names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
         assert names == [("__connect_topic",), ("__connect_partition",), ("__connect_offset",)]
 
-    def test_primitive_record_key_needs_exactly_one_key_column(self, url: str, database: Path) -> None:
+    def test_primitive_record_key_is_rejected_unless_exactly_one_key_column_is_configured(
+        self, url: str, database: Path
+    ) -> None:
         keyed = record(1, {"id": 1}, ROW, key="k", key_schema=STRING_SCHEMA)
         put(url, [keyed], pk__mode="record_key", pk__fields="code", fields__whitelist="id")
         assert query(database, "SELECT * FROM items") == [("k", 1)]
@@ -128,12 +132,14 @@ class TestPrimaryKeys:
             ({"pk__mode": "record_value", "pk__fields": "nope"}, "does not contain field: nope"),
         ],
     )
-    def test_missing_key_field_is_an_error(self, url: str, props: dict[str, str], message: str) -> None:
+    def test_record_without_a_configured_primary_key_field_is_rejected(
+        self, url: str, props: dict[str, str], message: str
+    ) -> None:
         with pytest.raises(DataError) as error:
             put(url, [item(1)], **props)
         assert message in str(error.value)
 
-    def test_record_without_a_key_is_an_error(self, url: str) -> None:
+    def test_record_without_a_key_is_rejected_in_primary_key_mode_record_key(self, url: str) -> None:
         with pytest.raises(DataError, match="requires records with a non-null key"):
             put(url, [record(1, {"id": 1})], pk__mode="record_key")
 
@@ -153,23 +159,25 @@ class TestTypes:
             (1, 2**40, 0.5, 1, b"\x00\x01", 1.5, 86_400_000, 1000, 2000, None)
         ]
 
-    def test_error_names_the_field_without_a_column_type(self, url: str) -> None:
+    def test_error_for_a_field_type_without_a_column_type_names_the_field(self, url: str) -> None:
         schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
         with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):
             put(url, [record(0, {"tags": {}}, schema)])
 
-    def test_strings_with_a_schema_are_written_to_one_column(self, url: str, database: Path) -> None:
+    def test_string_values_with_a_schema_are_written_to_the_configured_column(self, url: str, database: Path) -> None:
         text = SinkRecord(topic="items", partition=0, offset=0, value="hello", value_schema=STRING_SCHEMA)
         put(url, [text], string__output__value__column__name="line")
         assert query(database, "SELECT line FROM items") == [("hello",)]
 
-    def test_listed_fields_are_written_as_timestamps(self, url: str, database: Path) -> None:
+    def test_fields_in_timestamp_fields_list_are_written_as_timestamps(self, url: str, database: Path) -> None:
         schema = struct([("a", INT64_SCHEMA), ("b", STRING_SCHEMA), ("c", STRING_SCHEMA)])
         row = {"a": 1_000_000_000_000, "b": "2000000000", "c": "1970-01-01T00:00:03.123456789"}
         put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
         assert query(database, "SELECT * FROM items") == [(1_000_000, 2000, 3123)]
 
-    def test_null_field_is_written_as_the_default_of_its_schema(self, url: str, database: Path) -> None:
+    def test_null_field_is_written_as_its_schema_default_unless_disabled_by_configuration(
+        self, url: str, database: Path
+    ) -> None:
         schema = struct([("id", INT32_SCHEMA), ("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
         put(url, [record(0, {"id": 1, "n": None}, schema)])
         put(url, [record(1, {"id": 2, "n": None}, schema)], replace__null__with__default="false")
@@ -177,28 +185,30 @@ class TestTypes:
 
 
 class TestTables:
-    def test_missing_table_is_an_error_without_auto_create(self, url: str) -> None:
+    def test_record_for_a_missing_table_is_rejected_without_auto_create(self, url: str) -> None:
         with pytest.raises(DataError, match="Table items is missing and auto-creation is disabled"):
             put(url, [item(1)], auto__create="false")
 
-    def test_missing_columns_are_added(self, url: str, database: Path) -> None:
+    def test_missing_columns_are_added_to_the_table_only_with_auto_evolve(self, url: str, database: Path) -> None:
         put(url, [item(1)], fields__whitelist="id")
         with pytest.raises(DataError, match=r"missing fields \(name, price\) and auto-evolution is disabled"):
             put(url, [item(2)])
         put(url, [item(2)], auto__evolve="true")
         assert query(database, "SELECT * FROM items") == [(1, None, None), (2, "n2", None)]
 
-    def test_required_column_without_default_is_not_added(self, url: str) -> None:
+    def test_record_with_a_new_required_field_without_default_is_rejected_with_auto_evolve(self, url: str) -> None:
         put(url, [item(1)], fields__whitelist="name")
         with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
             put(url, [item(2)], auto__evolve="true")
 
-    def test_existing_table_and_columns_are_found_regardless_of_case(self, url: str, database: Path) -> None:
+    def test_existing_table_and_columns_whose_names_differ_only_in_case_are_used(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE ITEMS (ID INTEGER, Name TEXT, price REAL)")
         put(url, [item(1)], auto__create="false")
         assert query(database, "SELECT ID, Name FROM ITEMS") == [(1, "n1")]
 
-    def test_views_are_written_only_if_configured(self, url: str, database: Path) -> None:
+    def test_write_to_a_view_is_rejected_if_table_types_does_not_contain_view(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE t (id INTEGER, name TEXT, price REAL)")
         query(database, "CREATE VIEW items AS SELECT * FROM t")
         with pytest.raises(DataError, match=r"items is a VIEW, but table\.types is TABLE"):
@@ -216,14 +226,14 @@ class TestTables:
         assert query(database, f"SELECT {quoted} FROM {quoted}") == [(5,)]
         assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
-    def test_names_that_need_quotes_are_refused_without_quoting(self, url: str) -> None:
+    def test_column_name_that_needs_quotes_is_rejected_if_quote_sql_identifiers_is_never(self, url: str) -> None:
         schema = struct([("a b", INT32_SCHEMA)])
         with pytest.raises(DataError, match="is not a plain SQL identifier"):
             put(url, [record(0, {"a b": 1}, schema)], quote__sql__identifiers="never")
 
 
 class TestErrors:
-    def test_schemaless_values_are_refused_with_advice(self, url: str) -> None:
+    def test_error_for_a_schemaless_value_recommends_schemas_enable(self, url: str) -> None:
         schemaless = SinkRecord(topic="items", partition=3, offset=9, value={"id": 1}, timestamp=5)
         with pytest.raises(DataError) as error:
             put(url, [schemaless])
@@ -232,11 +242,11 @@ class TestErrors:
         )
         assert "schemas.enable=true" in str(error.value)
 
-    def test_tombstones_are_refused_without_delete_enabled(self, url: str) -> None:
+    def test_tombstone_is_rejected_if_delete_enabled_is_false(self, url: str) -> None:
         with pytest.raises(DataError, match="with a null value and null value schema"):
             put(url, [tombstone(1, 0)], pk__mode="record_key")
 
-    def test_record_that_the_database_rejects_is_named_and_its_transaction_is_rolled_back(
+    def test_error_for_a_record_that_the_database_rejects_names_the_record_and_the_transaction_is_rolled_back(
         self, url: str, database: Path
     ) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 3), name TEXT, price REAL)")
@@ -246,7 +256,9 @@ class TestErrors:
         assert "fields: id INT32, name STRING, price FLOAT64" in str(error.value)
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
-    def test_rejected_records_are_reported_and_other_records_are_written(self, url: str, database: Path) -> None:
+    def test_records_that_the_database_rejects_are_reported_and_other_records_are_written_if_errors_are_tolerated(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id % 4 <> 3), name TEXT, price REAL)")
         records = [item(number) for number in range(20)]
         records[5] = SinkRecord(topic="items", partition=0, offset=5, value={"schema": "less"})
@@ -254,7 +266,9 @@ class TestErrors:
         assert [found.offset for found, _ in run.reported] == [3, 5, 7, 11, 15, 19]
         assert query(database, "SELECT count(*) FROM items") == [(14,)]
 
-    def test_earlier_record_of_a_row_is_written_if_a_later_record_is_rejected(self, url: str, database: Path) -> None:
+    def test_earlier_record_of_a_row_is_written_if_the_database_rejects_a_later_record_of_the_row(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT CHECK (name <> 'bad'), price REAL)")
         records = [item(1, "good", offset=0), item(1, "bad", offset=1)]
         run = put(url, records, errors__tolerance="all", insert__mode="upsert", pk__mode="record_key")
@@ -275,14 +289,18 @@ class TestErrors:
             blocker.close()
         assert query(database, "SELECT count(*) FROM items") == [(1,)]
 
-    def test_messages_of_the_database_can_be_omitted(self, url: str, database: Path) -> None:
+    def test_error_does_not_contain_the_database_message_if_trim_sensitive_log_is_true(
+        self, url: str, database: Path
+    ) -> None:
         query(database, "CREATE TABLE items (id INTEGER CHECK (id <> 1), name TEXT, price REAL)")
         with pytest.raises(DataError) as error:
             put(url, [item(1)], trim__sensitive__log="true")
         assert "CHECK" not in str(error.value)
         assert "IntegrityError" in str(error.value)
 
-    def test_directory_that_does_not_exist_is_an_error(self, tmp_path: Path) -> None:
+    def test_error_for_a_database_file_in_a_missing_directory_says_that_the_file_cannot_be_opened(
+        self, tmp_path: Path
+    ) -> None:
         with pytest.raises(ConnectError, match=r"Cannot connect to sqlite:.*unable to open database file"):
             put(f"jdbc:sqlite:{tmp_path}/missing/shop.db", [item(1)])
 
@@ -299,7 +317,7 @@ class TestConfiguration:
             ({"connection.url": "jdbc:oracle:thin:@x"}, {"connection.url"}),
         ],
     )
-    def test_invalid_combinations_of_settings_are_reported_with_their_key(
+    def test_invalid_values_and_combinations_of_sink_settings_are_reported_with_their_keys(
         self, props: dict[str, str], keys: set[str]
     ) -> None:
         with pytest.raises(ConfigErrors) as error:

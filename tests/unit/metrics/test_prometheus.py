@@ -89,5 +89,5 @@ def test_connector_and_task_states_are_metric_labels_in_lower_case() -> None:
     )
 
 
-def test_page_contains_metrics_of_the_worker_process() -> None:
+def test_metrics_page_contains_metrics_of_the_worker_process() -> None:
     assert (value("process_cpu_seconds_total") or 0) > 0
