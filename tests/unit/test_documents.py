@@ -45,18 +45,18 @@ def test_every_test_named_in_a_document_exists(document: str) -> None:
         assert any(f"def {test}(" in source for source in sources), f"{file}::{test}"
 
 
-def test_every_replication_invariant_names_a_test() -> None:
+def test_every_replication_invariant_in_the_broker_document_names_a_test() -> None:
     text = (ROOT / "docs" / "broker.md").read_text()
     assert _INVARIANT.findall(text) == [f"R{number}" for number in range(1, 16)]
     for row in re.findall(r"^\| R\d+ \|.*$", text, re.MULTILINE):
         assert _TEST.findall(row), row
 
 
-def test_architecture_document_is_short() -> None:
+def test_architecture_document_does_not_exceed_its_line_limit() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= ARCHITECTURE_LINES_MAX
 
 
-def test_every_extra_named_in_the_readme_exists() -> None:
+def test_readme_names_exactly_the_extras_that_pyproject_defines() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (installation,) = re.findall(r"^## Install\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (sentence,) = re.findall(r"The extra .*", installation)
@@ -64,7 +64,7 @@ def test_every_extra_named_in_the_readme_exists() -> None:
     assert set(re.findall(r"pip install '\.\[([a-z0-9-]+)\]'", installation)) <= set(extras)
 
 
-def test_every_tool_listed_in_the_readme_is_installed() -> None:
+def test_readme_lists_exactly_the_kafka_tools_that_are_installed() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     installed = {name.removeprefix("kafka") for name in scripts if name.startswith("kafka-") and "." not in name}
     (row,) = re.findall(r"^\| Tools \|.*$", (ROOT / "README.md").read_text(), re.MULTILINE)

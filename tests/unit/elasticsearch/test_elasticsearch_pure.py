@@ -213,6 +213,6 @@ def test_error_for_an_invalid_elasticsearch_configuration_names_the_key(props: d
     assert [error.key for error in caught.value.errors] == [name]
 
 
-def test_keys_without_effect_are_warned_about() -> None:
+def test_key_without_effect_causes_a_warning() -> None:
     config = ElasticsearchSinkConfig.parse({"connection.url": "http://localhost:9200", "type.name": "doc"})
     assert config.warnings_about_keys() == ["Configuration type.name has no effect: documents have no types"]

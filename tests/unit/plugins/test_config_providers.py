@@ -33,7 +33,7 @@ def test_file_config_provider_reads_properties_files(tmp_path: Path) -> None:
         resolve({"a": f"${{f:{tmp_path / 'none'}:x}}"})
 
 
-def test_unresolved_variables_cause_warnings() -> None:
+def test_environment_variable_reference_that_is_not_resolved_causes_a_warning() -> None:
     (line,) = unresolved_variables({"a": "x", "b": "jdbc:${env:HEADRACE_NOT_SET}/y", "c": "${topic}"})
     assert line.startswith("b: variable ${env:HEADRACE_NOT_SET} is not resolved")
 
@@ -56,17 +56,17 @@ def test_env_var_config_provider_reads_only_allowed_variables(monkeypatch: pytes
         resolve({"a": "${env:path:HOME}"})
 
 
-def test_unresolvable_variables_are_left_unchanged() -> None:
+def test_variables_that_cannot_be_resolved_are_left_unchanged() -> None:
     properties = {"a": "${unknown:x}", "b": "${env}", "c": "$env:HOME", "d": "${env:HEADRACE_NO_SUCH_VARIABLE}"}
     assert resolve(properties) == properties
 
 
-def test_variables_in_resolved_values_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_inside_values_from_a_config_provider_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_OUTER", "${env:HOME}")
     assert resolve({"a": "${env:HEADRACE_TEST_OUTER}"}) == {"a": "${env:HOME}"}
 
 
-def test_config_providers_read_only_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_config_providers_read_only_files_in_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     for directory in (inside, outside):
         directory.mkdir()
@@ -87,7 +87,7 @@ def test_config_providers_read_only_allowed_paths(tmp_path: Path, caplog: pytest
         resolve({}, f__allowed_paths="relative")
 
 
-def test_resolved_values_of_config_providers_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_from_config_providers_are_collected_for_masking_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TEST_SECRET", "hunter2")
     settings = {"config.providers": "env", "config.providers.env.class": JAVA + "EnvVarConfigProvider"}
     with ConfigResolver.from_worker(settings) as resolver:
@@ -98,7 +98,7 @@ def test_resolved_values_of_config_providers_are_masked(monkeypatch: pytest.Monk
     assert (resolved["key"], resolved["plugin.path"]) == ("hunter2", "${env:HEADRACE_TEST_SECRET}")
 
 
-def test_invalid_config_providers_are_rejected() -> None:
+def test_config_provider_with_a_missing_or_unknown_class_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"config\.providers\.x\.class"):
         ConfigResolver.from_worker({"config.providers": "x"})
     with pytest.raises(ConnectError, match="which name matches Vault"):
@@ -106,13 +106,13 @@ def test_invalid_config_providers_are_rejected() -> None:
 
 
 class Lease(ConfigProvider[Config]):
-    """Returns values with a time to live: the key is the number of ms, or `forever`."""
+    """Returns values with a time to live: a variable's key is the number of ms, or `forever`."""
 
     def get(self, path: str, key: str) -> str | ConfigData | None:
         return "v" if key == "forever" else ConfigData("v", int(key))
 
 
-def test_resolved_configuration_expires_after_the_shortest_time_to_live_of_its_values() -> None:
+def test_time_to_live_of_a_resolved_configuration_is_the_shortest_time_to_live_of_its_values() -> None:
     resolver = ConfigResolver({"lease": Lease()})
     assert resolver.resolve({"a": "${lease:forever}"}) == {"a": "v"}
     assert resolver.ttl_ms is None
@@ -120,7 +120,7 @@ def test_resolved_configuration_expires_after_the_shortest_time_to_live_of_its_v
     assert resolver.ttl_ms == 300
 
 
-def test_values_in_task_configurations_are_replaced_by_their_variables_again() -> None:
+def test_resolved_values_in_a_task_configuration_are_replaced_by_their_config_provider_variables() -> None:
     originals = {"user": "${f:user}", "password": "${f:password}", "topic": "orders", "pin": "${f:pin}"}
     resolved = {"user": "bob", "password": "hunter2", "topic": "orders", "pin": "12"}
     restorer = VariableRestorer(originals, resolved, ["password", "pin"])
@@ -145,6 +145,6 @@ def test_values_in_task_configurations_are_replaced_by_their_variables_again() -
     }
 
 
-def test_task_value_that_differs_from_the_resolved_value_of_its_key_is_kept() -> None:
+def test_task_configuration_value_that_differs_from_the_resolved_value_of_its_key_is_not_replaced() -> None:
     restorer = VariableRestorer({"tables": "${f:tables}"}, {"tables": "a,b"})
     assert restorer.restore({"tables": "a"}) == {"tables": "a"}

@@ -49,7 +49,7 @@ def plugin_path(tmp_path: Path) -> Iterator[Path]:
         (Kind.HEADER_CONVERTER, "JsonConverter", JsonConverter),
     ],
 )
-def test_plugin_names_are_resolved(kind: Kind, name: str, found: type) -> None:
+def test_plugin_is_found_by_simple_name_java_class_or_python_path(kind: Kind, name: str, found: type) -> None:
     assert Registry().find(kind, name) is found
 
 
@@ -72,7 +72,7 @@ def test_unknown_plugin_name_is_rejected_with_suggestions(name: str, message: st
     assert message in str(caught.value)
 
 
-def test_plugin_name_suggestions_ignore_the_common_suffix() -> None:
+def test_suggestions_for_an_unknown_plugin_name_ignore_the_common_suffix_of_names() -> None:
     with pytest.raises(PluginNotFoundError) as caught:
         Registry().find(Kind.CONVERTER, "io.confluent.connect.avro.AvroConverter")
     assert "Did you mean" not in str(caught.value)
@@ -121,7 +121,7 @@ def test_plugins_are_found_in_sub_directories_of_plugin_path(plugin_path: Path) 
     assert registry.problems == []
 
 
-def test_task_class_without_a_connector_class_can_be_used_as_a_connector(plugin_path: Path) -> None:
+def test_task_class_that_no_connector_class_uses_can_be_configured_as_the_connector(plugin_path: Path) -> None:
     (plugin_path / "acme_tasks.py").write_text(
         "from headrace.api import Config, SinkTask, SourceConnector, SourceTask, key, source\n"
         "class AcmeConfig(Config):\n    topic: str = key('topic')\n"
@@ -162,7 +162,7 @@ def test_error_for_a_missing_module_names_the_smallest_extra_that_installs_it(mo
     assert explain(ValueError("other")) is None
 
 
-def test_broken_file_on_plugin_path_is_reported_and_skipped(plugin_path: Path) -> None:
+def test_plugin_file_that_fails_to_import_is_reported_and_other_plugins_are_found(plugin_path: Path) -> None:
     (plugin_path / "acme_broken.py").write_text("import headrace\nraise RuntimeError('boom')")
     (plugin_path / "acme_exits.py").write_text("import headrace, sys\nsys.exit(5)")
     (plugin_path / "acme_fine.py").write_text(TRANSFORM.format(name="AcmeFine"))
@@ -173,7 +173,7 @@ def test_broken_file_on_plugin_path_is_reported_and_skipped(plugin_path: Path) -
     assert any("missing is not a directory" in problem for problem in registry.problems)
 
 
-def test_ambiguous_plugin_name_is_rejected(plugin_path: Path) -> None:
+def test_simple_name_of_two_plugins_is_rejected_as_ambiguous(plugin_path: Path) -> None:
     (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
     (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
     registry = Registry((str(plugin_path),))

@@ -101,7 +101,7 @@ def test_valid_source_configuration_has_no_errors() -> None:
     json.dumps(as_json_result)
 
 
-def test_invalid_framework_keys_are_reported() -> None:
+def test_validation_reports_invalid_values_of_framework_keys() -> None:
     result = validate(
         ExampleSource, table="t", name=" ", tasks__max="0", errors__tolerance="some", transforms="A,A",
         key__converter="Nope", transaction__boundary="never", config__action__reload="maybe",
@@ -113,7 +113,7 @@ def test_invalid_framework_keys_are_reported() -> None:
     }  # fmt: skip
 
 
-def test_errors_of_transforms_and_predicates_are_reported() -> None:
+def test_validation_reports_errors_in_the_configuration_of_transforms_and_predicates() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A,B,C,D", predicates="P",
         transforms__A__type="HoistField$Value", transforms__A__field="x", transforms__A__predicate="P",
@@ -139,7 +139,7 @@ def test_errors_of_transforms_and_predicates_are_reported() -> None:
     assert result.definitions["transforms.A.field"].group == "Transforms: A"
 
 
-def test_errors_raised_by_configure_are_reported() -> None:
+def test_validation_reports_an_error_that_a_transforms_configure_method_raises() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A",
         transforms__A__type="ExtractField$Value", transforms__A__field="`a", transforms__A__field__syntax__version="V2",
@@ -147,7 +147,7 @@ def test_errors_raised_by_configure_are_reported() -> None:
     assert "Incomplete backtick pair" in result.values["transforms.A.field"].errors[0]
 
 
-def test_converter_configuration_errors_are_reported() -> None:
+def test_validation_reports_errors_in_the_configuration_of_converters() -> None:
     result = validate(
         ExampleSource, table="t", value__converter="JsonConverter", value__converter__schemas__enable="maybe",
         key__converter="StringConverter", key__converter__converter__encoding="UTF-99",
@@ -158,7 +158,7 @@ def test_converter_configuration_errors_are_reported() -> None:
     }  # fmt: skip
 
 
-def test_topic_creation_keys_are_validated() -> None:
+def test_validation_reports_missing_and_invalid_topic_creation_keys() -> None:
     result = validate(ExampleSource, table="t", topic__creation__groups="g", topic__creation__g__include="(")
     assert {name for name, value in result.values.items() if value.errors} == {
         "topic.creation.default.replication.factor", "topic.creation.default.partitions", "topic.creation.g.include",
@@ -185,27 +185,29 @@ def test_topic_creation_keys_are_validated() -> None:
         ({"topics": "a", "name": "taken"}, ["Consumer group for sink connector named taken conflicts"]),
     ],
 )
-def test_sink_topic_keys_are_validated(props: dict[str, str], errors: list[str]) -> None:
+def test_validation_reports_missing_or_conflicting_topic_keys_of_a_sink(
+    props: dict[str, str], errors: list[str]
+) -> None:
     result = validate(ExampleSink, **props)
     assert len(result.errors) == len(errors)
     assert all(found.startswith(text) for found, text in zip(result.errors, errors, strict=True)), result.errors
     assert result.type == "sink"
 
 
-def test_transforms_are_rejected_if_the_sink_does_not_support_them() -> None:
+def test_transforms_of_a_self_reading_sink_are_rejected() -> None:
     props = {"topics": "a", "transforms": "A", "transforms.A.type": "Filter"}
     assert validate(ExampleSink, **props).errors == []
     (error,) = validate(ExamplePlainSink, **props).errors
     assert "ExamplePlainSink reads its topics itself and does not support transforms" in error
 
 
-def test_errors_from_the_connectors_validate_method_are_reported() -> None:
+def test_validation_reports_errors_that_the_connectors_validate_method_adds_or_raises() -> None:
     assert "There is no table missing" in validate(ExampleSource, table="missing").values["table"].errors[0]
     assert "boom" in validate(ExampleSource, table="crash").values["connector.class"].errors[0]
     assert validate(ExampleSource, table=None).values["table"].errors[-1].startswith("Null value")
 
 
-def test_resolved_secrets_do_not_appear_in_the_result() -> None:
+def test_validation_result_does_not_contain_secrets_from_config_providers() -> None:
     originals = {
         "name": "c", "connector.class": f"{__name__}:ExampleSource", "table": "missing", "password": "${env:SECRET}",
     }  # fmt: skip
@@ -221,7 +223,7 @@ def test_resolved_secrets_do_not_appear_in_the_result() -> None:
     assert "hunter2" not in json.dumps(validate_connector(resolved | {"table": "t"}, WORKER).as_json())
 
 
-def test_missing_or_unknown_connector_class_is_reported_with_the_other_errors() -> None:
+def test_missing_or_unknown_connector_class_is_reported_together_with_other_errors() -> None:
     others = {"name": "c", "tasks.max": "0", "transforms": "A", "topic": None}
     for props, error in (
         ({}, 'Missing required configuration "connector.class" which has no default value.'),
@@ -237,12 +239,12 @@ def test_missing_or_unknown_connector_class_is_reported_with_the_other_errors() 
         json.dumps(result.as_json())
 
 
-def test_plugin_of_the_request_is_validated_if_the_connector_class_is_missing() -> None:
+def test_configuration_without_connector_class_is_validated_with_the_plugin_that_the_request_names() -> None:
     result = validate_connector({"name": "c"}, WORKER, plugin=f"{__name__}:ExampleSource")
     assert {name for name, value in result.values.items() if value.errors} == {"connector.class", "table"}
 
 
-def test_unknown_plugin_of_the_request_or_another_connector_class_is_rejected() -> None:
+def test_validation_request_with_an_unknown_plugin_or_a_different_connector_class_is_rejected() -> None:
     with pytest.raises(PluginNotFoundError):
         validate_connector({"name": "c"}, WORKER, plugin="Nope")
     props = {"name": "c", "connector.class": f"{__name__}:ExampleSource"}
@@ -279,7 +281,7 @@ def test_connector_class_without_valid_task_class_is_rejected(connector: type, e
     assert result.values["connector.class"].errors == result.errors
 
 
-def test_errors_in_combinations_of_keys_are_reported_together_with_errors_in_single_keys() -> None:
+def test_validation_reports_errors_in_single_keys_together_with_errors_in_key_combinations() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A,B,C",
         transforms__A__type="InsertField$Value", transforms__A__static__field="f",
@@ -335,12 +337,12 @@ def test_keys_of_plugins_without_a_configuration_model_are_not_reported_as_ignor
     assert result.warnings == []
 
 
-def test_keys_of_the_task_are_not_reported_as_ignored() -> None:
+def test_keys_of_the_tasks_configuration_model_are_not_reported_as_ignored() -> None:
     result = validate(PlainSource, depth="2", dept="2")
     assert result.warnings == ["Unknown configuration key dept is ignored; did you mean depth?"]
 
 
-def test_settings_of_a_converter_that_the_connector_does_not_set_are_reported_as_ignored() -> None:
+def test_converter_settings_without_the_converter_class_are_reported_as_ignored() -> None:
     result = validate(ExampleSource, table="t", value__converter__schemas__enable="false")
     assert result.warnings == [
         "Configuration key value.converter.schemas.enable is ignored, because the connector uses the worker's "
@@ -348,7 +350,7 @@ def test_settings_of_a_converter_that_the_connector_does_not_set_are_reported_as
     ]
 
 
-def test_exactly_once_support_cannot_be_required() -> None:
+def test_exactly_once_support_required_is_rejected_and_requested_is_accepted() -> None:
     result = validate(ExampleSource, table="t", exactly__once__support="required")
     assert result.values["exactly.once.support"].errors == [
         "This worker delivers the records of source connectors at least once, not exactly once: "
@@ -357,7 +359,7 @@ def test_exactly_once_support_cannot_be_required() -> None:
     assert validate(ExampleSource, table="t", exactly__once__support="requested").errors == []
 
 
-def test_keys_that_have_no_effect_cause_warnings() -> None:
+def test_connector_keys_without_effect_cause_warnings() -> None:
     result = validate(ExampleSource, table="t", transaction__boundary="interval", offsets__storage__topic="own")
     assert result.errors == []
     assert result.warnings == [

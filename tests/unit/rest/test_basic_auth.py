@@ -37,11 +37,13 @@ def basic(text: str, scheme: str = "Basic") -> str:
         (basic(":secret"), (None, "secret")),
     ],
 )
-def test_authorization_header_is_parsed(header: str | None, credentials: tuple[str | None, str]) -> None:
+def test_basic_authorization_header_is_parsed_to_user_and_password(
+    header: str | None, credentials: tuple[str | None, str]
+) -> None:
     assert parse_header(header) == credentials
 
 
-def test_request_is_accepted_with_the_password_of_a_user_in_any_file() -> None:
+def test_request_with_user_and_password_from_any_of_several_users_files_is_accepted() -> None:
     authenticator = Authenticator([{"alice": "secret"}, {"bob": "p:w", "alice": "other"}])
     for text, is_accepted in {
         "alice:secret": True, "alice:other": True, "bob:p:w": True, "alice:p:w": False, "bob:p": False, "carol:": False,
@@ -51,7 +53,7 @@ def test_request_is_accepted_with_the_password_of_a_user_in_any_file() -> None:
     assert not authenticator.accepts(None)
 
 
-def test_empty_credentials_file_permits_all_requests() -> None:
+def test_empty_users_file_permits_all_requests() -> None:
     assert Authenticator([{}]).accepts(None)
     assert not Authenticator([]).accepts(basic("a:b"))
 
@@ -61,7 +63,7 @@ def config(**more: str) -> WorkerConfig:
     return WorkerConfig.standalone({**MINIMUM, "rest.extension.classes": CLASS, **given})
 
 
-def test_users_of_the_configured_file_are_read(tmp_path: Path) -> None:
+def test_users_are_read_from_the_configured_users_file(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_bytes(b"alice: s\\u00e9cret\nbob=\xe9\n# comment\n")  # ISO 8859-1, as in Java
     created = create_authenticator(config(rest_basic_auth_users_file=str(file)), {})
@@ -73,7 +75,7 @@ def test_users_of_the_configured_file_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", ["KafkaConnect", "other"])
 @pytest.mark.parametrize("variable", ["KAFKA_OPTS", "JAVA_TOOL_OPTIONS"])
-def test_users_of_the_jaas_file_are_read(tmp_path: Path, section: str, variable: str) -> None:
+def test_users_are_read_from_the_file_that_the_jaas_file_names(tmp_path: Path, section: str, variable: str) -> None:
     (tmp_path / "users").write_text("alice=secret\n")
     (tmp_path / "jaas.conf").write_text(f'{section} {{ {LOGIN_MODULE} required file="{tmp_path}/users"; }};')
     environment = {variable: f"-Djava.security.auth.login.config={tmp_path}/jaas.conf"}
@@ -83,13 +85,13 @@ def test_users_of_the_jaas_file_are_read(tmp_path: Path, section: str, variable:
     assert not created.accepts(None)
 
 
-def test_extension_may_be_named_without_its_package(tmp_path: Path) -> None:
+def test_basic_auth_extension_may_be_configured_without_its_package_name(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("alice=secret")
     given = config(rest_basic_auth_users_file=str(tmp_path / "users"), rest_extension_classes=CLASS.rpartition(".")[2])
     assert create_authenticator(given, {}) is not None
 
 
-def test_worker_without_the_extension_needs_no_credentials() -> None:
+def test_worker_without_the_basic_auth_extension_has_no_authenticator() -> None:
     assert create_authenticator(WorkerConfig.standalone(MINIMUM), {}) is None
 
 
@@ -104,7 +106,9 @@ def test_worker_without_the_extension_needs_no_credentials() -> None:
         (f'KafkaConnect {{ {LOGIN_MODULE} required file="/none/users"; }};', "/none/users"),
     ],
 )
-def test_missing_users_are_reported_at_startup(tmp_path: Path, jaas_file: str | None, reason: str) -> None:
+def test_worker_with_basic_auth_but_without_readable_users_fails_at_startup(
+    tmp_path: Path, jaas_file: str | None, reason: str
+) -> None:
     environment = {}
     if jaas_file is not None:
         (tmp_path / "jaas.conf").write_text(jaas_file)
@@ -114,7 +118,7 @@ def test_missing_users_are_reported_at_startup(tmp_path: Path, jaas_file: str | 
     assert reason in str(caught.value)
 
 
-def test_empty_credentials_file_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_users_file_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "users").touch()
     with caplog.at_level(logging.WARNING):
         create_authenticator(config(rest_basic_auth_users_file=str(tmp_path / "users")), {})

@@ -29,7 +29,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_status_contains_the_versions_of_connector_and_tasks(client: httpx.AsyncClient) -> None:
+async def test_status_response_contains_the_versions_of_connector_and_tasks(client: httpx.AsyncClient) -> None:
     assert (await client.get("/connectors/c/status")).json() == {
         "name": "c",
         "connector": {"state": "RUNNING", "worker_id": "worker:1", "version": "1.2.3"},
@@ -54,7 +54,7 @@ async def test_requests_without_a_body_need_no_content_type(client: httpx.AsyncC
     assert (await client.get("/connectors/c/status")).json()["connector"]["state"] == "STOPPED"
 
 
-async def test_metrics_page_shows_the_running_connector(client: httpx.AsyncClient) -> None:
+async def test_metrics_page_counts_the_running_connector_and_its_tasks(client: httpx.AsyncClient) -> None:
     response = await client.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = {family.name: family.samples for family in text_string_to_metric_families(response.text)}
@@ -69,7 +69,7 @@ async def test_put_of_the_root_log_level_changes_only_the_root_logger(client: ht
     assert (await client.put("/admin/loggers/root", json={})).status_code == 400
 
 
-async def test_path_may_end_with_a_slash(client: httpx.AsyncClient) -> None:
+async def test_request_path_may_end_with_one_slash(client: httpx.AsyncClient) -> None:
     assert (await client.get("/connectors/")).json() == ["c"]
     assert (await client.get("/connectors/c/")).json()["name"] == "c"
     assert (await client.post("/connectors/c/tasks/", json=[])).status_code != 307

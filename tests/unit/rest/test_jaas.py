@@ -10,7 +10,7 @@ from headrace.rest.jaas import LoginModule
 MODULE = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule"
 
 
-def test_section_of_kafkas_documentation_is_parsed() -> None:
+def test_example_from_kafkas_documentation_is_parsed() -> None:
     text = f"""
     KafkaConnect {{
         {MODULE} required
@@ -21,7 +21,7 @@ def test_section_of_kafkas_documentation_is_parsed() -> None:
     assert jaas.parse(text, {}, "jaas.conf") == expected
 
 
-def test_comments_several_modules_and_unquoted_values_are_accepted() -> None:
+def test_jaas_file_may_contain_comments_several_modules_and_unquoted_values() -> None:
     text = r"""// first
     A { a.B optional; /* a
     comment; */ c.D$E SUFFICIENT debug=true file="${user.home}/\"x\"" ; };
@@ -49,7 +49,7 @@ def test_comments_several_modules_and_unquoted_values_are_accepted() -> None:
         ('A { b.C required file="${x.y}"; };', "the system property x.y of ${x.y} is not set"),
     ],
 )
-def test_syntax_error_names_file_line_and_what_is_expected(text: str, reason: str) -> None:
+def test_error_for_invalid_jaas_syntax_contains_the_file_and_the_expected_text(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"jaas\.conf") as caught:
         jaas.parse(text, {}, "jaas.conf")
     assert reason in str(caught.value)
@@ -72,5 +72,7 @@ def test_syntax_error_names_file_line_and_what_is_expected(text: str, reason: st
         ({"JAVA_TOOL_OPTIONS": "-Djava.security.auth.login.config=/tool '"}, "/tool"),
     ],
 )
-def test_environment_names_the_jaas_file(environment: dict[str, str], path: str | None) -> None:
+def test_path_of_the_jaas_file_is_read_from_java_options_in_the_environment(
+    environment: dict[str, str], path: str | None
+) -> None:
     assert jaas.configuration_file(jaas.system_properties(environment)) == path

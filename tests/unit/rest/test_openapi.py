@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 
 
 async def served(tmp_path: Path, settings: dict[str, str]) -> tuple[Starlette, dict[str, Any]]:
-    """Return the application of a worker with these settings, and its document."""
+    """Return the application of a worker with these settings, and its OpenAPI document."""
     herder, _ = await make_herder(tmp_path)
     properties = {"key.converter": "K", "value.converter": "V", **settings}
     application = RestServer(WorkerConfig.standalone(properties)).application(herder)
@@ -56,7 +56,7 @@ def routed(application: Starlette) -> set[tuple[str, str]]:
     ("settings", "has_loggers"),
     [({}, True), ({"admin.listeners": ""}, False), ({"admin.listeners": "http://127.0.0.1:1"}, False)],
 )
-async def test_document_describes_exactly_the_routes_of_the_listener(
+async def test_openapi_document_of_a_listener_describes_exactly_the_routes_of_this_listener(
     tmp_path: Path, settings: dict[str, str], has_loggers: bool
 ) -> None:
     application, document = await served(tmp_path, settings)
@@ -64,14 +64,14 @@ async def test_document_describes_exactly_the_routes_of_the_listener(
     assert (("PUT", "/admin/loggers/{logger}") in documented(document)) is has_loggers
 
 
-async def test_every_operation_of_the_table_has_a_route(tmp_path: Path) -> None:
+async def test_every_operation_in_operations_has_a_route(tmp_path: Path) -> None:
     application, document = await served(tmp_path, {})
     assert len(routed(application)) == len(OPERATIONS)
     ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
     assert sorted(ids) == sorted(OPERATIONS)
 
 
-async def test_yaml_document_equals_the_json_document(tmp_path: Path) -> None:
+async def test_openapi_yaml_document_equals_the_openapi_json_document(tmp_path: Path) -> None:
     application, document = await served(tmp_path, {})
     async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://worker") as client:
         response = await client.get("/openapi.yaml")
@@ -84,7 +84,7 @@ async def test_openapi_document_is_valid(tmp_path: Path) -> None:
     OpenAPIV31SpecValidator(document).validate()
 
 
-async def test_document_names_no_schema_or_parameter_that_is_not_used(tmp_path: Path) -> None:
+async def test_openapi_document_uses_all_schemas_and_parameters_that_it_defines(tmp_path: Path) -> None:
     _, document = await served(tmp_path, {})
     text = str(document)
     for name in SCHEMAS:
@@ -93,7 +93,7 @@ async def test_document_names_no_schema_or_parameter_that_is_not_used(tmp_path: 
         assert f"'name': '{name}', 'in'" in text, name
 
 
-async def test_operations_require_credentials_only_with_basic_authentication(tmp_path: Path) -> None:
+async def test_openapi_operations_require_credentials_only_if_basic_authentication_is_enabled(tmp_path: Path) -> None:
     from headrace.rest import openapi
 
     _, document = await served(tmp_path, {})

@@ -32,14 +32,14 @@ async def response_headers(rules: str) -> httpx.Headers:
         return (await client.get("/")).headers
 
 
-async def test_set_replaces_header_and_add_appends_header() -> None:
+async def test_set_rule_replaces_a_response_header_and_add_rule_appends_another_value() -> None:
     headers = await response_headers('set X-Given: b, add X-More: 1, add X-More: 2, "set X-List: a, b"')
     assert headers.get_list("x-given") == ["b"]
     assert headers.get_list("x-more") == ["1", "2"]
     assert headers["x-list"] == "a, b"
 
 
-async def test_date_rules_add_milliseconds_to_current_time() -> None:
+async def test_date_rule_sets_a_header_to_the_current_time_plus_its_milliseconds() -> None:
     headers = await response_headers("setDate Expires: 3600000, addDate X-Now: 0")
     ahead = parsedate_to_datetime(headers["expires"]) - parsedate_to_datetime(headers["x-now"])
     assert 3599 <= ahead.total_seconds() <= 3601

@@ -1,4 +1,4 @@
-"""Tests of request bodies, of operations that exceed the request timeout, and of requests to workers that are gone."""
+"""Tests of request bodies, of operations that exceed the request timeout, and of requests to unreachable workers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def test_request_body_with_invalid_json_is_rejected(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml"])
-async def test_request_body_with_another_media_type_than_json_is_rejected(content_type: str) -> None:
+async def test_request_body_with_a_media_type_other_than_json_is_rejected_with_status_415(content_type: str) -> None:
     with pytest.raises(UnsupportedMediaTypeError, match=r"415 Unsupported Media Type.*application/json") as caught:
         await responses.json_body(request(b"{}", content_type))
     assert caught.value.status == 415
 
 
 @pytest.mark.parametrize("content_type", [None, "application/json", "Application/JSON; charset=utf-8"])
-async def test_json_body_is_accepted_with_and_without_its_media_type(content_type: str | None) -> None:
+async def test_json_request_body_is_accepted_with_and_without_content_type(content_type: str | None) -> None:
     assert await responses.json_body(request(b"{}", content_type)) == {}
 
 
@@ -80,7 +80,7 @@ INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
 
 
 async def timeout_message(operation: Any) -> str:
-    """Return the message of the response to a request whose operation takes longer than the timeout."""
+    """Return the error message in the response to a request whose operation exceeds the request timeout."""
 
     async def endpoint(_request: Request) -> Response:
         await operation()
@@ -92,7 +92,9 @@ async def timeout_message(operation: Any) -> str:
     return str(json.loads(bytes(response.body))["message"])
 
 
-async def test_response_to_a_timed_out_request_names_the_stage_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_to_a_timed_out_request_describes_the_current_or_last_stage_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
 
     async def wait_in_a_stage() -> None:
@@ -128,7 +130,7 @@ async def test_response_to_a_timed_out_request_names_the_stage_of_the_worker(mon
     assert await timeout_message(have_no_stage) == "Request timed out"
 
 
-async def test_request_for_a_worker_that_is_gone_is_executed_when_this_worker_becomes_the_leader(
+async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_becomes_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
@@ -148,7 +150,9 @@ async def test_request_for_a_worker_that_is_gone_is_executed_when_this_worker_be
     assert calls == 3
 
 
-async def test_request_for_a_worker_that_stays_unreachable_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_for_a_leader_that_stays_unreachable_fails_with_status_500(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
     monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.1)
     gone = f"http://127.0.0.1:{free_port()}/"

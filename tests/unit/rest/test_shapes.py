@@ -7,7 +7,7 @@ from headrace.rest import shapes
 from headrace.stores.status_store import State, Status
 
 
-def test_status_contains_traces_of_failed_and_versions_of_started_instances() -> None:
+def test_status_document_contains_traces_only_of_failed_instances_and_versions_only_if_known() -> None:
     running = Status(State.RUNNING, "worker:8083", trace="old", version="1.2")
     failed = Status(State.FAILED, "worker:8083", trace="trace")
     status = ConnectorStatus("c", running, {0: running, 1: failed}, "source")
@@ -22,7 +22,7 @@ def test_status_contains_traces_of_failed_and_versions_of_started_instances() ->
     }
 
 
-def test_connector_info_lists_the_tasks() -> None:
+def test_connector_info_document_lists_the_tasks() -> None:
     assert shapes.connector_info(ConnectorInfo("c", {"a": "1"}, 2, "sink")) == {
         "name": "c",
         "config": {"a": "1"},
@@ -32,5 +32,5 @@ def test_connector_info_lists_the_tasks() -> None:
     assert shapes.task_configs("c", [{"b": "2"}]) == [{"id": {"connector": "c", "task": 0}, "config": {"b": "2"}}]
 
 
-def test_offsets_are_pairs_of_partition_and_offset() -> None:
+def test_offsets_document_is_a_list_of_partition_and_offset_pairs() -> None:
     assert shapes.offsets([({"p": 1}, {"o": 2})]) == {"offsets": [{"partition": {"p": 1}, "offset": {"o": 2}}]}

@@ -1,4 +1,4 @@
-"""Tests of the discovery of objects, with a listing that is generated: also of buckets with a million objects."""
+"""Tests of the discovery of objects in generated bucket listings, which have up to a million objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Page(NamedTuple):
 
 
 class Listing:
-    """A bucket with sorted keys, which are computed from their index, so that a million keys need no memory."""
+    """A bucket with sorted keys. Each key is computed from its index, so a million keys need no memory."""
 
     def __init__(self, count: int, key: Callable[[int], str], modified: Callable[[int], int] = lambda index: 0) -> None:
         self.count = count
@@ -96,7 +96,7 @@ def found_by(finder: BackupFinder) -> Iterator[BackupObject]:
 
 
 def measured(action: Callable[[], Any]) -> tuple[float, int]:
-    """Return the CPU seconds and the peak of the allocated bytes of an action."""
+    """Run `action`; return its CPU time in seconds and its peak of allocated bytes."""
     tracemalloc.start()
     began_s = time.process_time()
     action()
@@ -109,7 +109,7 @@ def million_objects() -> Listing:
     return Listing(MILLION, lambda index: f"topics/items/partition=0/items+0+{index * 10:010d}.json")
 
 
-def test_search_for_new_objects_skips_a_million_objects_that_are_read() -> None:
+def test_search_for_new_objects_starts_after_the_stored_position_without_listing_a_million_read_objects() -> None:
     bucket = million_objects()
     series = SeriesId("topics/items/partition=0/", "items", 0)
     last = (MILLION - 3) * 10
@@ -119,7 +119,7 @@ def test_search_for_new_objects_skips_a_million_objects_that_are_read() -> None:
     assert bucket.requests < 10
 
 
-def test_memory_of_the_search_does_not_depend_on_the_number_of_new_objects() -> None:
+def test_memory_of_an_object_search_does_not_depend_on_the_number_of_new_objects() -> None:
     bucket = million_objects()
     finder = backup_finder(bucket, Positions())
     starts: list[int] = []
@@ -152,7 +152,7 @@ def test_a_million_new_objects_are_found_in_order() -> None:
 
 
 @pytest.mark.slow
-def test_generic_discovery_finds_the_new_objects_among_a_million_objects_with_little_memory() -> None:
+def test_generic_discovery_finds_50_new_objects_among_a_million_objects_with_little_memory() -> None:
     # 64 slots are read up to time 5; the last 50 objects are newer.
     bucket = Listing(MILLION, lambda index: f"in/{index:07d}.json", lambda index: 9 if index >= MILLION - 50 else 5)
     positions = {slot: {"modified": 5, "object": "in/9", "record": 1, "complete": True} for slot in range(64)}
@@ -167,7 +167,9 @@ def test_generic_discovery_finds_the_new_objects_among_a_million_objects_with_li
     assert peak < 8e6
 
 
-def test_generic_discovery_reads_more_objects_than_one_search_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generic_discovery_finds_all_objects_in_order_if_one_search_can_hold_only_some_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(file_finder, "BATCH_MAX", 100)
     bucket = Listing(1050, lambda index: f"{index:05d}", lambda index: -index % 7)
     finder = FileFinder(bucket, [""], lambda key: "t", {})
@@ -178,7 +180,7 @@ def test_generic_discovery_reads_more_objects_than_one_search_keeps(monkeypatch:
     assert found == sorted((-index % 7, f"{index:05d}") for index in range(1050))
 
 
-def test_generic_discovery_waits_until_an_object_is_old_enough() -> None:
+def test_generic_discovery_ignores_an_object_that_is_newer_than_the_settle_time() -> None:
     bucket = Listing(2, lambda index: f"{index}", lambda index: index)
     finder = FileFinder(bucket, [""], lambda key: "t", {}, settle_ms=NOW_MS)
     finder.find()
@@ -196,7 +198,7 @@ def test_generic_discovery_divides_objects_among_tasks() -> None:
     assert sorted(found) == [f"{index:05d}" for index in range(500)]
 
 
-def test_keys_file_without_its_values_file_is_not_read_as_tombstones() -> None:
+def test_keys_object_without_its_values_object_is_ignored_until_the_values_object_exists() -> None:
     folder = "topics/items/partition=0/"
     before = [f"{folder}items+0+0000000000.json", f"{folder}items+0+0000000000.keys.json",
               f"{folder}items+0+0000000005.keys.json"]  # fmt: skip
@@ -208,7 +210,7 @@ def test_keys_file_without_its_values_file_is_not_read_as_tombstones() -> None:
     assert [(each.start, each.keys) for each in found_by(finder)] == [("0000000005", before[2])]
 
 
-def test_objects_that_the_sink_has_not_written_are_ignored() -> None:
+def test_objects_without_a_name_that_the_s3_sink_writes_are_ignored() -> None:
     folder = "topics/items/partition=0/"
     keys = [f"{folder}items+0+{offset:010d}.json" for offset in range(0, 30, 10)]
     foreign = [f"{folder}README", f"{folder}items+x+1.json", f"{folder}items+0+5.avro", f"{folder}other+0+1.json",
@@ -227,10 +229,10 @@ def test_objects_that_the_sink_has_not_written_are_ignored() -> None:
     st.integers(0, 3),
     st.integers(1, 9),
 )
-def test_every_object_is_found_once_in_order_for_any_layout(
+def test_tasks_together_find_every_object_once_and_in_offset_order_for_any_bucket_layout(
     layout: dict[tuple[str, int, str], list[int]], tasks: int, width: int, page: int
 ) -> None:
-    """Series of all topics, partitions and folders, with offsets beyond the width of names, and tiny pages."""
+    """Offsets may have more digits than the width of names, and pages of the listing are tiny."""
     keys, expected = [], []
     for (topic, partition, folder), offsets in layout.items():
         for offset in offsets:
@@ -255,7 +257,9 @@ def test_every_object_is_found_once_in_order_for_any_layout(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40, unique=True), st.data())
-def test_search_after_a_restart_finds_exactly_the_objects_that_are_not_read(offsets: list[int], data: Any) -> None:
+def test_object_search_after_a_restart_finds_exactly_the_objects_that_were_not_completely_read(
+    offsets: list[int], data: Any
+) -> None:
     width, page = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 9))
     position = data.draw(st.sampled_from(offsets))
     is_complete = data.draw(st.booleans())

@@ -1,4 +1,4 @@
-"""Tests that the S3 connectors accept all keys of Confluent's connectors, and warn about those without an effect."""
+"""Tests that the S3 connectors accept all keys of Confluent's connectors, and warn about keys without effect."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sink(**more: str) -> S3SinkConfig:
     return S3SinkConfig.parse(props | {key.replace("__", "."): value for key, value in more.items()})
 
 
-def test_keys_without_effect_are_warned_about_if_they_are_set() -> None:
+def test_keys_without_effect_cause_warnings_only_if_they_are_set() -> None:
     assert sink().warnings_about_keys() == []
     warnings = sink(s3__elastic__buffer__enable="true", locale="de").warnings_about_keys()
     assert [text.split()[1] for text in warnings] == ["locale", "s3.elastic.buffer.enable"]
@@ -61,7 +61,7 @@ def test_keys_without_effect_are_warned_about_if_they_are_set() -> None:
         }
 
 
-def test_keys_with_a_prefix_without_effect_are_warned_about() -> None:
+def test_key_with_a_prefix_that_has_no_effect_causes_a_warning() -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "confluent.topic.bootstrap.servers": "localhost:9092"}
     (warning,) = S3SourceConfig.parse(props).warnings_about_keys()
     assert warning.startswith("Configuration confluent.topic.bootstrap.servers has no effect: ")
@@ -78,7 +78,7 @@ def test_keys_with_a_prefix_without_effect_are_warned_about() -> None:
         ("s3.bucket.name", "", "non-empty"),
     ],
 )
-def test_invalid_values_are_rejected_with_their_key(key: str, value: str, reason: str) -> None:
+def test_error_for_an_invalid_s3_sink_value_contains_the_key_and_the_reason(key: str, value: str, reason: str) -> None:
     props = {"s3.bucket.name": "b", "format.class": "JsonFormat", "flush.size": "9", key: value}
     (error,) = S3SinkConfig.errors(props)
     assert error.key in (key, "aws.secret.access.key")
@@ -91,7 +91,7 @@ def test_proxy_url_contains_quoted_user_and_password() -> None:
     assert _proxy(sink(s3__proxy__url="http://proxy:3128")) == "http://proxy:3128"
 
 
-def test_customer_key_is_decoded_for_requests() -> None:
+def test_configured_sse_customer_key_is_decoded_from_base64_for_s3_requests() -> None:
     secret = bytes(range(32))
     bucket = Bucket(sink(s3__sse__customer__key=base64.b64encode(secret).decode()))
     assert bucket.customer_key == {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": secret}

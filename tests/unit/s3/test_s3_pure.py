@@ -1,4 +1,4 @@
-"""Tests of the S3 sink's parts without I/O: patterns of directories, partitioners, files, and spools."""
+"""Tests of the S3 sink's parts without I/O: directory patterns, partitioners, files, and spools."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def config(**props: str) -> S3SinkConfig:
         ("''YYYY 'o''clock' Z ZZ ZZZ z", "'2026 o'clock +0200 +02:00 Europe/Berlin CEST"),
     ],
 )
-def test_joda_patterns_format_local_time(pattern: str, text: str) -> None:
+def test_joda_pattern_formats_a_time_in_its_time_zone(pattern: str, text: str) -> None:
     moment = dt.datetime(2026, 7, 1, 14, 5, 6, 7000, tzinfo=ZoneInfo("Europe/Berlin"))
     assert JodaFormat(pattern).format(moment) == text
 
 
 @pytest.mark.parametrize("pattern", ["'year=YYYY", "bb", "YYYY-jj"])
-def test_invalid_joda_patterns_are_errors(pattern: str) -> None:
+def test_invalid_joda_pattern_is_rejected(pattern: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         JodaFormat(pattern)
 
@@ -59,10 +59,10 @@ class TestPartitioners:
         timestamps = timestamps_of(settings)
         return partitioner_for(settings).directories(batch, None if timestamps is None else timestamps(batch, NOON))
 
-    def test_default_partitioner_uses_the_kafka_partition(self) -> None:
+    def test_directory_of_the_default_partitioner_is_the_kafka_partition(self) -> None:
         assert self.directories(sink_batch([1], partition=7)) == "partition=7"
 
-    def test_field_partitioner_uses_fields_of_structs_and_maps(self) -> None:
+    def test_directory_of_the_field_partitioner_contains_the_configured_fields_of_structs_and_maps(self) -> None:
         schema = struct([("country", STRING_SCHEMA), ("n", INT32_SCHEMA)])
         batch = sink_batch([Struct(schema, {"country": "de", "n": 1})], schema)
         props = {"partitioner__class": "io.confluent.connect.storage.partitioner.FieldPartitioner"}
@@ -115,12 +115,14 @@ class TestPartitioners:
             ("Hourly", "+02:00", "year=2026/month=07/day=01/hour=14"),
         ],
     )
-    def test_time_partitioners_use_local_time(self, name: str, zone: str, directory: str) -> None:
+    def test_directory_of_a_time_partitioner_is_in_the_configured_time_zone(
+        self, name: str, zone: str, directory: str
+    ) -> None:
         batch = sink_batch([1], timestamps=[NOON])
         props = {"partitioner__class": f"{name}Partitioner", "timezone": zone, "timestamp__extractor": "Record"}
         assert self.directories(batch, **props) == [directory]
 
-    def test_timestamps_are_rounded_down_to_the_duration(self) -> None:
+    def test_time_based_partitioner_rounds_timestamps_down_to_the_partition_duration(self) -> None:
         batch = sink_batch([1, 2], timestamps=[NOON + 899_999, NOON + 900_000])
         assert self.directories(
             batch, partitioner__class="TimeBasedPartitioner", timezone="UTC", timestamp__extractor="Record",
@@ -130,13 +132,13 @@ class TestPartitioners:
     @pytest.mark.parametrize(
         "value", [NOON, str(NOON), "2026-07-01T12:00:00Z", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
     )
-    def test_field_partitioner_reads_timestamps_from_fields(self, value: Any) -> None:
+    def test_time_partitioner_with_the_record_field_extractor_reads_timestamps_from_a_field(self, value: Any) -> None:
         batch = sink_batch([{"a": {"at": value}}])
         props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC"}
         found = self.directories(batch, timestamp__extractor="RecordField", timestamp__field="a.at", **props)
         assert found == ["year=2026/month=07/day=01/hour=12"]
 
-    def test_record_without_a_timestamp_is_an_error(self) -> None:
+    def test_time_partitioner_rejects_a_record_without_a_timestamp(self) -> None:
         props = {"partitioner__class": "DailyPartitioner", "timezone": "UTC"}
         with pytest.raises(DataError, match="has no timestamp"):
             self.directories(sink_batch([1]), timestamp__extractor="Record", **props)
@@ -146,7 +148,7 @@ class TestPartitioners:
 
 
 class RecordedFiles:
-    """Files that store the offsets of their records."""
+    """A set of files that stores the offsets of its records."""
 
     def __init__(self, directory: str, first: int) -> None:
         self.directory, self.first, self.offsets = directory, first, []  # type: ignore[var-annotated]
@@ -188,7 +190,9 @@ class TestFiles:
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_s3_files_are_completed_when_the_directory_changes(self, rotates: str, sets: int) -> None:
+    def test_s3_files_are_completed_when_the_directory_changes_only_if_configured(
+        self, rotates: str, sets: int
+    ) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
         files = partition_files(rotate__file__on__partition__change=rotates, **props)
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)
@@ -229,7 +233,7 @@ class TestFiles:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40), st.integers(0, 30)), max_size=60))
-def test_spool_keeps_all_bytes_in_order_and_stays_within_its_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
+def test_spools_keep_all_bytes_in_order_within_their_common_memory_limit(steps: list[tuple[int, bytes, int]]) -> None:
     limit = MemoryLimit(50)
     spools, expected = [Spool(limit) for _ in range(3)], [b""] * 3
     for number, data, size in steps:
@@ -304,7 +308,7 @@ def test_header_values_are_strings() -> None:
     assert [each["value"] for each in header_items(headers)] == ["5", "true", None, "x", "[1,2]"]
 
 
-def test_waiting_rows_of_parquet_count_towards_the_memory_limit() -> None:
+def test_buffered_rows_of_parquet_files_count_towards_the_memory_limit() -> None:
     schema = struct([("text", STRING_SCHEMA)])
     limit = MemoryLimit(1_048_576)
     config = S3SinkConfig.parse({"s3.bucket.name": "b", "format.class": "ParquetFormat", "flush.size": "9"})
@@ -325,7 +329,7 @@ def test_waiting_rows_of_parquet_count_towards_the_memory_limit() -> None:
     assert limit.used == 0
 
 
-def test_spools_of_several_threads_keep_their_bytes_when_they_move_each_other_to_disk() -> None:
+def test_spools_keep_their_bytes_when_several_threads_move_spools_to_disk_at_the_same_time() -> None:
     limit = MemoryLimit(50_000)
 
     def fill_and_drain(number: int) -> tuple[bytes, bytes]:

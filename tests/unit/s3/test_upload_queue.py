@@ -17,7 +17,7 @@ def queue() -> Iterator[UploadQueue[str]]:
     queue.close()
 
 
-def test_result_of_an_upload_is_taken_once(queue: UploadQueue[str]) -> None:
+def test_result_of_an_upload_is_returned_once(queue: UploadQueue[str]) -> None:
     error = OSError("the store is away")
 
     def fail() -> None:
@@ -33,7 +33,9 @@ def test_result_of_an_upload_is_taken_once(queue: UploadQueue[str]) -> None:
     assert queue.take_results() == {}
 
 
-def test_upload_in_progress_has_no_result_and_does_not_delay_others(queue: UploadQueue[str]) -> None:
+def test_upload_in_progress_has_no_result_and_does_not_delay_the_results_of_other_uploads(
+    queue: UploadQueue[str],
+) -> None:
     release = threading.Event()
     queue.start("slow", lambda: bool(release.wait(30)) and None)
     queue.start("fast", lambda: None)
@@ -45,7 +47,7 @@ def test_upload_in_progress_has_no_result_and_does_not_delay_others(queue: Uploa
     assert queue.take_results() == {"slow": None}
 
 
-def test_forgotten_uploads_have_ended_and_have_no_results(queue: UploadQueue[str]) -> None:
+def test_forget_waits_until_the_uploads_have_ended_and_discards_their_results(queue: UploadQueue[str]) -> None:
     ended = []
     queue.start("a", lambda: ended.append("a"))
     queue.start("b", lambda: ended.append("b"))

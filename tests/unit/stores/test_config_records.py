@@ -1,4 +1,4 @@
-"""Tests of the records that changes of the config topic are written as: order, keys and values, byte for byte."""
+"""Tests that config changes are written as the expected records of the config topic: order, keys, and value bytes."""
 
 from __future__ import annotations
 
@@ -67,21 +67,23 @@ CONFIG = {"name": "c", "tasks.max": "1"}
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, list) else "",
 )
-def test_each_change_is_written_as_the_expected_records(change: ConfigChange, expected: list[list[Record]]) -> None:
+def test_config_change_is_written_as_the_records_that_kafka_connect_writes(
+    change: ConfigChange, expected: list[list[Record]]
+) -> None:
     assert steps(change) == expected
 
 
-def test_names_with_hyphens_are_written_without_escapes() -> None:
+def test_hyphens_in_a_connector_name_are_not_escaped_in_record_keys() -> None:
     keys = [key for step in steps(PutTaskConfigs("a-b-1", [{}])) for key, _ in step]
     assert keys == ["task-a-b-1-0", "commit-a-b-1"]
 
 
-def test_values_are_utf_8_without_escapes() -> None:
+def test_non_ascii_text_in_a_configuration_is_written_as_utf_8() -> None:
     [[(_, value)]] = steps(PutConnector("c", {"topic": "größe-数", "quote": '"\n'}))
     assert value == '{"properties":{"topic":"größe-数","quote":"\\"\\n"}}'.encode()
 
 
-def test_unpaired_surrogate_is_written_as_an_escape() -> None:
+def test_unpaired_surrogate_in_a_configuration_is_written_as_a_json_escape() -> None:
     [[(_, value)]] = steps(PutConnector("c", {"file": "a\udc80"}))
     assert value == b'{"properties":{"file":"a\\uDC80"}}'
     assert json.loads(value) == {"properties": {"file": "a\udc80"}}

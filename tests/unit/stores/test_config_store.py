@@ -35,7 +35,7 @@ def snapshot_of(*changes: ConfigChange) -> ConfigSnapshot:
     return snapshot
 
 
-def test_new_configuration_keeps_target_state_and_tasks() -> None:
+def test_new_configuration_of_a_connector_keeps_its_target_state_and_tasks() -> None:
     state = snapshot_of(
         PutConnector("c", {"a": "1"}, TargetState.PAUSED), PutTaskConfigs("c", [{"t": "0"}]), PutConnector("c", {})
     ).connectors["c"]
@@ -45,7 +45,7 @@ def test_new_configuration_keeps_target_state_and_tasks() -> None:
     assert state.applied_config == {"a": "1"}
 
 
-def test_connector_that_is_created_again_has_no_tasks_and_is_started() -> None:
+def test_connector_that_was_deleted_and_created_again_has_no_tasks_and_target_state_started() -> None:
     snapshot = snapshot_of(
         PutConnector("c", {}),
         PutTargetState("c", TargetState.STOPPED),
@@ -67,7 +67,7 @@ def test_changes_of_unknown_connectors_have_no_effect() -> None:
     assert snapshot == ConfigSnapshot(3, {})
 
 
-def test_initial_state_of_a_connector_is_parsed() -> None:
+def test_initial_state_running_paused_or_stopped_is_parsed_to_a_target_state() -> None:
     assert TargetState.from_initial_state("running") is TargetState.STARTED
     assert TargetState.from_initial_state("Stopped") is TargetState.STOPPED
     with pytest.raises(ValueError, match="must be one of RUNNING, PAUSED, STOPPED"):

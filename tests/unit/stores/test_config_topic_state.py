@@ -1,4 +1,4 @@
-"""Tests of ConfigTopicState: the state that the records of the config topic describe, also after compaction."""
+"""Tests of ConfigTopicState, which reads the records of the config topic, before and after compaction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def commit(count: int) -> KeyValue:
 
 
 def read(*records: KeyValue | None) -> tuple[ConfigTopicState, list[ConfigChange | None]]:
-    """Read records from offset 0 on; compaction has removed the records None."""
+    """Read records from offset 0 on. A record that is None has been removed by compaction."""
     state, changes = ConfigTopicState(), list[ConfigChange | None]()
     for offset, record in enumerate(records):
         if record is not None:
@@ -63,11 +63,11 @@ def tasks_after(*records: KeyValue | None) -> list[str]:
 # Offsets
 
 
-def test_offset_of_an_empty_topic_is_minus_1() -> None:
+def test_offset_of_a_snapshot_of_an_empty_config_topic_is_minus_1() -> None:
     assert ConfigTopicState().snapshot() == ConfigSnapshot(-1, {}, None)
 
 
-def test_offset_of_a_snapshot_is_the_offset_after_its_last_record() -> None:
+def test_offset_of_a_config_snapshot_is_the_offset_after_its_last_record() -> None:
     state = ConfigTopicState()
     state.apply(41, b"connector-c", CONNECTOR[1].encode())
     assert state.snapshot().offset == 42
@@ -75,8 +75,8 @@ def test_offset_of_a_snapshot_is_the_offset_after_its_last_record() -> None:
     assert state.snapshot().offset == 51
 
 
-def test_record_whose_value_is_not_json_does_not_advance_the_offset() -> None:
-    """Kafka Connect does not count it, and workers start an assignment only if its offset is theirs."""
+def test_record_with_a_value_that_is_not_json_does_not_advance_the_snapshot_offset() -> None:
+    """Kafka Connect does not count such a record, and workers compare their offset with the offset in assignments."""
     state, _ = read(CONNECTOR, ("connector-c", "{"), ("connector-c", b"\xff"))
     assert state.snapshot().offset == 1
     state.apply(3, *(each.encode() for each in STARTED))
@@ -95,13 +95,13 @@ def test_earlier_config_snapshot_is_not_changed_by_later_records() -> None:
 # Connectors and target states
 
 
-def test_connector_without_a_target_state_is_started() -> None:
+def test_connector_without_a_target_state_record_has_target_state_started() -> None:
     state, changes = read(CONNECTOR)
     assert state.snapshot() == ConfigSnapshot(1, {"c": ConnectorState(CONFIG, TargetState.STARTED, 0)})
     assert changes == [PutConnector("c", CONFIG, TargetState.STARTED)]
 
 
-def test_target_state_before_the_connector_is_its_initial_state() -> None:
+def test_target_state_record_before_the_connector_record_is_the_initial_target_state() -> None:
     state, changes = read(PAUSED, CONNECTOR)
     assert state.snapshot().connectors == {"c": ConnectorState(CONFIG, TargetState.PAUSED, 1)}
     assert changes == [None, PutConnector("c", CONFIG, TargetState.PAUSED)]
@@ -119,20 +119,22 @@ def test_target_state_before_the_connector_is_its_initial_state() -> None:
     ],
     ids=["STOPPED", "older worker", "null", "number", "STARTED", "tombstone"],
 )
-def test_target_state_is_read_from_its_newer_field(value: str | None, expected: TargetState) -> None:
+def test_target_state_is_read_from_field_state_v2_or_from_field_state_if_state_v2_is_not_valid(
+    value: str | None, expected: TargetState
+) -> None:
     state, changes = read(CONNECTOR, PAUSED, ("target-state-c", value))
     assert state.snapshot().connectors["c"].target is expected
     assert changes[-1] == PutTargetState("c", expected)
 
 
-def test_new_configuration_keeps_target_state_and_tasks() -> None:
+def test_new_configuration_of_a_connector_keeps_its_target_state_and_tasks() -> None:
     found = connector_after(CONNECTOR, TASK_0, commit(1), PAUSED, ("connector-c", '{"properties":{"name":"new"}}'))
     assert found == ConnectorState(
         {"name": "new"}, TargetState.PAUSED, 4, task_configs=({"n": "0"},), task_configs_offset=2, applied_config=CONFIG
     )
 
 
-def test_deleted_connector_has_no_tasks_and_is_started_when_it_is_created_again() -> None:
+def test_tombstones_remove_a_connector_and_it_has_no_tasks_when_it_is_created_again() -> None:
     deletion = (("connector-c", None), ("target-state-c", None))
     state, changes = read(CONNECTOR, PAUSED, TASK_0, commit(1), *deletion)
     assert state.snapshot() == ConfigSnapshot(6, {})
@@ -141,14 +143,14 @@ def test_deleted_connector_has_no_tasks_and_is_started_when_it_is_created_again(
     assert found == ConnectorState(CONFIG, TargetState.STARTED, 6)
 
 
-def test_target_state_remains_until_its_own_tombstone() -> None:
+def test_target_state_of_a_deleted_connector_remains_until_the_tombstone_of_the_target_state() -> None:
     """A worker that starts later must read the same state from the topic after compaction."""
     live = connector_after(CONNECTOR, PAUSED, ("connector-c", None), CONNECTOR)
     compacted = connector_after(None, PAUSED, None, CONNECTOR)
     assert live == compacted == ConnectorState(CONFIG, TargetState.PAUSED, 3)
 
 
-def test_properties_without_a_value_are_omitted_and_others_are_strings() -> None:
+def test_null_properties_in_a_connector_record_are_omitted_and_numbers_become_strings() -> None:
     found = connector_after(("connector-c", '{"properties":{"a":null,"b":1,"ä":"数"}}'))
     assert found.config == {"b": "1", "ä": "数"}
 
@@ -156,7 +158,7 @@ def test_properties_without_a_value_are_omitted_and_others_are_strings() -> None
 # Task configurations
 
 
-def test_task_configurations_take_effect_with_the_commit() -> None:
+def test_task_configurations_take_effect_with_the_commit_record() -> None:
     assert tasks_after(CONNECTOR, TASK_0, TASK_1) == []
     state, changes = read(CONNECTOR, TASK_0, TASK_1, commit(2))
     found = state.snapshot().connectors["c"]
@@ -165,28 +167,30 @@ def test_task_configurations_take_effect_with_the_commit() -> None:
     assert changes[1:] == [None, None, PutTaskConfigs("c", ({"n": "0"}, {"n": "1"}))]
 
 
-def test_tasks_keep_their_configurations_until_the_next_commit() -> None:
+def test_tasks_keep_their_configurations_until_the_next_commit_record() -> None:
     assert tasks_after(CONNECTOR, TASK_0, commit(1), NEW_TASK_0) == ["0"]
     assert tasks_after(CONNECTOR, TASK_0, commit(1), NEW_TASK_0, commit(1)) == ["new"]
 
 
-def test_applied_config_is_the_configuration_at_the_time_of_the_commit() -> None:
+def test_applied_config_is_the_connector_configuration_at_the_time_of_the_commit_record() -> None:
     new = ("connector-c", '{"properties":{"name":"new"}}')
     assert connector_after(CONNECTOR, TASK_0, commit(1), new).applied_config == CONFIG
     assert connector_after(CONNECTOR, TASK_0, commit(1), new, TASK_0, commit(1)).applied_config == {"name": "new"}
 
 
-def test_commit_with_zero_tasks_removes_all_tasks() -> None:
+def test_commit_record_with_zero_tasks_removes_all_tasks_of_the_connector() -> None:
     found = connector_after(CONNECTOR, TASK_0, commit(1), commit(0))
     assert (found.task_configs, found.task_configs_offset, found.applied_config) == ((), 3, CONFIG)
 
 
-def test_tasks_of_an_earlier_larger_commit_that_compaction_has_kept_are_ignored() -> None:
-    """Two tasks were committed, then one: of the first commit, only the record of task 1 remains."""
+def test_task_record_of_an_earlier_commit_with_more_tasks_is_ignored_after_compaction() -> None:
+    """The first commit had two tasks, the second has one. Of the first commit, only the record of task 1 remains."""
     assert tasks_after(CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1)) == ["new"]
 
 
-def test_task_beyond_the_committed_count_is_not_part_of_later_commits(caplog: pytest.LogCaptureFixture) -> None:
+def test_task_record_beyond_the_task_count_of_a_commit_is_not_used_by_later_commits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     records = (CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1), NEW_TASK_0, commit(2))
     assert tasks_after(*records) == []
     assert "1 of its 2 task configurations" in caplog.text
@@ -202,7 +206,7 @@ def test_task_beyond_the_committed_count_is_not_part_of_later_commits(caplog: py
     ],
     ids=["task 0 is missing", "task 1 is missing", "all are missing", "task 0 is of an earlier commit"],
 )
-def test_commit_without_all_tasks_leaves_the_connector_without_tasks(
+def test_commit_record_with_missing_task_records_leaves_the_connector_without_tasks(
     records: Sequence[KeyValue | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     state, changes = read(*records)
@@ -213,25 +217,27 @@ def test_commit_without_all_tasks_leaves_the_connector_without_tasks(
     assert "Connector c: the config topic contains" in caplog.text
 
 
-def test_complete_commit_repairs_an_inconsistent_connector() -> None:
+def test_connector_has_its_tasks_again_after_a_complete_commit_follows_an_incomplete_commit() -> None:
     found = connector_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, TASK_1, commit(2))
     assert [config["n"] for config in found.task_configs] == ["0", "1"]
     assert found.applied_config == CONFIG
 
 
-def test_uncommitted_tasks_of_an_incomplete_commit_are_forgotten() -> None:
+def test_task_records_of_an_incomplete_commit_are_not_used_by_later_commits() -> None:
     assert tasks_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, commit(2)) == []
 
 
-def test_tasks_of_a_deleted_connector_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """The connector was deleted; compaction has removed its configuration and the tombstone."""
+def test_task_and_commit_records_of_a_deleted_connector_are_ignored_after_compaction(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Compaction has removed the configuration of the deleted connector and its tombstone."""
     state, changes = read(None, TASK_0, commit(1))
     assert state.snapshot() == ConfigSnapshot(3, {})
     assert changes == [None, None]
     assert caplog.text == ""
 
 
-def test_commit_record_before_the_connectors_configuration_is_ignored() -> None:
+def test_task_and_commit_records_before_the_connector_record_are_ignored() -> None:
     ignoring = ConnectorState(CONFIG, TargetState.STARTED, 2, has_ignored_tasks=True)
     assert connector_after(TASK_0, commit(1), CONNECTOR) == ignoring
     assert connector_after(TASK_0, commit(1), CONNECTOR, commit(0)).has_ignored_tasks is False
@@ -239,11 +245,11 @@ def test_commit_record_before_the_connectors_configuration_is_ignored() -> None:
     assert tasks_after(TASK_0, commit(1), CONNECTOR, commit(1)) == []
 
 
-def test_uncommitted_tasks_of_a_deleted_connector_are_forgotten() -> None:
+def test_uncommitted_task_records_of_a_deleted_connector_are_not_used_by_later_commits() -> None:
     assert tasks_after(CONNECTOR, TASK_0, ("connector-c", None), CONNECTOR, commit(1)) == []
 
 
-def test_number_of_a_task_is_the_text_after_the_last_hyphen() -> None:
+def test_task_number_in_a_record_key_is_the_text_after_the_last_hyphen() -> None:
     state, _ = read(
         ("connector-a-1", '{"properties":{}}'),
         ("task-a-1-0", '{"properties":{"n":"0"}}'),
@@ -252,7 +258,7 @@ def test_number_of_a_task_is_the_text_after_the_last_hyphen() -> None:
     assert list(state.snapshot().connectors["a-1"].task_configs) == [{"n": "0"}]
 
 
-def test_more_than_10_tasks_are_in_numeric_order() -> None:
+def test_more_than_10_task_configurations_are_in_numeric_order() -> None:
     tasks = [(f"task-c-{number}", f'{{"properties":{{"n":"{number}"}}}}') for number in reversed(range(12))]
     assert tasks_after(CONNECTOR, *tasks, commit(12)) == [str(number) for number in range(12)]
 
@@ -281,14 +287,14 @@ def test_more_than_10_tasks_are_in_numeric_order() -> None:
         ),
     ],
 )
-def test_record_is_read_as_a_change(key: str, value: str, change: ConfigChange) -> None:
+def test_restart_logger_and_session_key_records_are_read_as_changes(key: str, value: str, change: ConfigChange) -> None:
     state, changes = read((key, value))
     assert changes == [change]
     expected_key = change if isinstance(change, PutSessionKey) else None
     assert state.snapshot() == ConfigSnapshot(1, {}, expected_key)
 
 
-def test_record_of_exactly_once_support_is_skipped_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_fencing_record_is_skipped_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     state, changes = read(("tasks-fencing-c", '{"task-count":3}'))
     assert (changes, state.snapshot().offset, caplog.text) == ([None], 1, "")
 
@@ -329,7 +335,7 @@ SESSION_KEY = ("session-key", '{"key":"c2VjcmV0","algorithm":"HmacSHA256","creat
         ("logger-cluster-x", "{}"),
     ],
 )
-def test_unreadable_record_is_logged_and_skipped(
+def test_config_topic_record_with_an_invalid_key_or_value_is_logged_and_skipped(
     key: str, value: str | bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = (CONNECTOR, PAUSED, TASK_0, TASK_1, commit(2), SESSION_KEY, NEW_TASK_0, TASK_1)
@@ -346,7 +352,7 @@ def test_unreadable_record_is_logged_and_skipped(
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff"])
-def test_record_with_an_unreadable_key_is_logged_and_skipped(
+def test_config_topic_record_without_a_utf_8_key_is_logged_and_skipped(
     key: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = ConfigTopicState()
@@ -356,7 +362,7 @@ def test_record_with_an_unreadable_key_is_logged_and_skipped(
 
 
 @pytest.mark.parametrize("key", ["restart-connector-c", "logger-cluster-x"])
-def test_tombstone_of_a_request_has_no_effect(key: str) -> None:
+def test_tombstone_of_a_restart_request_or_log_level_has_no_effect(key: str) -> None:
     state, changes = read((key, None))
     assert (changes, state.snapshot()) == ([None], ConfigSnapshot(1, {}))
 
@@ -378,7 +384,7 @@ CHANGES = st.one_of(
 
 
 def write(changes: Sequence[ConfigChange]) -> tuple[list[tuple[bytes, bytes | None]], ConfigSnapshot]:
-    """Return the records of the changes, and the snapshot that ConfigSnapshot.apply computes."""
+    """Return the records that `steps` writes for the changes, and the snapshot that ConfigSnapshot.apply computes."""
     records, expected = list[tuple[bytes, bytes | None]](), ConfigSnapshot()
     for change in changes:
         if isinstance(change, PutTargetState | PutTaskConfigs) and change.connector not in expected.connectors:
@@ -396,7 +402,9 @@ def tuples(snapshot: ConfigSnapshot) -> ConfigSnapshot:
 
 
 @given(changes=st.lists(CHANGES, max_size=12))
-def test_written_changes_give_the_same_snapshot_as_applied_changes(changes: list[ConfigChange]) -> None:
+def test_snapshot_read_from_written_records_equals_the_snapshot_with_the_changes_applied(
+    changes: list[ConfigChange],
+) -> None:
     records, expected = write(changes)
     state = ConfigTopicState()
     for offset, (key, value) in enumerate(records):
@@ -407,8 +415,8 @@ def test_written_changes_give_the_same_snapshot_as_applied_changes(changes: list
 
 
 @given(changes=st.lists(CHANGES, max_size=12))
-def test_compacted_topic_gives_the_same_connectors_and_target_states(changes: list[ConfigChange]) -> None:
-    """Compaction keeps the last record of each key. Tasks may be missing, but then all of a connector's are."""
+def test_compacted_config_topic_contains_the_same_connectors_and_target_states(changes: list[ConfigChange]) -> None:
+    """Compaction keeps the last record of each key. A connector then has all of its tasks or none."""
     records, expected = write(changes)
     last = {key: offset for offset, (key, _) in enumerate(records)}
     state = ConfigTopicState()

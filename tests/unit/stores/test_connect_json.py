@@ -27,9 +27,9 @@ from headrace.stores.connect_json import encode
         (["c", {"b": True, "a": None}], '["c",{"b":true,"a":null}]'),
     ],
 )
-def test_encoded_value_has_the_bytes_of_kafka_connect(value: object, expected: str) -> None:
+def test_encoded_json_value_equals_the_bytes_of_kafka_connect(value: object, expected: str) -> None:
     assert encode(value) == expected.encode()
 
 
-def test_number_of_more_than_64_bits_is_encoded() -> None:
+def test_integer_of_more_than_64_bits_is_encoded_with_all_digits() -> None:
     assert json.loads(encode({"position": 2**70})) == {"position": 2**70}

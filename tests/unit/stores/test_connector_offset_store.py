@@ -1,4 +1,4 @@
-"""Tests of the offsets of a source connector with its own offsets topic, combined with the worker's offset store."""
+"""Tests of a source connector's own offsets topic, which is combined with the worker's offset store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A, B = {"table": "a"}, {"table": "b"}
 
 
 class RecordedStore(MemoryOffsetStore):
-    """Records its writes in a list that several stores share; can fail to write."""
+    """Appends its writes to a list that several stores share, or fails each write."""
 
     def __init__(self, name: str, writes: list[tuple[str, object]], *, fails: bool = False) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_offset_in_the_topic_of_the_connector_takes_precedence_over_the_offset_of_the_worker() -> None:
+async def test_offset_in_the_connectors_offsets_topic_takes_precedence_over_the_offset_in_the_workers_topic() -> None:
     own, worker = MemoryOffsetStore(), MemoryOffsetStore()
     store = ConnectorOffsetStore(own, worker)
     await worker.write("c", [(A, {"n": 1}), (B, {"n": 1})])
@@ -43,7 +43,7 @@ async def test_offset_in_the_topic_of_the_connector_takes_precedence_over_the_of
     assert await store.read_all("c") == [(A, {"n": 2}), (B, {"n": 1})]
 
 
-async def test_tombstones_are_written_to_the_topic_of_the_worker_first_and_other_offsets_last() -> None:
+async def test_tombstones_are_written_first_to_the_workers_offsets_topic_and_other_offsets_last() -> None:
     writes: list[tuple[str, object]] = []
     store = ConnectorOffsetStore(RecordedStore("own", writes), RecordedStore("worker", writes))
     await store.write("c", [(A, {"n": 1}), (B, None)])
@@ -54,7 +54,7 @@ async def test_tombstones_are_written_to_the_topic_of_the_worker_first_and_other
     ]
 
 
-async def test_offsets_that_only_the_topic_of_the_connector_has_are_committed(
+async def test_commit_succeeds_if_only_the_write_to_the_workers_offsets_topic_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = MemoryOffsetStore()

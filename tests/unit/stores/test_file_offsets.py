@@ -17,7 +17,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_written_offsets_are_read_by_another_store(tmp_path: Path) -> None:
+async def test_offsets_written_to_a_file_are_read_by_a_new_store_of_the_same_file(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "deeper" / "connect.offsets")
     store.load()
     await store.write("c", [({"table": "t", "protocol": "1"}, {"incrementing": 7})])
@@ -38,7 +38,7 @@ async def test_null_offset_removes_the_entry_from_the_offsets_file(tmp_path: Pat
     assert java_hashmap.load(store.path.read_bytes()) == {b'["c",{"a":2}]': b'{"n":2}'}
 
 
-async def test_existing_offset_key_bytes_are_kept(tmp_path: Path) -> None:
+async def test_write_keeps_the_bytes_of_existing_keys_in_the_offsets_file(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_bytes(java_hashmap.dump({b'["c", {"table":"t","protocol":"1"}]': b'{"n":1}', b"\xff\xfe": b"?"}))
     store = FileOffsetStore(path)
@@ -50,7 +50,7 @@ async def test_existing_offset_key_bytes_are_kept(tmp_path: Path) -> None:
     }
 
 
-async def test_missing_or_empty_file_means_no_offsets(tmp_path: Path) -> None:
+async def test_missing_or_empty_offsets_file_is_loaded_without_offsets(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.load()
     store.path.touch()
@@ -65,7 +65,7 @@ def test_invalid_offsets_file_is_rejected(tmp_path: Path) -> None:
         FileOffsetStore(path).load()
 
 
-async def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_leaves_the_offsets_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     await store.write("c", [({"a": 1}, {"n": 1})])
     before = store.path.read_bytes()
@@ -79,7 +79,7 @@ async def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pyte
     assert store.path.read_bytes() == before
 
 
-def test_offsets_file_is_locked_by_one_worker(tmp_path: Path) -> None:
+def test_offsets_file_that_one_worker_has_locked_cannot_be_locked_by_another_worker(tmp_path: Path) -> None:
     first, second = FileOffsetStore(tmp_path / "offsets"), FileOffsetStore(tmp_path / "offsets")
     first.lock()
     try:

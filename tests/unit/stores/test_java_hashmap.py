@@ -38,7 +38,7 @@ def test_load_reads_the_output_of_dump(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "capacity"), [(0, 16), (12, 16), (13, 32), (24, 32), (25, 64)])
-def test_java_hash_map_capacity_doubles_at_load_factor(size: int, capacity: int) -> None:
+def test_table_capacity_of_a_java_hash_map_doubles_when_the_load_factor_is_exceeded(size: int, capacity: int) -> None:
     assert java_hashmap.table_capacity(size) == capacity
 
 
@@ -47,12 +47,12 @@ def test_null_keys_and_values_round_trip_through_java_hash_map() -> None:
 
 
 @pytest.mark.parametrize("size", range(len(GOLDEN_SHARED)))
-def test_truncated_file_is_rejected(size: int) -> None:
+def test_truncated_java_object_stream_is_rejected(size: int) -> None:
     with pytest.raises(JavaStreamError):
         java_hashmap.load(GOLDEN_SHARED[:size])
 
 
-def test_stream_without_hash_map_of_byte_arrays_is_rejected() -> None:
+def test_java_object_stream_that_does_not_contain_a_hash_map_is_rejected() -> None:
     with pytest.raises(JavaStreamError, match="does not start with"):
         java_hashmap.load(b"{}" * 50)
     with pytest.raises(JavaStreamError, match=r"java\.util\.TreeMap"):

@@ -7,13 +7,13 @@ import pytest
 from headrace.stores import offset_keys
 
 
-def test_json_keys_are_in_java_hash_map_order() -> None:
+def test_json_fields_of_offset_keys_and_values_are_in_java_hash_map_order() -> None:
     assert offset_keys.encode_key("c", {"table": "t", "protocol": "1"}) == b'["c",{"protocol":"1","table":"t"}]'
     offset = {"timestamp": 1, "incrementing": 2, "timestamp_nanos": 3}
     assert offset_keys.encode_value(offset) == b'{"timestamp_nanos":3,"incrementing":2,"timestamp":1}'
 
 
-def test_non_ascii_text_is_encoded_as_utf_8() -> None:
+def test_non_ascii_text_in_an_offset_key_is_encoded_as_utf_8() -> None:
     assert offset_keys.encode_key("ü", {"file": "ä"}) == '["ü",{"file":"ä"}]'.encode()
 
 
@@ -29,6 +29,6 @@ def test_invalid_offset_key_is_rejected(key: bytes) -> None:
         offset_keys.decode_key(key)
 
 
-def test_equal_source_partitions_have_equal_canonical_keys() -> None:
+def test_canonical_key_of_a_source_partition_does_not_depend_on_the_order_of_its_fields() -> None:
     assert offset_keys.canonical({"a": 1, "b": 2}) == offset_keys.canonical({"b": 2, "a": 1})
     assert offset_keys.canonical({"a": 1}) != offset_keys.canonical({"a": "1"})

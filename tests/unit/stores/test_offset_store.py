@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> OffsetStore:
     return MemoryOffsetStore() if request.param == "memory" else FileOffsetStore(tmp_path / "offsets")
 
 
-async def test_offsets_are_read_by_equal_partitions_of_the_same_connector(store: OffsetStore) -> None:
+async def test_offset_is_found_for_an_equal_source_partition_of_the_same_connector_only(store: OffsetStore) -> None:
     await store.write("c", [({"a": 1, "b": 2}, {"n": 1})])
     assert await store.read("c", [{"b": 2, "a": 1}, {"a": 1}]) == [{"n": 1}, None]
     assert await store.read("d", [{"a": 1, "b": 2}]) == [None]
@@ -36,6 +36,6 @@ async def test_null_offset_removes_the_source_partition_from_the_store(store: Of
     assert await store.read_all("unknown") == []
 
 
-async def test_concurrent_writes_are_all_stored(store: OffsetStore) -> None:
+async def test_offsets_of_concurrent_writes_are_all_stored(store: OffsetStore) -> None:
     await asyncio.gather(*(store.write("c", [({"a": number}, {"n": number})]) for number in range(10)))
     assert len(await store.read_all("c")) == 10

@@ -32,7 +32,7 @@ KEYS: list[tuple[Key, bytes]] = [
 
 
 @pytest.mark.parametrize(("key", "data"), KEYS)
-def test_status_topic_key_has_the_bytes_of_kafka_connect(key: Key, data: bytes) -> None:
+def test_encoded_status_topic_key_equals_the_bytes_of_kafka_connect(key: Key, data: bytes) -> None:
     assert encode_key(key) == data
     assert decode_key(data) == key
 
@@ -57,7 +57,7 @@ def test_status_topic_key_has_the_bytes_of_kafka_connect(key: Key, data: bytes) 
         b"status-connector-\xff",
     ],
 )
-def test_key_that_is_not_of_the_status_topic_is_rejected(data: bytes) -> None:
+def test_invalid_status_topic_key_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"is not a key of the status topic|invalid literal|can't decode"):
         decode_key(data)
 
@@ -79,23 +79,23 @@ STATUSES: list[tuple[Status, str]] = [
 
 
 @pytest.mark.parametrize(("status", "text"), STATUSES, ids=["RUNNING", "FAILED", "UNASSIGNED"])
-def test_status_has_the_bytes_of_kafka_connect(status: Status, text: str) -> None:
+def test_encoded_status_equals_the_bytes_of_kafka_connect(status: Status, text: str) -> None:
     assert encode_status(status) == text.encode()
     assert decode_status(text.encode()) == status
 
 
 @pytest.mark.parametrize("state", State)
-def test_every_state_is_written_by_its_name(state: State) -> None:
+def test_state_in_an_encoded_status_is_the_name_of_the_state(state: State) -> None:
     assert json.loads(encode_status(Status(state, "h:1")))["state"] == state.name
 
 
-def test_status_of_an_older_worker_has_no_version_and_may_have_no_trace() -> None:
+def test_status_record_of_an_older_worker_without_version_and_trace_is_decoded() -> None:
     value = b'{"state":"PAUSED","worker_id":"h:1","generation":3}'
     assert decode_status(value) == Status(State.PAUSED, "h:1", 3)
 
 
-def test_trace_with_an_unpaired_surrogate_is_written_as_an_escape() -> None:
-    """Python represents undecodable bytes in the name of a file with such characters."""
+def test_unpaired_surrogate_in_a_status_trace_is_written_as_a_json_escape() -> None:
+    """Python represents undecodable bytes of a file name as unpaired surrogates."""
     status = Status(State.FAILED, "h:1", 0, "No such file: 'a\udcff'")
     data = encode_status(status)
     assert rb'"No such file: ' in data
@@ -121,12 +121,12 @@ def test_trace_with_an_unpaired_surrogate_is_written_as_an_escape() -> None:
         b'{"state":"RUNNING","worker_id":"h:1","generation":"many"}',
     ],
 )
-def test_value_that_is_not_a_status_is_rejected(value: bytes) -> None:
+def test_invalid_status_record_value_is_rejected(value: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         decode_status(value)
 
 
-def test_used_topic_record_has_the_bytes_of_kafka_connect() -> None:
+def test_encoded_active_topic_record_equals_the_bytes_of_kafka_connect() -> None:
     assert encode_topic(TopicKey("t", "c"), 2, 1_700_000_000_000) == (
         b'{"topic":{"name":"t","connector":"c","task":2,"discoverTimestamp":1700000000000}}'
     )

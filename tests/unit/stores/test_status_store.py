@@ -7,7 +7,7 @@ from headrace.stores.status_store import ConnectorStatuses, MemoryStatusStore, S
 RUNNING = Status(State.RUNNING, "w")
 
 
-def test_statuses_of_tasks_are_in_order_of_their_numbers() -> None:
+def test_task_statuses_of_a_connector_are_in_the_order_of_task_numbers() -> None:
     store = MemoryStatusStore()
     for task in (2, None, 0):
         store.put("c", task, RUNNING)
@@ -15,7 +15,7 @@ def test_statuses_of_tasks_are_in_order_of_their_numbers() -> None:
     assert list(store.get("c").tasks) == [0, 2]
 
 
-def test_removal_of_a_connector_removes_its_tasks() -> None:
+def test_removal_of_a_connector_status_removes_the_statuses_of_its_tasks() -> None:
     store = MemoryStatusStore()
     for name in ("c", "d"):
         store.put(name, None, RUNNING)

@@ -1,4 +1,4 @@
-"""Tests of StatusTopicState: this worker's writes, and records of other workers, in any order."""
+"""Tests of StatusTopicState, which combines this worker's writes with the records of other workers in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read(state: StatusTopicState, offset: int, status: Status | None) -> tuple[S
     return state.apply(offset, encode_key(KEY), None if status is None else encode_status(status))
 
 
-def test_record_that_this_worker_overwrites_is_not_applied() -> None:
+def test_status_record_before_this_workers_own_write_is_not_applied() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     assert read(state, 0, OTHER) is None
@@ -24,7 +24,7 @@ def test_record_that_this_worker_overwrites_is_not_applied() -> None:
     assert state.get("c").tasks[0] == OWN
 
 
-def test_record_after_this_workers_write_is_applied_and_returned() -> None:
+def test_status_record_after_this_workers_own_write_is_applied_and_returned() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     state.on_written(KEY, 2)
@@ -34,15 +34,15 @@ def test_record_after_this_workers_write_is_applied_and_returned() -> None:
     assert state.task_counts() == {}
 
 
-def test_failed_write_does_not_hide_later_records() -> None:
+def test_status_record_is_applied_after_this_workers_own_write_has_failed() -> None:
     state = StatusTopicState()
     state.put("c", 0, OWN)
     state.on_written(KEY, None)
     assert read(state, 0, OTHER) == (KEY, OTHER)
 
 
-def test_applying_a_late_unassigned_status_returns_it_but_keeps_the_stored_state_running() -> None:
-    """The owner writes its status again, so that workers that start later do not read UNASSIGNED."""
+def test_applying_a_late_unassigned_status_of_another_worker_keeps_the_stored_state_running() -> None:
+    """The owner writes RUNNING again, so that workers that start later do not read UNASSIGNED."""
     state = StatusTopicState()
     read(state, 0, OWN)
     late = Status(State.UNASSIGNED, "other", 5)
@@ -50,7 +50,7 @@ def test_applying_a_late_unassigned_status_returns_it_but_keeps_the_stored_state
     assert state.get("c").tasks[0] == OWN
 
 
-def test_unassigned_status_is_not_written_over_a_later_generation() -> None:
+def test_unassigned_status_is_not_written_if_the_stored_status_has_a_later_generation() -> None:
     state = StatusTopicState()
     read(state, 0, OWN)
     assert state.put("c", 0, Status(State.UNASSIGNED, "other", 4)) == []
