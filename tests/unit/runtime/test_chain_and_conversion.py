@@ -1,4 +1,4 @@
-"""Tests that transforms, predicates and converters skip a batch's bad records and keep the order of the others."""
+"""Tests that transforms, predicates and converters skip a batch's bad records and keep the order of good records."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_transform_chain_applies_transforms_in_order() -> None:
 
 
 @pytest.mark.parametrize(("negate", "expected"), [(False, [2, 20, 13, 6]), (True, [1, 40, 0, 3])])
-def test_predicate_selects_records_and_keeps_order(negate: bool, expected: list[int]) -> None:
+def test_transform_applies_only_to_records_that_its_predicate_selects_and_records_keep_their_order(
+    negate: bool, expected: list[int]
+) -> None:
     built, _ = stages()
     numbers = [1, 20, 0, 13, 3]
     out = TransformChain([Step(Double(), IsSmall(), negate)], built).apply(batch(*numbers))
@@ -111,7 +113,7 @@ def test_empty_transform_chain_returns_the_batch_unchanged() -> None:
     assert TransformChain([], stages()[0]).apply(given) == (given,)
 
 
-def test_transform_chain_fails_without_error_tolerance() -> None:
+def test_transform_chain_raises_the_error_of_a_record_if_errors_are_not_tolerated() -> None:
     with pytest.raises(ToleranceExceeded, match="thirteen"):
         TransformChain([Step(Double())], stages(error_policy())[0]).apply(batch(1, 13))
 
@@ -127,7 +129,9 @@ def test_encoding_of_records_sets_timestamps_and_converts_keys_and_headers() -> 
     assert (columns.keys, columns.headers, columns.timestamps) == (None, None, 99)
 
 
-def test_headers_that_records_share_are_encoded_once_and_errors_name_every_record() -> None:
+def test_headers_that_several_records_share_are_encoded_once_and_an_error_is_reported_for_each_of_these_records() -> (
+    None
+):
     class Once(SimpleHeaderConverter):
         calls = 0
 
@@ -148,7 +152,7 @@ def test_headers_that_records_share_are_encoded_once_and_errors_name_every_recor
     assert len(failures) == 2
 
 
-def test_encoding_of_records_skips_bad_records() -> None:
+def test_encoding_of_records_skips_and_reports_records_that_a_converter_rejects() -> None:
     built, reported = stages()
     columns = ToBytes(converters(), built).convert(batch(1, 13, 2, 3, keys=[1, 1, 13, 3]), 0)
     assert [value for each in columns for value in each.values] == [b"1", b"3"]
@@ -173,7 +177,7 @@ def test_decoding_of_records_starts_a_new_batch_when_the_schema_changes() -> Non
     assert all(isinstance(each, SinkBatch) and each.partition == 3 and each.timestamps == 7 for each in batches)
 
 
-def test_decoding_of_records_skips_and_reports_bad_records() -> None:
+def test_decoding_of_records_skips_and_reports_records_that_a_converter_rejects() -> None:
     built, reported = stages()
     batches = FromBytes(converters(), built).convert(raw(b"1", b"!", b"2", None, keys=[b"1", b"1", b"!", None]))
     assert values(batches) == [1, None]
@@ -181,7 +185,7 @@ def test_decoding_of_records_skips_and_reports_bad_records() -> None:
     assert [failure.stage for failure, _ in reported] == ["KEY_CONVERTER", "VALUE_CONVERTER"]
 
 
-def test_json_objects_stay_text_if_the_task_accepts_texts() -> None:
+def test_json_objects_are_passed_to_the_task_as_text_if_the_task_accepts_texts() -> None:
     value = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     convert = FromBytes(replace(converters(), value=value), stages()[0])
     part = raw(b'{"a":1}', b'{"a":2}', b'{"a":3}', keys=[b"k", b"5", b"6"])
@@ -194,7 +198,7 @@ def test_json_objects_stay_text_if_the_task_accepts_texts() -> None:
     assert second.values == [{"a": 2}, {"a": 3}]
 
 
-def test_invalid_json_is_reported_by_the_converter_if_the_task_accepts_texts() -> None:
+def test_invalid_json_is_reported_as_a_converter_error_if_the_task_accepts_json_texts() -> None:
     value = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     built, reported = stages()
     convert = FromBytes(replace(converters(), value=value), built)
@@ -263,7 +267,7 @@ def tagged_converters() -> tuple[Tagged, Converters]:
     return tagged, Converters(Digits(), tagged, SimpleHeaderConverter())
 
 
-def test_encoding_passes_headers_to_a_converter_that_uses_them() -> None:
+def test_encoding_passes_record_headers_to_a_converter_that_uses_headers() -> None:
     tagged, both = tagged_converters()
     built, reported = stages()
     given = batch("ab", "bad", "cd", keys=[1, 2, 3], headers=[Headers().add("h", "x"), Headers(), Headers()])
@@ -274,12 +278,12 @@ def test_encoding_passes_headers_to_a_converter_that_uses_them() -> None:
     assert [list(part.values) for _, part in reported] == [["bad"]]
 
 
-def test_encoding_adds_headers_of_a_converter_to_records_without_headers() -> None:
+def test_encoding_adds_headers_from_a_converter_to_records_without_headers() -> None:
     (columns,) = ToBytes(tagged_converters()[1], stages()[0]).convert(batch("ab"), 0)
     assert columns.headers == [[("tag", b"a")]]
 
 
-def test_retry_of_a_converter_starts_with_the_original_headers() -> None:
+def test_retry_of_a_converter_starts_with_the_original_record_headers() -> None:
     tagged, both = tagged_converters()
     tagged.fails_once = True
     built, _ = stages(error_policy(retry_timeout_ms=-1))
@@ -287,7 +291,7 @@ def test_retry_of_a_converter_starts_with_the_original_headers() -> None:
     assert columns.headers == [[("tag", b"a")]]
 
 
-def test_decoding_passes_headers_to_a_converter_that_uses_them() -> None:
+def test_decoding_passes_record_headers_to_a_converter_that_uses_headers() -> None:
     built, reported = stages()
     headers: list[RawHeaders] = [[("tag", b"a")], [], [("tag", b"c")]]
     columns = RecordColumns([b"b", b"x", b"d"], headers=headers, timestamps=1, offsets=[5, 6, 7])
@@ -303,7 +307,7 @@ def test_encoding_converts_headers_before_keys() -> None:
     assert [failure.stage for failure, _ in reported] == ["HEADER_CONVERTER"]
 
 
-def test_subclass_that_overrides_only_apply_of_a_batch_transform_is_called_for_each_record() -> None:
+def test_apply_is_called_for_each_record_if_a_subclass_of_a_batch_transform_overrides_only_apply() -> None:
     class Batchwise(Transformation):
         def apply_batch(self, batch: Any) -> Any:
             return batch
@@ -315,7 +319,7 @@ def test_subclass_that_overrides_only_apply_of_a_batch_transform_is_called_for_e
     assert values(TransformChain([Step(Negated())], stages()[0]).apply(batch(1, 2))) == [-1, -2]
 
 
-def test_transform_result_that_is_not_a_record_is_an_error_of_the_input_record() -> None:
+def test_record_for_which_a_transform_returns_an_object_of_a_wrong_type_is_reported_as_an_error() -> None:
     class Wrong(Transformation):
         def apply(self, record: Any) -> Any:
             return {"a": 1} if record.value == 1 else record
@@ -325,7 +329,7 @@ def test_transform_result_that_is_not_a_record_is_an_error_of_the_input_record()
     assert "apply returned an object of type dict" in str(reported[0][0].error)
 
 
-def test_wrong_results_of_a_plugins_batch_methods_fail_the_task() -> None:
+def test_wrong_result_of_a_batch_method_of_a_transform_or_predicate_fails_the_task() -> None:
     class Wrong(Transformation):
         stateless = True
 

@@ -1,4 +1,4 @@
-"""Tests of calls between processes. The caller receives a response for anything that a plug-in raises or returns."""
+"""Tests of calls between processes. The caller receives a response whatever the plug-in raises or returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def anyio_backend() -> str:
 
 
 class Echo(Request[Any]):
-    """A request whose response is set by the test."""
+    """A request to which the test's handler responds."""
 
 
 async def _unexpected(message: Any) -> Any:
@@ -60,29 +60,29 @@ async def call(result: Any) -> Any:
         return await caller.request(Echo())
 
 
-async def test_error_with_invalid_utf_8_message_is_received() -> None:
+async def test_error_response_with_invalid_utf_8_in_its_message_is_received_with_escapes() -> None:
     with pytest.raises(RemoteError, match=r"no file bad\\udcff") as caught:
         await call(ValueError("no file bad\udcff"))
     assert caught.value.kind == "ValueError"
 
 
-async def test_invalid_utf_8_in_results_is_escaped() -> None:
+async def test_invalid_utf_8_in_a_response_is_escaped() -> None:
     assert await call({"name\udcff": ["\udcff"]}) == {"name\\udcff": ["\\udcff"]}
 
 
-async def test_response_that_cannot_be_encoded_is_returned_as_an_error() -> None:
+async def test_caller_receives_an_error_if_the_response_cannot_be_encoded() -> None:
     with pytest.raises(RemoteError, match="The response to Echo cannot be sent"):
         await call(2**70)
 
 
-async def test_system_exit_in_a_request_handler_is_returned_as_an_error() -> None:
+async def test_caller_receives_an_error_if_the_request_handler_raises_system_exit() -> None:
     with pytest.raises(RemoteError) as caught:
         await call(SystemExit(5))
     assert caught.value.kind == "SystemExit"
     assert sys.exc_info()[0] is None
 
 
-async def test_error_without_message_is_reported_by_class_name() -> None:
+async def test_message_of_an_error_response_is_the_class_name_if_the_error_has_no_message() -> None:
     with pytest.raises(RemoteError, match=r"^ZeroDivisionError$"):
         await call(ZeroDivisionError())
 
@@ -104,13 +104,13 @@ async def test_channel_delivers_messages_as_typed_objects_in_order() -> None:
     assert received == sent
 
 
-async def test_request_with_a_field_of_the_wrong_type_is_an_error_that_names_the_field() -> None:
+async def test_caller_receives_an_error_that_names_the_field_if_a_request_field_has_a_wrong_type() -> None:
     async with channels(HostMessage, _unexpected) as (sender, _):
         with pytest.raises(RemoteError, match=r"partitions\[0\]"):
             await sender.request(ReadOffsets(INSTANCE, ["no partition"]))  # type: ignore[list-item]
 
 
-async def test_response_of_the_wrong_type_is_an_error() -> None:
+async def test_caller_receives_an_error_if_the_response_has_a_wrong_type() -> None:
     async def handler(message: Any) -> Any:
         return "no list"
 
@@ -129,7 +129,7 @@ async def test_pending_request_fails_when_the_other_end_of_the_channel_closes() 
             await first.request(ReadOffsets(INSTANCE, []))
 
 
-async def test_invalid_utf_8_in_messages_is_escaped() -> None:
+async def test_invalid_utf_8_in_a_request_is_escaped() -> None:
     async def handler(message: ReadOffsets) -> Any:
         return message.partitions
 
@@ -138,7 +138,7 @@ async def test_invalid_utf_8_in_messages_is_escaped() -> None:
     assert response == [{"file": "bad\\udcff"}]
 
 
-async def test_frame_with_invalid_content_is_an_error_and_the_channel_stays_open() -> None:
+async def test_caller_receives_an_error_for_a_frame_with_invalid_content_and_the_channel_stays_open() -> None:
     async def handler(message: Any) -> Any:
         return [None]
 

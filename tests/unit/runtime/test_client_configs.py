@@ -39,7 +39,7 @@ def test_source_producer_properties_combine_worker_and_connector_keys() -> None:
         ("max.in.flight.requests.per.connection", "6", "max.in.flight.requests.per.connection must be at most 5"),
     ],
 )
-def test_settings_that_exclude_idempotence_disable_it_unless_it_is_set_explicitly(
+def test_producer_settings_that_conflict_with_idempotence_disable_it_unless_idempotence_is_set_explicitly(
     key: str, value: str, rule: str
 ) -> None:
     worker = {"bootstrap.servers": "h:1"}
@@ -69,7 +69,7 @@ def test_sink_consumer_properties_combine_worker_and_connector_keys() -> None:
     assert (overridden["group.id"], overridden["fetch.max.bytes"]) == ("mine", "52428800")
 
 
-def test_admin_client_uses_unprefixed_worker_keys() -> None:
+def test_admin_client_properties_contain_unprefixed_client_keys_of_the_worker() -> None:
     properties = client_configs.admin_properties(WORKER, {"name": "c"}, "c-0")
     assert properties["security.protocol"] == "PLAINTEXT"
     assert "offset.flush.interval.ms" not in properties

@@ -1,4 +1,4 @@
-"""Tests of errors and warnings about client overrides, from the worker's policy and the override's value."""
+"""Tests of errors and warnings about client overrides: refused by the worker's policy, or with invalid values."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class SelfReadingSink(SinkConnector):
 
 
 @pytest.mark.parametrize("connector", [Source, Sink, SelfReadingSink])
-def test_configuration_without_overrides_has_no_problems(
+def test_connector_configuration_without_client_overrides_has_no_override_problems(
     connector: type[SourceConnector] | type[SinkConnector],
 ) -> None:
     assert list(override_problems(connector, {"name": "c", "topics": "t"}, {})) == []
 
 
-def test_refused_override_has_no_second_error_for_its_value() -> None:
+def test_override_that_the_policy_refuses_has_no_second_error_for_its_invalid_value() -> None:
     worker = {"connector.client.config.override.policy": "None"}
     problems = list(override_problems(Source, {"producer.override.acks": "2"}, worker))
     assert [(problem.key, problem.is_error) for problem in problems] == [("producer.override.acks", True)]
     assert "'None' policy" in problems[0].message
 
 
-def test_error_about_two_keys_is_attributed_to_an_override() -> None:
+def test_error_about_two_conflicting_client_overrides_is_reported_for_one_of_the_override_keys() -> None:
     config = {"producer.override.linger.ms": "5000", "producer.override.delivery.timeout.ms": "1"}
     (problem,) = override_problems(Source, config, {})
     assert problem.key in config
     assert "delivery.timeout.ms must be at least linger.ms + request.timeout.ms" in problem.message
 
 
-def test_warnings_about_keys_of_the_worker_are_not_repeated() -> None:
+def test_warnings_about_client_keys_of_the_worker_are_not_repeated_for_a_connector() -> None:
     worker = {"producer.lingr.ms": "1"}
     assert list(override_problems(Source, {"producer.override.linger.ms": "1"}, worker)) == []
 
@@ -52,6 +52,6 @@ def test_consumer_overrides_of_a_self_reading_sink_are_not_validated() -> None:
     assert [problem.is_error for problem in override_problems(Sink, {"consumer.override.security.protocol": "SSL"}, {})]
 
 
-def test_null_values_are_ignored_because_framework_validation_reports_them() -> None:
+def test_client_overrides_with_null_values_have_no_override_problems() -> None:
     config = {"producer.override.acks": None, "errors.deadletterqueue.topic.name": None, "name": None}
     assert list(override_problems(Sink, config, {})) == []

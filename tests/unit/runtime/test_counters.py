@@ -7,7 +7,7 @@ import pytest
 from headrace.runtime.counters import Counters
 
 
-def test_batch_sizes_and_call_times_ignore_calls_without_records() -> None:
+def test_batch_size_and_call_time_counters_ignore_calls_without_records() -> None:
     counters = Counters()
     for count, duration_s in ((10, 0.001), (0, 9.0), (20, 0.003)):
         counters.add_call(count, duration_s)
@@ -16,7 +16,7 @@ def test_batch_sizes_and_call_times_ignore_calls_without_records() -> None:
     assert (values["call_avg_time_ms"], values["call_max_time_ms"]) == (pytest.approx(2), pytest.approx(3))
 
 
-def test_offset_commits_are_counted_by_their_result() -> None:
+def test_offset_commit_success_and_failure_percentages_are_counted() -> None:
     counters = Counters()
     for _ in range(3):
         with counters.offset_commit():

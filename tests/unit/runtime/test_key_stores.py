@@ -111,7 +111,7 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Connect both contexts in memory; return the cipher suite. Raises ssl.SSLError."""
+    """Complete a TLS handshake between both contexts in memory; return the cipher suite. Raises ssl.SSLError."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
@@ -128,7 +128,7 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
     return cipher[0]
 
 
-def test_workers_with_the_same_jks_file_trust_each_other(tmp_path: Path) -> None:
+def test_tls_handshake_between_workers_with_the_same_jks_file_succeeds(tmp_path: Path) -> None:
     given = settings(tmp_path, ssl_client_auth="required")
     context = client_context(Tls.of(given, admin=False, is_client=True))
     assert handshake(server_context(Tls.of(given, admin=False)), context).startswith("TLS_AES")
@@ -145,7 +145,7 @@ def test_server_rejects_client_without_certificate_if_client_authentication_is_r
         handshake(server_context(Tls.of(given, admin=False)), client)
 
 
-def test_protocols_and_cipher_suites_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_tls_connection_uses_the_configured_protocols_and_cipher_suites(tmp_path: Path) -> None:
     suites = "TLS_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA"
     given = settings(tmp_path, ssl_enabled_protocols="TLSv1.2", ssl_cipher_suites=suites)
     tls = Tls.of(given, admin=False)

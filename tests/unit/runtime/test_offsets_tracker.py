@@ -23,7 +23,7 @@ def test_source_offsets_are_committable_only_up_to_the_first_unacknowledged_batc
     assert tracker.unacknowledged() == 0
 
 
-def test_source_partitions_are_committable_independently() -> None:
+def test_offset_of_a_source_partition_is_committable_while_another_partition_has_unacknowledged_batches() -> None:
     tracker = OffsetsTracker()
     tracker.submit(A, {"n": 1}, 1)
     tracker.submit(B, {"n": 9}, 1).acknowledge()
@@ -31,7 +31,7 @@ def test_source_partitions_are_committable_independently() -> None:
     assert tracker.unacknowledged() == 1
 
 
-def test_equal_source_partitions_in_different_dicts_are_one_partition() -> None:
+def test_equal_source_partition_dicts_are_tracked_as_one_source_partition() -> None:
     tracker = OffsetsTracker()
     first = tracker.submit(dict(A), {"n": 1}, 1)
     tracker.submit(dict(A), {"n": 2}, 1).acknowledge()
@@ -49,13 +49,13 @@ def test_offset_of_a_split_batch_is_committable_when_all_its_parts_are_acknowled
     assert tracker.committable() == [(A, {"n": 1})]
 
 
-def test_dropped_batch_counts_as_acknowledged() -> None:
+def test_offset_of_a_batch_without_records_to_send_is_committable_immediately() -> None:
     tracker = OffsetsTracker()
     tracker.submit(A, {"n": 1}, 0)
     assert tracker.committable() == [(A, {"n": 1})]
 
 
-def test_source_offsets_do_not_change_if_the_task_changes_its_dicts_later() -> None:
+def test_tracked_source_offset_does_not_change_if_the_task_modifies_its_offset_dict_later() -> None:
     tracker = OffsetsTracker()
     partition, offset = {"file": "a"}, {"n": 1}
     tracker.submit(partition, offset, 0)
@@ -64,7 +64,7 @@ def test_source_offsets_do_not_change_if_the_task_changes_its_dicts_later() -> N
     assert tracker.committable() == [({"file": "a"}, {"n": 1})]
 
 
-def test_removal_of_an_offset_is_committable_after_the_earlier_batches_and_is_replaced_by_later_offsets() -> None:
+def test_removal_of_a_source_offset_is_committable_after_earlier_batches_unless_a_later_offset_replaces_it() -> None:
     tracker = OffsetsTracker()
     first = tracker.submit(A, {"n": 1}, 1)
     tracker.submit_removal(A)

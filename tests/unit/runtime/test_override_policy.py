@@ -18,7 +18,7 @@ CONFIG = {"name": "c", "producer.override.acks": "1", "consumer.override.sasl.me
         ("Allowlist", ["acks"], ["consumer.override.sasl.mechanism"]),
     ],
 )
-def test_override_policy_rejects_keys_that_it_does_not_allow(
+def test_client_override_policy_rejects_override_keys_that_it_does_not_allow(
     policy: str, allowlist: list[str], refused: list[str]
 ) -> None:
     found = refusals(policy, allowlist, CONFIG)
@@ -27,7 +27,7 @@ def test_override_policy_rejects_keys_that_it_does_not_allow(
     assert all(f"'{policy}'" in line for line in found.values())
 
 
-def test_override_policies_are_found_by_short_name_and_java_class() -> None:
+def test_client_override_policy_is_found_by_short_name_and_java_class() -> None:
     assert known_policy("none") == "None"
     java = "org.apache.kafka.connect.connector.policy.PrincipalConnectorClientConfigOverridePolicy"
     assert known_policy(java) == "Principal"

@@ -60,7 +60,9 @@ def _requests(server: socket.socket) -> list[int]:
         numbers.append(json.loads(packet)["spawn"])
 
 
-async def test_failed_fork_is_reported_to_the_worker(control: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spawn_fails_with_the_reason_if_the_fork_server_cannot_fork(
+    control: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker, server = control
 
     def no_fork() -> int:
@@ -77,7 +79,7 @@ async def test_failed_fork_is_reported_to_the_worker(control: Any, monkeypatch: 
         await spawning
 
 
-async def test_child_process_that_exits_immediately_is_reported_as_ended(control: Any) -> None:
+async def test_spawn_of_a_child_process_that_exits_immediately_returns_an_ended_host_process(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
     spawning = asyncio.ensure_future(processes.spawn("task-0", _handler))
@@ -110,7 +112,7 @@ async def test_number_of_concurrent_spawn_requests_is_limited(control: Any) -> N
     assert {str(outcome) for outcome in outcomes} == {"none"}
 
 
-async def test_start_of_fork_server_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_spawn_starts_the_fork_server_again_after_a_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes()
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", "/bin/false")
@@ -122,8 +124,10 @@ async def test_start_of_fork_server_is_retried_after_failure(monkeypatch: pytest
     await processes.close()
 
 
-async def test_close_succeeds_after_the_fork_server_failed_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its control socket is closed already; close() must not use its file descriptor."""
+async def test_close_of_processes_succeeds_after_the_fork_server_failed_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control socket is already closed, so close() must not use its file descriptor."""
     processes = Processes()
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildProcessError, match="the fork server did not start"):
@@ -131,7 +135,7 @@ async def test_close_succeeds_after_the_fork_server_failed_to_start(monkeypatch:
     await processes.close()
 
 
-async def test_close_succeeds_if_no_fork_server_was_started() -> None:
+async def test_close_of_processes_succeeds_if_no_fork_server_was_started() -> None:
     await Processes().close()
 
 
@@ -144,7 +148,7 @@ async def test_each_shared_module_is_sent_to_the_fork_server_once(control: Any) 
     assert [json.loads(server.recv(4096)) for _ in range(3)] == [{"share": name} for name in ("one", "two", "three")]
 
 
-async def test_fork_server_imports_shared_modules(
+async def test_fork_server_imports_shared_modules_and_warns_about_a_module_that_starts_a_thread(
     control: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, server = control

@@ -1,4 +1,4 @@
-"""Tests of the keys for listeners, response headers and TLS, with valid and invalid values."""
+"""Tests of the configuration keys for REST listeners, response headers and TLS, with valid and invalid values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_invalid_rest_listener_is_rejected(text: str) -> None:
         Listener.parse(text)
 
 
-def test_header_rules_from_kafkas_documentation_are_parsed() -> None:
+def test_response_header_rules_from_kafkas_documentation_are_parsed() -> None:
     text = '"add Cache-Control: no-cache, no-store, must-revalidate",add X-XSS-Protection: 1; mode=block'
     text += ", setDate Expires: 0"
     assert header_rules(text) == (
@@ -52,7 +52,7 @@ def test_header_rules_from_kafkas_documentation_are_parsed() -> None:
 @pytest.mark.parametrize(
     "text", ["put A: b", "add A", "add : b", "add A B: c", "setDate A: soon", "set A: b\rc", "set A", "set Ä: b"]
 )
-def test_invalid_header_rule_is_rejected(text: str) -> None:
+def test_invalid_response_header_rule_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="Invalid header config"):
         header_rules(text)
 
@@ -66,7 +66,7 @@ def test_invalid_header_rule_is_rejected(text: str) -> None:
         ("add transfer-encoding: chunked", "is set by the server and cannot be configured"),
     ],
 )
-def test_header_rule_that_would_break_responses_is_rejected(text: str, reason: str) -> None:
+def test_response_header_rule_that_would_break_responses_is_rejected(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         header_rules(text)
 
@@ -89,7 +89,9 @@ def test_header_rule_that_would_break_responses_is_rejected(text: str, reason: s
         ("access.control.allow.origin", "*.example.org", "regular expressions such as"),
     ],
 )
-def test_configuration_error_contains_the_invalid_key(key: str, value: str, reason: str) -> None:
+def test_error_for_an_invalid_rest_configuration_contains_the_key_and_the_reason(
+    key: str, value: str, reason: str
+) -> None:
     with pytest.raises(ConfigErrors) as caught:
         WorkerConfig.standalone({**MINIMUM, key: value})
     [error] = caught.value.errors
@@ -97,7 +99,7 @@ def test_configuration_error_contains_the_invalid_key(key: str, value: str, reas
     assert reason in str(error)
 
 
-def test_http_https_and_disabled_admin_listeners_are_accepted() -> None:
+def test_worker_accepts_http_and_https_listeners_and_an_empty_list_of_admin_listeners() -> None:
     config = WorkerConfig.standalone(
         {**MINIMUM, **PEM, "listeners": "http://:1,https://:2", "admin.listeners": "", "ssl.client.auth": "none"}
     )
@@ -115,14 +117,14 @@ def test_prefixed_tls_keys_replace_all_unprefixed_tls_keys() -> None:
     assert (tls.certificate_path, tls.client_auth, tls.checks_host_name) == ("/k.pem", "required", False)
 
 
-def test_key_password_is_by_default_that_of_the_key_store() -> None:
+def test_tls_key_password_defaults_to_the_key_store_password() -> None:
     given = {**PEM, "ssl.keystore.password": "store", "ssl.truststore.password": "trust"}
     tls = Tls.of(given, admin=False)
     assert (tls.store_password, tls.key_password, tls.trusted_password) == ("store", "store", "trust")
     assert Tls.of({**given, "ssl.key.password": "key"}, admin=False).key_password == "key"
 
 
-def test_tls_client_needs_no_key_store() -> None:
+def test_tls_client_configuration_without_a_key_store_is_accepted() -> None:
     assert Tls.of({}, admin=False, is_client=True).certificate_path is None
 
 
@@ -149,7 +151,7 @@ def test_missing_or_invalid_tls_keys_are_reported(given: dict[str, str], reason:
         (["http://:1", "http://:2"], "https", "https", "http://:1"),
     ],
 )
-def test_advertised_listener_is_the_first_one_with_the_chosen_scheme(
+def test_advertised_listener_is_the_first_listener_with_the_configured_or_default_scheme(
     listeners: list[str], choice: str | None, scheme: str, text: str
 ) -> None:
     found, listener = advertised_listener(listeners, choice)
@@ -168,5 +170,5 @@ def test_advertised_listener_is_the_first_one_with_the_chosen_scheme(
         (r"http://a,https://.*\.example\.org", "https://example.org", False),
     ],
 )
-def test_allowed_origins_are_regular_expressions_for_whole_origins(text: str, origin: str, is_permitted: bool) -> None:
+def test_allowed_origin_pattern_must_match_the_whole_origin(text: str, origin: str, is_permitted: bool) -> None:
     assert OriginPatterns.parse(text).match(origin) is is_permitted

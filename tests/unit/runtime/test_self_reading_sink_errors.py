@@ -1,6 +1,6 @@
-"""Tests of a self-reading sink's failed records.
+"""Tests of the records that a self-reading sink reports as failed.
 
-The platform reads failed records again and writes their original bytes to the dead letter queue.
+The platform reads these records again and writes their original bytes to the dead letter queue.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def make(policy: ErrorPolicy, producer: Producer | None) -> tuple[SelfReadingSin
     ), counters
 
 
-def test_reported_records_are_written_with_their_original_bytes(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_that_a_self_reading_sink_reports_are_written_to_the_dead_letter_queue_with_original_bytes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     producer = Producer()
     errors, counters = make(error_policy(tolerate=True), producer)
     errors.report(RECORDS)
@@ -73,7 +75,7 @@ def test_reported_records_are_written_with_their_original_bytes(caplog: pytest.L
     assert "topic t, partition 1, offset 3 was deleted from its topic" in caplog.text
 
 
-def test_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: pytest.LogCaptureFixture) -> None:
     errors, counters = make(error_policy(tolerate=True, log=True, log_messages=True), None)
     with caplog.at_level(logging.ERROR):
         errors.report(RECORDS[:1])
@@ -83,7 +85,7 @@ def test_report_without_a_dead_letter_queue_counts_and_logs_the_records(caplog: 
     assert counters.skipped == 1
 
 
-def test_error_report_of_a_self_reading_sink_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_of_a_self_reading_sink_raises_an_exception_if_errors_are_not_tolerated() -> None:
     errors, counters = make(error_policy(), Producer())
     assert not errors.tolerates_errors
     with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 2, stage VALUE_CONVERTER"):
@@ -91,7 +93,7 @@ def test_error_report_of_a_self_reading_sink_raises_if_errors_are_not_tolerated(
     assert counters.skipped == 0
 
 
-def test_error_report_raises_if_the_dead_letter_queue_does_not_accept_the_records() -> None:
+def test_error_report_raises_an_exception_if_the_write_to_the_dead_letter_queue_fails() -> None:
     errors, _ = make(error_policy(tolerate=True), Producer(ValueError("too large")))
     with pytest.raises(ConnectError, match="Could not write 3 failed records to the dead letter queue dlq: too large"):
         errors.report(RECORDS)

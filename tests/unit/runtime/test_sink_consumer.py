@@ -1,4 +1,4 @@
-"""Tests of the polls that a sink's consumer makes in advance: their number and their size are limited."""
+"""Tests of the polls that a sink's consumer makes before the task needs them: their number and size are limited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def anyio_backend() -> str:
 
 
 class Chunk:
-    """A fetched chunk of a size."""
+    """A fetched chunk, reduced to its size."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -53,13 +53,13 @@ def polls(*sizes: int) -> WaitingPolls:
         ((WAITING_BYTES_MAX, 1), False),
     ],
 )
-async def test_further_poll_waits_while_too_many_or_too_large_polls_wait_for_the_task(
+async def test_next_poll_is_allowed_only_while_count_and_size_of_polls_that_wait_for_the_task_are_below_the_limits(
     waiting: tuple[int, ...], is_allowed: bool
 ) -> None:
     assert await is_poll_allowed(polls(*waiting)) is is_allowed
 
 
-async def test_poll_that_waits_is_allowed_as_soon_as_the_task_has_put_the_earlier_records() -> None:
+async def test_delayed_poll_is_allowed_when_the_task_has_put_records_of_earlier_polls() -> None:
     waiting = polls(WAITING_BYTES_MAX + 1, 5)
     poll = asyncio.ensure_future(waiting.wait_until_below_limits())
     await asyncio.sleep(0)

@@ -1,7 +1,6 @@
-"""Tests of a sink's failed records.
+"""Tests of the records of a sink that fail in conversion, in a transform or in the task.
 
-Their DLQ records contain the original bytes, and offset commits wait until the DLQ records are
-acknowledged.
+Their DLQ records contain the original bytes. Offset commits wait until the DLQ records are acknowledged.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def offsets(producer: Producer) -> list[int]:
     return [int(each["__connect.errors.offset"] or b"") for each in headers]
 
 
-def test_dlq_records_of_the_stages_before_put_are_sent_in_offset_order() -> None:
+def test_dlq_records_of_conversion_and_transform_errors_are_sent_in_offset_order() -> None:
     errors, producer, counters = make()
     for stage, offset in [(Stage.VALUE_CONVERTER, 15), (Stage.VALUE_CONVERTER, 17), (Stage.TRANSFORMATION, 11)]:
         fail(errors, stage, offset)
@@ -106,7 +105,7 @@ def test_dlq_records_of_the_stages_before_put_are_sent_in_offset_order() -> None
     assert counters.skipped == counters.errors == 3
 
 
-def test_collected_dlq_records_are_sent_once() -> None:
+def test_collected_dlq_records_are_sent_only_once() -> None:
     errors, producer, _ = make()
     fail(errors, Stage.TRANSFORMATION, 12)
     errors.wait_for_reports()
@@ -114,7 +113,7 @@ def test_collected_dlq_records_are_sent_once() -> None:
     assert offsets(producer) == [12]
 
 
-def test_reported_record_is_sent_immediately_with_its_fetched_bytes() -> None:
+def test_record_that_a_sink_task_reports_is_sent_to_the_dlq_immediately_with_its_fetched_bytes() -> None:
     errors, producer, _ = make()
     future = errors.report(record(16, "another value"), DataError("no"))
     assert future.done()
@@ -124,7 +123,7 @@ def test_reported_record_is_sent_immediately_with_its_fetched_bytes() -> None:
     assert producer.sent[-1].values == [b"14"]
 
 
-def test_future_of_an_error_report_completes_with_the_acknowledgement() -> None:
+def test_future_of_an_error_report_completes_when_the_dlq_record_is_acknowledged() -> None:
     errors, producer, _ = make()
     producer.is_acknowledging = False
     future = errors.report(record(16), DataError("no"))
@@ -133,7 +132,7 @@ def test_future_of_an_error_report_completes_with_the_acknowledgement() -> None:
     assert future.result(0) is None
 
 
-def test_report_without_fetched_bytes_reads_the_record_again() -> None:
+def test_error_report_for_a_record_without_fetched_bytes_reads_the_record_from_its_topic_again() -> None:
     async def read(topic: str, partition: int, offset: int) -> RecordColumns | None:
         assert (topic, partition, offset) == ("t", 1, 16)
         return RecordColumns([b"original"], keys=[b"key"], timestamps=[5], offsets=[16])
@@ -145,14 +144,14 @@ def test_report_without_fetched_bytes_reads_the_record_again() -> None:
     ]
 
 
-def test_report_of_a_deleted_record_contains_its_reconverted_value_and_a_header() -> None:
+def test_dlq_record_of_a_record_that_was_deleted_from_its_topic_has_the_reconverted_value_and_a_header() -> None:
     errors, producer, _ = make()
     errors.report(record(16, "new", raw=None), DataError("no")).result(0)
     assert producer.sent[0].values == [b"new"]
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_error_report_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_of_a_sink_task_raises_an_exception_if_errors_are_not_tolerated() -> None:
     errors, producer, _ = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"
@@ -161,7 +160,7 @@ def test_error_report_raises_if_errors_are_not_tolerated() -> None:
     assert producer.sent == []
 
 
-def test_offset_commits_wait_for_error_reports_of_assigned_partitions_only() -> None:
+def test_wait_for_error_reports_raises_errors_of_assigned_partitions_and_ignores_revoked_partitions() -> None:
     errors, producer, _ = make()
     producer.is_acknowledging = False
     errors.report(record(16), DataError("no"))

@@ -11,7 +11,7 @@ from headrace.runtime.sink_offsets import SinkOffsets
 P0, P1 = ("t", 0), ("t", 1)
 
 
-def test_offsets_beyond_delivered_records_are_ignored() -> None:
+def test_offsets_to_commit_exclude_offsets_beyond_delivered_records_and_unassigned_partitions() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 0})
     offsets.deliver(P0, 8)
@@ -22,7 +22,7 @@ def test_offsets_beyond_delivered_records_are_ignored() -> None:
     assert "other-0" in complaints[1]
 
 
-def test_committed_offsets_are_not_committed_again() -> None:
+def test_offsets_to_commit_exclude_offsets_that_are_already_committed() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5})
     assert offsets.to_commit({P0: 5}) == ({}, [])
@@ -36,7 +36,7 @@ def test_rewind_of_a_sink_resets_its_positions_to_committed_offsets() -> None:
     assert offsets.delivered == {P0: 5}
 
 
-def test_offsets_of_revoked_partitions_are_removed() -> None:
+def test_revocation_removes_the_delivered_and_committed_offsets_of_the_revoked_partitions() -> None:
     offsets = SinkOffsets()
     offsets.assign({P0: 5, P1: 6})
     offsets.revoke([P0])

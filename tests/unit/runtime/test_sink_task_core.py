@@ -41,7 +41,7 @@ def assigned_core(*partitions: tuple[str, int], **options: Any) -> SinkTaskCore:
 
 
 def put_next(core: SinkTaskCore, now_ms: int = 0) -> SinkRecords:
-    """Convert the records that `core` has fetched, and return the records of its next put."""
+    """Complete the pending conversion of `core`, and return the records of its next put."""
     convert = next(effect for effect in core.next_step(now_ms) if isinstance(effect, Convert))
     [put] = core.converted(records_of(convert.fetched), now_ms=now_ms)
     assert isinstance(put, Put)
@@ -53,7 +53,7 @@ def offsets_of(records: SinkRecords) -> list[tuple[int, int]]:
 
 
 def committed(core: SinkTaskCore) -> dict[tuple[str, int], int]:
-    """Commit offsets as for a task whose `pre_commit` returns its argument, and return the committed offsets."""
+    """Commit offsets for a task with a `pre_commit` that returns its argument; return the committed offsets."""
     effects = core.on_commit_due()
     [pre_commit] = effects
     assert isinstance(pre_commit, PreCommit)
@@ -83,7 +83,7 @@ def test_put_has_at_most_max_poll_records(records_max: int) -> None:
     assert [each for put in puts for each in put] == [(0, n) for n in range(4)] + [(1, n) for n in range(3)]
 
 
-def test_empty_poll_results_in_a_put_without_records() -> None:
+def test_poll_without_records_results_in_a_put_without_records() -> None:
     core = assigned_core()
     [put, poll] = core.on_fetched([])
     assert isinstance(put, Put)
@@ -92,7 +92,7 @@ def test_empty_poll_results_in_a_put_without_records() -> None:
     assert core.put_succeeded(now_ms=0) == []
 
 
-def test_retriable_error_of_an_empty_put_is_retried_after_the_timeout() -> None:
+def test_put_without_records_is_retried_after_the_retry_timeout_if_it_fails_with_a_retriable_error() -> None:
     core = assigned_core()
     core.on_fetched([])
     core.set_retry_timeout(250)
@@ -103,7 +103,7 @@ def test_retriable_error_of_an_empty_put_is_retried_after_the_timeout() -> None:
     assert core.put_succeeded(now_ms=1250) == [SetPaused(frozenset(), frozenset({A}))]
 
 
-def test_retriable_error_redelivers_the_same_records_before_new_ones() -> None:
+def test_records_of_a_put_that_failed_with_a_retriable_error_are_redelivered_before_new_records() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 2)])
     records = put_next(core)
@@ -119,7 +119,7 @@ def test_retriable_error_redelivers_the_same_records_before_new_ones() -> None:
     assert offsets_of(put_next(core)) == [(0, 2), (0, 3)]
 
 
-def test_record_errors_are_reported_and_other_records_count_as_put() -> None:
+def test_records_in_record_errors_of_put_are_reported_and_the_offsets_of_the_whole_put_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     records = put_next(core)
@@ -132,7 +132,7 @@ def test_record_errors_are_reported_and_other_records_count_as_put() -> None:
     assert isinstance(core.next_step(0)[-1], Wait)
 
 
-def test_retriable_record_error_redelivers_only_that_record_and_limits_the_committed_offset() -> None:
+def test_only_a_record_with_a_retriable_error_is_redelivered_and_offsets_are_committed_up_to_this_record() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 3), Chunk(B, 0, 2)])
     records = put_next(core)
@@ -150,7 +150,7 @@ def test_retriable_record_error_redelivers_only_that_record_and_limits_the_commi
     assert offsets_of(put_next(core, 100)) == [(0, 3), (0, 4)]
 
 
-def test_error_report_that_fails_the_task_commits_no_records_of_the_put() -> None:
+def test_no_offsets_of_a_put_are_committed_if_the_report_of_its_record_errors_fails_the_task() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -159,7 +159,7 @@ def test_error_report_that_fails_the_task_commits_no_records_of_the_put() -> Non
     assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
-def test_record_errors_with_an_unknown_index_fail_the_task() -> None:
+def test_record_errors_of_put_with_an_index_out_of_range_fail_the_task() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -168,7 +168,7 @@ def test_record_errors_with_an_unknown_index_fail_the_task() -> None:
     assert str(fail.error) == "put raised RecordErrors for record 3, but there were 3 records"
 
 
-def test_other_exception_of_put_fails_the_task_without_committing_the_records() -> None:
+def test_exception_of_put_that_is_not_retriable_fails_the_task_without_committing_offsets_of_the_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -179,7 +179,7 @@ def test_other_exception_of_put_fails_the_task_without_committing_the_records() 
     assert release == Release(frozenset({A}))
 
 
-def test_revocation_commits_offsets_closes_partitions_and_drops_held_records() -> None:
+def test_revocation_commits_offsets_and_closes_the_partitions_and_drops_their_fetched_records() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -193,12 +193,12 @@ def test_revocation_commits_offsets_closes_partitions_and_drops_held_records() -
     assert offsets_of(put_next(core)) == [(1, 0), (1, 1)]
 
 
-def test_lost_partitions_are_closed_without_a_commit() -> None:
+def test_lost_partitions_are_closed_without_an_offset_commit() -> None:
     core = assigned_core(A)
     assert core.on_revoked([A], is_lost=True) == [Release(frozenset({A}))]
 
 
-def test_revocation_of_the_redelivered_partition_ends_the_redelivery() -> None:
+def test_records_of_a_revoked_partition_are_not_redelivered_after_a_retriable_error() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -209,7 +209,7 @@ def test_revocation_of_the_redelivered_partition_ends_the_redelivery() -> None:
     assert offsets_of(put_next(core)) == [(1, 0)]
 
 
-def test_failed_pre_commit_seeks_to_committed_offsets() -> None:
+def test_consumer_seeks_to_committed_offsets_after_pre_commit_has_failed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 2)])
     put_next(core)
@@ -219,7 +219,7 @@ def test_failed_pre_commit_seeks_to_committed_offsets() -> None:
     assert without_polls(effects) == [Seek({A: 0}), SetPaused(frozenset(), frozenset({A}))]
 
 
-def test_failed_pre_commit_of_a_revocation_rewinds_the_remaining_partitions() -> None:
+def test_remaining_partitions_are_rewound_after_pre_commit_has_failed_during_a_revocation() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)])
     put_next(core)
@@ -230,7 +230,7 @@ def test_failed_pre_commit_of_a_revocation_rewinds_the_remaining_partitions() ->
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_offset_that_the_task_requests_takes_effect_after_the_put() -> None:
+def test_consumer_seeks_to_an_offset_that_the_task_requested_during_put_after_the_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -261,7 +261,7 @@ def test_paused_task_puts_no_records_until_it_is_resumed() -> None:
     assert offsets_of(put_next(core)) == [(0, 0)]
 
 
-def test_stopped_sink_task_ignores_events_that_arrive_later() -> None:
+def test_sink_task_ignores_events_that_arrive_after_its_stop() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 1)])
     core.on_stop()
@@ -281,14 +281,16 @@ def test_sink_polls_again_when_at_most_one_fetched_chunk_waits() -> None:
     assert core.next_step(0)[0] == Poll(1)
 
 
-def test_committed_offset_advances_past_chunks_without_records() -> None:
+def test_committed_offset_advances_past_fetched_chunks_without_records() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 0, next_offset=5)])
     assert isinstance(core.next_step(0)[-1], Wait)
     assert committed(core) == {A: 5}
 
 
-def test_offsets_beyond_put_records_are_not_committed(caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_from_pre_commit_beyond_put_records_or_for_unassigned_partitions_are_not_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     core = assigned_core()
     core.on_commit_due()
     assert core.pre_commit_succeeded({A: 7, B: 1}, is_final=False) == []
@@ -301,7 +303,7 @@ def test_sink_task_opens_assigned_partitions_in_sorted_order() -> None:
     assert core.on_assigned({B: 0, A: 0}) == [Open([A, B]), Opened()]
 
 
-def test_offsets_and_pauses_that_open_requests_take_effect_before_the_first_put() -> None:
+def test_offsets_and_pauses_that_the_task_requests_in_open_take_effect_before_the_first_put() -> None:
     core = SinkTaskCore("c-0")
     core.on_assigned({A: 0, B: 0})
     core.request_offsets({A: 3})
@@ -309,7 +311,7 @@ def test_offsets_and_pauses_that_open_requests_take_effect_before_the_first_put(
     assert core.opened()[:2] == [SetPaused(frozenset({B}), frozenset({A})), Seek({A: 3, B: 0})]
 
 
-def test_committed_offset_follows_the_newest_commit_even_if_it_is_lower() -> None:
+def test_committed_offset_is_that_of_the_newest_commit_even_if_an_earlier_commit_had_a_higher_offset() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 5)])
     put_next(core)
@@ -321,7 +323,7 @@ def test_committed_offset_follows_the_newest_commit_even_if_it_is_lower() -> Non
     assert core.pre_commit_failed(is_final=False)[0] == Seek({A: 1})
 
 
-def test_records_that_a_transform_drops_count_as_put() -> None:
+def test_offsets_of_records_that_a_transform_drops_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     core.next_step(0)
@@ -329,7 +331,7 @@ def test_records_that_a_transform_drops_count_as_put() -> None:
     assert committed(core) == {A: 3}
 
 
-def test_selected_sink_records_keep_their_partitions_and_order() -> None:
+def test_records_selected_from_sink_records_keep_their_partitions_and_order() -> None:
     records = SinkRecords([SinkBatch("t", [0, 1, 2], partition=0, offsets=[0, 1, 2]),
                            SinkBatch("t", [3, 4], partition=1, offsets=[0, 1])])  # fmt: skip
     taken = records.take([0, 2, 4])

@@ -21,13 +21,13 @@ def plugins(worker: dict[str, str] = WORKER, **props: str) -> Plugins:
     return Plugins(TaskSpec(connector="c", number=0, config={}, connector_config=config, worker=worker))
 
 
-def test_converter_and_its_settings_come_from_the_same_configuration() -> None:
+def test_converter_settings_come_from_the_connector_or_worker_configuration_that_sets_the_converter() -> None:
     assert plugins().make_converters().value.config.schemas_enable is False
     own = plugins(value__converter="JsonConverter")
     assert own.make_converters().value.config.schemas_enable is True
 
 
-def test_properties_of_a_converter_contain_its_defaults() -> None:
+def test_converter_properties_of_a_task_contain_the_converters_defaults() -> None:
     settings = {
         **WORKER,
         "key.converter.converter.encoding": "UTF-8",
@@ -49,7 +49,7 @@ def test_error_for_a_missing_converter_names_its_configuration_key() -> None:
         plugins({"key.converter": "StringConverter"}).make_converters()
 
 
-def test_transforms_are_created_in_order_with_their_predicates() -> None:
+def test_transforms_are_created_in_the_configured_order_with_their_predicates() -> None:
     steps = plugins(
         transforms="b, a",
         transforms__a__type="HoistField$Value",
@@ -86,7 +86,9 @@ FILE_SOURCE_TASK = "org.apache.kafka.connect.file.FileStreamSourceTask"
         ),
     ],
 )
-def test_task_class_is_the_java_name_unless_the_connector_has_a_python_path(configured: str, task_class: str) -> None:
+def test_task_class_name_is_the_java_class_unless_the_connector_is_configured_with_its_python_path(
+    configured: str, task_class: str
+) -> None:
     connector = registry.find("connector", configured)
     assert task_class_name(connector, configured) == task_class
     spec = TaskSpec(

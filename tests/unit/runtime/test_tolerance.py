@@ -1,4 +1,4 @@
-"""Tests of the keys `errors.*`. Errors are retried with backoff, and then only the failed records are skipped."""
+"""Tests of the keys `errors.*`: errors are retried with backoff, and then only the failed records are skipped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stages(
 TOLERANT = error_policy(tolerate=True)
 
 
-def test_records_named_in_batch_error_are_skipped() -> None:
+def test_records_that_record_errors_of_a_batch_name_are_skipped_and_reported() -> None:
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []
 
@@ -81,7 +81,7 @@ def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_inde
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
+def test_exception_for_an_error_that_is_not_tolerated_names_record_stage_and_class() -> None:
     built, _ = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
@@ -92,7 +92,7 @@ def test_first_error_without_tolerance_names_record_stage_and_class() -> None:
     assert isinstance(caught.value.__cause__, DataError)
 
 
-def test_retriable_errors_are_retried_with_backoff() -> None:
+def test_operation_that_fails_with_retriable_errors_is_retried_with_backoff() -> None:
     clock = Clock()
     built, reported = stages(error_policy(retry_timeout_ms=10_000, tolerate=True), clock)
     failures = iter([True, True, False])
@@ -107,7 +107,7 @@ def test_retriable_errors_are_retried_with_backoff() -> None:
     assert reported == []
 
 
-def test_retries_stop_after_retry_timeout() -> None:
+def test_retries_of_retriable_errors_stop_after_errors_retry_timeout() -> None:
     clock = Clock()
     built, reported = stages(error_policy(retry_timeout_ms=1000, tolerate=True), clock)
 
@@ -119,7 +119,7 @@ def test_retries_stop_after_retry_timeout() -> None:
     assert reported[0][0].attempts == 4
 
 
-def test_retry_delay_doubles_up_to_the_maximum_and_is_then_random() -> None:
+def test_retry_delay_doubles_up_to_errors_retry_delay_max_ms_and_is_then_random() -> None:
     policy = error_policy(retry_timeout_ms=-1, retry_delay_max_ms=1000)
     assert [policy.retry_delay_ms(attempt, 0, Random(1)) for attempt in (1, 2)] == [300, 600]
     delays = {policy.retry_delay_ms(attempt, 10**9, Random(attempt)) for attempt in range(3, 30)}
@@ -127,7 +127,7 @@ def test_retry_delay_doubles_up_to_the_maximum_and_is_then_random() -> None:
     assert all(delay is not None and 0 <= delay < 1000 for delay in delays)
 
 
-def test_errors_are_not_retried_without_retry_timeout() -> None:
+def test_errors_are_not_retried_if_errors_retry_timeout_is_0() -> None:
     assert error_policy().retry_delay_ms(1, 0, Random(1)) is None
 
 
@@ -138,7 +138,7 @@ def test_error_policy_is_parsed_from_connector_config() -> None:
     assert policy == error_policy(retry_timeout_ms=-1, tolerate=True, log=True)
 
 
-def test_record_with_a_retriable_error_keeps_its_place_in_the_order() -> None:
+def test_result_of_a_record_that_succeeds_after_retries_keeps_its_place_in_the_order() -> None:
     built, reported = stages(error_policy(retry_timeout_ms=10_000, tolerate=True))
     failures = {2: 2, 3: 100}
 
@@ -177,7 +177,7 @@ def test_each_record_with_a_retriable_error_is_retried_before_the_next_record() 
     assert [list(part) for _, part in reported] == [[3]]
 
 
-def test_stateful_operation_returns_the_results_of_the_good_records() -> None:
+def test_stateful_operation_with_record_errors_returns_the_results_of_the_records_without_errors() -> None:
     built, reported = stages(TOLERANT)
 
     def partly(part: Numbers) -> list[int]:
@@ -206,7 +206,7 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
     assert reported == []
 
 
-def test_stateful_operation_may_omit_results_if_every_record_failed() -> None:
+def test_record_errors_of_a_stateful_operation_may_omit_results_if_every_record_failed() -> None:
     built, reported = stages(TOLERANT)
 
     def fails(_part: Numbers) -> None:
@@ -216,7 +216,7 @@ def test_stateful_operation_may_omit_results_if_every_record_failed() -> None:
     assert len(reported) == 2
 
 
-def test_error_policy_has_the_defaults_of_the_configuration_definition() -> None:
+def test_error_policy_and_dead_letter_queue_have_the_defaults_of_kafka_connect() -> None:
     policy = ErrorPolicy.from_config({})
     assert policy == ErrorPolicy(
         retry_timeout_ms=0, retry_delay_max_ms=60_000, tolerate=False, log=False, log_messages=False
@@ -227,6 +227,6 @@ def test_error_policy_has_the_defaults_of_the_configuration_definition() -> None
     )
 
 
-def test_invalid_key_of_the_error_policy_is_reported() -> None:
+def test_error_for_an_invalid_value_in_the_error_policy_names_the_key() -> None:
     with pytest.raises(ConfigError, match=r"errors\.retry\.timeout"):
         ErrorPolicy.from_config({"errors.retry.timeout": "soon"})

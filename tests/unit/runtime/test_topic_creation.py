@@ -31,7 +31,7 @@ def test_first_matching_topic_creation_group_applies() -> None:
     assert creation.settings_for("xstate") == NewTopic("xstate", 1, -1, {"cleanup.policy": "delete"})
 
 
-def test_topic_creation_is_disabled_without_keys_or_by_the_worker() -> None:
+def test_topic_creation_is_disabled_without_topic_creation_keys_or_if_the_worker_disables_it() -> None:
     assert TopicCreation.from_config({"topic": "x"}, enabled=True) is None
     assert TopicCreation.from_config(CONFIG, enabled=False) is None
 
@@ -46,7 +46,7 @@ def test_topic_creation_is_disabled_without_keys_or_by_the_worker() -> None:
         ("topic.creation.wide.include", "("),
     ],
 )
-def test_topic_creation_errors_name_the_key(key: str, value: str | None) -> None:
+def test_error_for_a_missing_or_invalid_topic_creation_value_names_the_key(key: str, value: str | None) -> None:
     config = {name: text for name, text in CONFIG.items() if name != key} | ({} if value is None else {key: value})
     with pytest.raises(ValueError, match=key.replace(".", r"\.")):
         TopicCreation.from_config(config, enabled=True)

@@ -1,4 +1,4 @@
-"""Tests of the tasks that the fork server runs before it forks."""
+"""Tests of the warm-up, in which the fork server runs tasks in its own process so that forked tasks start faster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_warm_up_sends_a_record_and_commits_its_offset_with_each_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_warm_up_step_produces_a_record_and_commits_its_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[str] = []
     respond = WarmUpBroker.respond
 
@@ -71,7 +71,7 @@ def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_fork_server_leaves_no_free_blocks_in_its_memory_pools() -> None:
+def test_fill_memory_pools_leaves_no_free_blocks_in_the_pools() -> None:
     program = (
         "from headrace.runtime import preload; kept = [bytes(100) for _ in range(10_000)];"
         "freed = set(map(id, kept[::7])); del kept[::7]; filled = preload.fill_memory_pools();"
@@ -86,7 +86,7 @@ def test_fork_server_leaves_no_free_blocks_in_its_memory_pools() -> None:
     ids=["timeout", "failed task"],
 )
 @pytest.mark.anyio
-async def test_fork_server_that_fails_to_warm_up_starts_again_and_keeps_its_children(
+async def test_fork_server_restarts_after_a_failed_warm_up_and_keeps_its_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failure: str, error: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(failure)
@@ -108,7 +108,7 @@ async def test_fork_server_that_fails_to_warm_up_starts_again_and_keeps_its_chil
 
 
 @pytest.mark.anyio
-async def test_fork_server_warms_up_between_requests_and_keeps_its_children(
+async def test_fork_server_warms_up_between_spawn_requests_and_keeps_its_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "steps"

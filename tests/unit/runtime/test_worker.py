@@ -1,4 +1,4 @@
-"""Tests of the worker and its host processes: starts, stops, timeouts, and messages of replaced instances."""
+"""Tests of the worker and its host processes: starts, stops, timeouts, and messages from replaced instances."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def running(**settings: str) -> AsyncIterator[tuple[Worker, FakeProcesses,
         await worker.close()
 
 
-async def test_start_returns_the_version_and_stop_ends_the_process() -> None:
+async def test_start_of_an_instance_returns_the_plugin_version_and_stop_ends_its_host_process() -> None:
     async with running() as (worker, processes, _):
         assert await worker.start_connector(CONNECTOR, {}) == "1.0"
         assert await worker.start_task(TASK, SPEC) == "2.0"
@@ -144,7 +144,7 @@ async def test_start_returns_the_version_and_stop_ends_the_process() -> None:
             assert not host.killed
 
 
-async def test_offsets_are_committed_and_read_for_running_tasks_only() -> None:
+async def test_offset_requests_of_replaced_task_instances_are_rejected() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
@@ -168,7 +168,7 @@ async def test_host_process_that_does_not_respond_is_killed() -> None:
         assert host.killed
 
 
-async def test_unexpected_exit_of_a_process_fails_its_instance() -> None:
+async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         processes.hosts[0].exit(-11)
@@ -189,7 +189,7 @@ async def test_second_stop_of_a_task_waits_for_the_first_stop() -> None:
         assert sum(isinstance(each, messages.StopInstance) for each in host.received) == 1
 
 
-async def test_task_that_does_not_stop_within_the_timeout_is_killed() -> None:
+async def test_host_process_of_a_task_that_does_not_stop_within_the_graceful_timeout_is_killed() -> None:
     async with running(**{"task.shutdown.graceful.timeout.ms": "50"}) as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
@@ -198,7 +198,7 @@ async def test_task_that_does_not_stop_within_the_timeout_is_killed() -> None:
         assert host.killed
 
 
-async def test_stop_of_a_failed_task_returns_after_its_process_has_ended() -> None:
+async def test_stop_of_a_failed_task_returns_after_its_host_process_has_ended() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts
@@ -210,7 +210,7 @@ async def test_stop_of_a_failed_task_returns_after_its_process_has_ended() -> No
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_pause_resume_and_log_level_are_sent_to_the_host_process() -> None:
+async def test_pause_and_resume_and_log_level_changes_are_sent_to_the_host_process_of_a_running_task() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         await worker.set_log_level("headrace", "DEBUG", 1)
@@ -226,7 +226,7 @@ async def test_pause_resume_and_log_level_are_sent_to_the_host_process() -> None
 A, B = InstanceId("a", None, 1), InstanceId("b", None, 2)
 
 
-async def test_connectors_of_one_class_share_a_process_until_the_last_one_stops() -> None:
+async def test_host_process_that_connectors_of_one_class_share_ends_when_the_last_of_them_stops() -> None:
     async with running() as (worker, processes, _):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
@@ -239,7 +239,7 @@ async def test_connectors_of_one_class_share_a_process_until_the_last_one_stops(
         assert not processes.hosts[1].ended.done()
 
 
-async def test_connector_that_hangs_fails_and_other_connectors_of_its_process_start_again() -> None:
+async def test_connector_that_hangs_fails_and_other_connectors_in_its_host_process_are_started_again() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
@@ -253,7 +253,7 @@ async def test_connector_that_hangs_fails_and_other_connectors_of_its_process_st
         assert len(processes.hosts) == 3, "the connector that hung has a process of its own"
 
 
-async def test_connectors_start_again_if_their_process_exits_for_an_unknown_reason() -> None:
+async def test_connectors_are_started_again_in_own_host_processes_if_their_shared_process_exits() -> None:
     async with running() as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
@@ -269,7 +269,7 @@ async def test_connectors_start_again_if_their_process_exits_for_an_unknown_reas
         assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
 
 
-async def test_connector_whose_start_ends_the_process_fails_and_another_start_is_repeated() -> None:
+async def test_connector_starts_in_progress_are_repeated_in_own_host_processes_if_the_shared_process_exits() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_connector(A, {"connector.class": "C"})
         processes.hosts[0].responses[messages.StartConnector] = asyncio.Event()

@@ -21,7 +21,7 @@ def test_worker_config_has_the_defaults_of_kafka_connect() -> None:
     assert config.warnings == ()
 
 
-def test_all_worker_config_errors_are_reported() -> None:
+def test_all_worker_config_errors_are_reported_together() -> None:
     with pytest.raises(ConfigErrors) as caught:
         WorkerConfig.standalone(
             {"key.converter": "K", "bootstrap.servers": "h:1", "listeners": "8083", "task.isolation": "vm"}
@@ -49,7 +49,7 @@ def test_unknown_worker_keys_cause_warnings_with_suggestions() -> None:
         ("value.converter.plugin.version", "one version"),
     ],
 )
-def test_ignored_worker_keys_cause_warnings_with_reasons(key: str, reason: str) -> None:
+def test_worker_keys_without_effect_cause_warnings_with_reasons(key: str, reason: str) -> None:
     (warning,) = WorkerConfig.standalone({**MINIMUM, key: "x"}).warnings
     assert key in warning
     assert reason in warning
@@ -83,7 +83,9 @@ DISTRIBUTED = {
         ("scheduled.rebalance.max.delay.ms", "5m", "Not a number of type INT"),
     ],
 )
-def test_invalid_key_of_a_distributed_worker_is_an_error_with_its_value(key: str, value: str, expected: str) -> None:
+def test_error_for_an_invalid_value_of_a_distributed_worker_contains_the_key_and_the_reason(
+    key: str, value: str, expected: str
+) -> None:
     assert WorkerConfig.distributed(DISTRIBUTED).warnings == ()
     with pytest.raises(WorkerConfigErrors) as caught:
         WorkerConfig.distributed({**DISTRIBUTED, key: value, "group.idd": "x"})
@@ -92,14 +94,14 @@ def test_invalid_key_of_a_distributed_worker_is_an_error_with_its_value(key: str
     assert caught.value.warnings == ("Unknown configuration key group.idd is ignored; did you mean group.id?",)
 
 
-def test_errors_of_client_settings_have_the_prefix_of_the_client() -> None:
+def test_errors_for_client_keys_of_a_worker_contain_the_keys_with_their_client_prefix() -> None:
     settings = {"producer.acks": "2", "consumer.max.poll.records": "0", "admin.retries": "x", "request.timeout.ms": "y"}
     result = check_worker({**DISTRIBUTED, "bootstrap.servers": "localhost:1", **settings}, WorkerConfig.distributed)
     assert result.config is None
     assert [error.partition("=")[0] for error in result.errors] == list(settings)
 
 
-def test_host_that_cannot_be_resolved_is_a_warning_if_another_host_can() -> None:
+def test_bootstrap_host_that_cannot_be_resolved_is_a_warning_if_another_host_can_be_resolved() -> None:
     errors, warnings = host_problems("localhost:1,nowhere.invalid:1")
     assert errors == []
     (warning,) = warnings
