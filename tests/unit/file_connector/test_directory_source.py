@@ -316,7 +316,9 @@ def test_source_partition_of_a_file_with_a_non_unicode_name_contains_the_bytes_o
         ({"format": "xml"}, "format"),
     ],
 )
-def test_validation_names_the_key_at_fault(tmp_path: Path, more: dict[str, str], key: str) -> None:
+def test_error_for_an_invalid_setting_names_its_configuration_key(
+    tmp_path: Path, more: dict[str, str], key: str
+) -> None:
     changed = {name: text.replace("DIR", str(tmp_path)) for name, text in more.items()}
     with pytest.raises(ConfigErrors) as found:
         DirectorySourceConnector.config_model.parse(props(tmp_path) | changed)

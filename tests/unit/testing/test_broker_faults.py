@@ -1,4 +1,4 @@
-"""Tests of the testing broker's fault list, which determines the fault that applies to a request."""
+"""Tests of the testing broker's fault list, which selects the fault that applies to a request."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_faults_of_an_api_apply_in_the_order_in_which_they_were_added() -> None:
     assert found == [first, first, second, second]
 
 
-def test_fault_is_removed_at_the_end_of_its_with_block() -> None:
+def test_fault_does_not_apply_after_the_end_of_its_with_block() -> None:
     faults = FaultList()
     with faults.add("Fetch", Disconnect(before_request=True), None):
         assert faults.find(ApiKey.FETCH) is not None
     assert faults.find(ApiKey.FETCH) is None
 
 
-def test_wait_for_a_fault_that_is_not_applied_fails_with_its_name() -> None:
+def test_wait_for_a_fault_that_is_not_applied_in_time_raises_an_error_with_the_api_name() -> None:
     fault = FaultList().add("Fetch", Delay(0.5), None)
     fault.record_applied()
     fault.wait(1)
@@ -52,7 +52,7 @@ def test_unknown_api_and_error_names_are_rejected_with_a_suggestion() -> None:
     assert find_error(6) is find_error("NOT_LEADER_OR_FOLLOWER")
 
 
-def test_error_injection_for_unsupported_api_is_rejected_with_the_supported_apis() -> None:
+def test_error_injection_for_an_unsupported_api_is_rejected_with_a_list_of_supported_apis() -> None:
     faults = FaultList()
     with pytest.raises(ValueError, match=r"error injection is not supported for this API, only for .*Produce"):
         faults.add("ApiVersions", ERROR, None)

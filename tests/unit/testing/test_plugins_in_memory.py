@@ -28,7 +28,7 @@ class FieldConfig(Config):
 
 @transform
 def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
-    """Double a field. Drop records in which it is 0."""
+    """Double a field. Drop records in which the field is 0."""
     number = record.value[config.field]
     if number == 13:
         raise DataError("thirteen")
@@ -37,7 +37,7 @@ def double(config: FieldConfig, record: ConnectRecord) -> ConnectRecord | None:
 
 @predicate
 def is_small(config: FieldConfig, record: ConnectRecord) -> bool:
-    """Match small numbers."""
+    """Match records with a number below 10 in the field."""
     return bool(record.value[config.field] < 10)
 
 
@@ -45,11 +45,11 @@ def records(*numbers: int) -> list[SourceRecord]:
     return [SourceRecord(topic="t", value={"n": number}) for number in numbers]
 
 
-def test_apply_runs_one_transform() -> None:
+def test_apply_with_one_transform_returns_the_transformed_records() -> None:
     assert [record.value for record in apply(double, records(1, 0, 2), {"field": "n"})] == [{"n": 2}, {"n": 4}]
 
 
-def test_apply_runs_a_chain_with_a_predicate() -> None:
+def test_apply_with_a_transform_chain_and_a_predicate_transforms_the_selected_records() -> None:
     chain = {
         "transforms": "a,b",
         "transforms.a.type": f"{__name__}:double",
@@ -64,18 +64,18 @@ def test_apply_runs_a_chain_with_a_predicate() -> None:
     assert [record.value for record in apply(chain, records(1, 50))] == [{"outer": {"n": 2}}, {"outer": {"n": 50}}]
 
 
-def test_apply_raises_the_error_of_a_transform() -> None:
+def test_apply_raises_the_error_that_a_transform_raises() -> None:
     with pytest.raises(DataError, match="thirteen"):
         apply(double, records(13), {"field": "n"})
 
 
-def test_apply_raises_errors_of_an_invalid_configuration() -> None:
+def test_apply_raises_an_error_if_the_transform_configuration_is_invalid() -> None:
     with pytest.raises(Exception, match='Missing required configuration "field"'):
         apply(double, records(1))
 
 
 class Tagged(Converter):
-    """Stores the record's value in the header `value`."""
+    """Stores the record's value in the header `value` and not in the data."""
 
     uses_headers = True
 
@@ -88,7 +88,7 @@ class Tagged(Converter):
         return SchemaAndValue(None, value and value.decode())
 
 
-def test_converter_that_uses_headers_receives_and_changes_them() -> None:
+def test_convert_passes_headers_to_a_converter_that_uses_and_changes_headers() -> None:
     headers: RawHeaders = [("h", b"1")]
     assert convert(Tagged, "x", headers=headers).value == "x"
     assert headers == [("h", b"1"), ("value", b"x")]

@@ -98,7 +98,7 @@ def test_run_sink_puts_and_commits_all_records(props: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("fault", [Rebalance(2), LostPartitions(2), Restart(2), LostPut(2), Pause(2)])
-def test_simulated_faults_lose_no_records(props: dict[str, str], fault: Any) -> None:
+def test_run_sink_with_a_simulated_fault_stores_all_records(props: dict[str, str], fault: Any) -> None:
     run = run_sink(StoreTask, props, range(10), faults=[fault], max_poll_records=3)
     found = stored(props)
     assert sorted(set(found)) == list(range(10))
@@ -112,27 +112,31 @@ def test_run_sink_starts_at_committed_offsets(props: dict[str, str]) -> None:
     assert stored(props) == [7, 8, 9]
 
 
-def test_retriable_errors_are_retried_in_virtual_time(props: dict[str, str]) -> None:
+def test_run_sink_retries_a_put_after_retriable_errors_in_virtual_time(props: dict[str, str]) -> None:
     run = run_sink(StoreTask, {**props, "mode": "retriable"}, range(3))
     assert stored(props) == [0, 1, 2]
     assert run.puts == 4
 
 
 @pytest.mark.parametrize("mode", ["", "reporter"])
-def test_failed_records_are_reported_and_other_records_are_stored(props: dict[str, str], mode: str) -> None:
+def test_run_sink_reports_failed_records_and_stores_other_records_if_errors_are_tolerated(
+    props: dict[str, str], mode: str
+) -> None:
     run = run_sink(StoreTask, {**props, "mode": mode}, [1, "x", 2])
     assert stored(props) == [1, 2]
     assert [(record.offset, str(error)) for record, error in run.reported] == [(1, "no number")]
 
 
 @pytest.mark.parametrize("mode", ["", "reporter", "swallowed report"])
-def test_failed_record_fails_the_task_without_error_tolerance(props: dict[str, str], mode: str) -> None:
+def test_run_sink_raises_the_error_of_a_failed_record_if_errors_are_not_tolerated(
+    props: dict[str, str], mode: str
+) -> None:
     with pytest.raises(ConnectError, match="no number"):
         run_sink(StoreTask, {**props, "mode": mode, "errors.tolerance": "none"}, [1, "x", 2])
     assert stored(props) == []
 
 
-def test_failed_task_is_stopped() -> None:
+def test_run_sink_stops_a_task_that_failed() -> None:
     stopped = []
 
     class FailingTask(SinkTask[StoreConfig]):
@@ -148,12 +152,12 @@ def test_failed_task_is_stopped() -> None:
     assert stopped == [True]
 
 
-def test_task_that_pauses_partitions_and_waits_receives_all_records(props: dict[str, str]) -> None:
+def test_sink_task_that_pauses_and_resumes_its_partitions_receives_all_records(props: dict[str, str]) -> None:
     run_sink(StoreTask, {**props, "mode": "pause"}, range(5), max_poll_records=2)
     assert stored(props) == [0, 1, 2, 3, 4]
 
 
-def test_each_partition_has_its_own_committed_offset(props: dict[str, str]) -> None:
+def test_run_sink_commits_an_offset_for_each_partition(props: dict[str, str]) -> None:
     records = [SinkRecord(topic="t", partition=n % 2, offset=5 + n // 2, value=n) for n in range(6)]
     run = run_sink(StoreTask, props, records)
     assert run.committed == {("t", 0): 8, ("t", 1): 8}

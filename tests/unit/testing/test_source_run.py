@@ -32,7 +32,7 @@ class NumbersConfig(Config):
 
 
 class NumbersTask(SourceTask[NumbersConfig]):
-    """Returns the numbers from 0 to `end` - 1, two with each poll."""
+    """Returns the numbers from 0 to `end` - 1, two in each poll."""
 
     def start(self, config: NumbersConfig) -> None:
         offset = self.context.offsets.read({"numbers": 1})
@@ -100,43 +100,43 @@ def test_run_source_returns_records_and_offsets_of_all_polls() -> None:
     assert (run.calls[0], run.calls[-1]) == ("start", "stop")
 
 
-def test_run_ends_after_the_requested_records_and_the_next_run_continues() -> None:
+def test_run_source_ends_after_the_requested_number_of_records_and_the_next_run_continues() -> None:
     first = run_source(NumbersTask, {}, records=4)
     assert values(first.records) == [0, 1, 2, 3]
     second = run_source(NumbersTask, {}, records=100, offsets=first.offsets)
     assert values(second.records) == list(range(4, 10))
 
 
-def test_restart_reads_the_last_batch_again() -> None:
+def test_source_task_reads_the_last_batch_again_after_a_simulated_restart() -> None:
     run = run_source(NumbersTask, {}, records=100, faults=[RestartSource(4)])
     assert values(run.records) == [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9]
     assert run.calls.count("start") == 2
     assert run.calls.count("stop") == 1
 
 
-def test_batch_with_a_lost_acknowledgement_and_the_next_batch_are_read_again() -> None:
+def test_source_task_reads_a_batch_with_a_lost_acknowledgement_and_the_following_batch_again() -> None:
     run = run_source(NumbersTask, {}, records=100, faults=[LostAcknowledgement(2)])
     assert values(run.records) == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-def test_lost_acknowledgement_of_the_last_batch_is_read_again() -> None:
+def test_source_task_reads_its_last_batch_again_if_the_acknowledgement_of_this_batch_is_lost() -> None:
     run = run_source(NumbersTask, {"end": "4"}, records=100, faults=[LostAcknowledgement(2)])
     assert values(run.records) == [0, 1, 2, 3, 2, 3]
     assert run.offset == {"n": 4}
 
 
-def test_paused_task_is_not_polled() -> None:
+def test_run_source_with_a_simulated_pause_returns_all_records() -> None:
     run = run_source(NumbersTask, {}, records=100, faults=[PauseSource(4, seconds=1000)])
     assert values(run.records) == list(range(10))
 
 
-def test_poll_with_a_retriable_error_is_repeated() -> None:
+def test_run_source_repeats_a_poll_that_failed_with_a_retriable_error() -> None:
     run = run_source(NumbersTask, {"mode": "retriable"}, records=100)
     assert values(run.records) == list(range(10))
     assert run.calls[:5] == ["start", *["poll"] * 4]
 
 
-def test_empty_batches_commit_their_offsets() -> None:
+def test_run_source_commits_the_offsets_of_batches_without_records() -> None:
     run = run_source(NumbersTask, {"mode": "offsets only"}, records=100)
     assert run.records == []
     assert run.offset == {"n": 10}
@@ -148,7 +148,7 @@ def test_run_source_applies_transforms() -> None:
     assert run.offset == {"n": 10}
 
 
-def test_error_of_a_transform_fails_the_run_unless_it_is_tolerated() -> None:
+def test_run_source_raises_the_error_of_a_transform_unless_errors_are_tolerated() -> None:
     props = {"transforms": "a", "transforms.a.type": path(reject_three)}
     with pytest.raises(Exception, match="three"):
         run_source(NumbersTask, props, records=100)
@@ -157,7 +157,7 @@ def test_error_of_a_transform_fails_the_run_unless_it_is_tolerated() -> None:
     assert [(record.value, str(error)) for record, error in run.skipped] == [(3, "three")]
 
 
-def test_commit_record_receives_the_untransformed_record_and_the_metadata_of_its_acknowledgement() -> None:
+def test_commit_record_receives_the_record_before_transforms_and_the_metadata_of_its_acknowledgement() -> None:
     props = {"transforms": "a", "transforms.a.type": path(drop_odd), "end": "4"}
     run_source(CommittingTask, props, records=100)
     assert CommittingTask.committed == [
@@ -169,7 +169,7 @@ def test_commit_record_receives_the_untransformed_record_and_the_metadata_of_its
 
 
 @pytest.mark.parametrize("polled", [5, [5], "text", [SourceRecord(topic="t", value=1), 5]])
-def test_poll_that_returns_other_objects_than_records_fails(polled: Any) -> None:
+def test_run_source_raises_type_error_if_poll_returns_objects_that_are_not_records(polled: Any) -> None:
     class OtherTask(SourceTask[Config]):
         def poll(self) -> Any:
             return polled
@@ -178,7 +178,7 @@ def test_poll_that_returns_other_objects_than_records_fails(polled: Any) -> None
         run_source(OtherTask, {}, records=1)
 
 
-def test_record_without_a_topic_fails_the_task_and_names_its_source_offset() -> None:
+def test_error_for_a_record_without_a_topic_contains_the_source_offset_of_the_record() -> None:
     @source
     def ticks(config: NumbersConfig, offset: Mapping[str, Any] | None) -> Iterator[SourceRecord]:
         yield SourceRecord(topic=None, value=1, source_offset={"n": 7})
@@ -187,7 +187,7 @@ def test_record_without_a_topic_fails_the_task_and_names_its_source_offset() -> 
         run_source(ticks, {}, records=1)
 
 
-def test_run_with_several_tasks_reads_all_source_partitions() -> None:
+def test_run_source_with_several_tasks_reads_all_source_partitions() -> None:
     @source(partitions=lambda config: [{"shard": number} for number in range(5)])
     def shards(
         config: NumbersConfig, offset: Mapping[str, Any] | None, partition: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Tests of the tools' command lines: option parsing as in Kafka, client properties, console scripts.
+"""Tests of the tools' command lines: option parsing as in Kafka, client properties and console scripts.
 
 They also test how kafka-server-stop finds broker processes.
 """
@@ -32,7 +32,9 @@ WITHOUT_BOOTSTRAP_SERVER = {"dump_log", "server_start", "server_stop", "storage"
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_help_and_version_options_exit_with_status_0(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_options_of_each_tool_exit_with_status_0(
+    tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     main = TOOLS[tool].main
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -45,7 +47,9 @@ def test_help_and_version_options_exit_with_status_0(tool: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS.keys() - {"server_stop"}))
-def test_tool_without_arguments_prints_help_and_fails(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_without_arguments_prints_its_usage_to_standard_error_and_exits_with_status_1(
+    tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         TOOLS[tool].main([])
     assert ended.value.code == 1
@@ -215,7 +219,7 @@ def test_validate_regex_reports_whether_the_regex_is_valid(capsys: pytest.Captur
     assert invalid.startswith("The regular expression `a(` is invalid: ")
 
 
-def test_properties_are_read_from_files_and_key_value_pairs(tmp_path: Path) -> None:
+def test_client_properties_are_read_from_files_and_from_key_value_arguments(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("client.id = caf\\u00e9\n# comment\nacks:1\n", encoding="latin-1")
     assert load_properties(str(file)) == {"client.id": "café", "acks": "1"}
@@ -241,7 +245,7 @@ def produced(*arguments: str, interactive: bool = False) -> dict[str, str]:
     return console_producer.producer_properties(options, interactive=interactive)
 
 
-def test_console_producer_options_override_properties(tmp_path: Path) -> None:
+def test_console_producer_options_take_precedence_over_properties_from_files(tmp_path: Path) -> None:
     file = tmp_path / "p.properties"
     file.write_text("linger.ms=1\nbatch.size=2\nacks=1\n")
     assert produced() == {"bootstrap.servers": "h:1", "linger.ms": "1000", "client.id": "console-producer"}
@@ -281,13 +285,13 @@ def test_console_consumer_options_set_properties_and_conflicts_are_rejected(caps
 # -- kafka-configs ---------------------------------------------------------------------------------------------------
 
 
-def test_add_config_accepts_lists_in_brackets() -> None:
+def test_add_config_option_of_kafka_configs_accepts_lists_in_brackets() -> None:
     assert configs.parse_additions("a=1,b=[x,y] , c = z,d=") == {"a": "1", "b": "x,y", "c": "z", "d": ""}
     with pytest.raises(ToolError, match='in the format "key=val"'):
         configs.parse_additions("a,b=1")
 
 
-def test_config_description_includes_source_and_synonyms() -> None:
+def test_kafka_configs_describe_prints_the_source_and_synonyms_of_each_config() -> None:
     own = DescribeConfigsResourceResult(
         name="retention.ms",
         value="5",
@@ -336,7 +340,9 @@ def test_broker_processes_are_recognized_by_their_command_lines(command: str, fo
     assert parse_command(command.split()) == found
 
 
-def test_properties_file_is_relative_to_working_directory_of_broker(tmp_path: Path) -> None:
+def test_properties_file_of_a_broker_process_is_relative_to_the_working_directory_of_the_process(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "b.properties").write_text("node.id=4\nprocess.roles=broker\n")
     command = BrokerCommand("b.properties", {"node.id": "5"})
     assert command.properties(str(tmp_path)) == {"node.id": "5", "process.roles": "broker"}
@@ -345,7 +351,7 @@ def test_properties_file_is_relative_to_working_directory_of_broker(tmp_path: Pa
 # -- installation ----------------------------------------------------------------------------------------------------
 
 
-def test_every_tool_is_a_console_script_with_and_without_sh_suffix() -> None:
+def test_every_tool_is_installed_as_a_console_script_with_and_without_the_suffix_sh() -> None:
     folder = ROOT / "broker" / "headrace_broker" / "tools"
     assert TOOLS.keys() == {path.stem for path in folder.glob("*.py") if "\ndef entry()" in path.read_text()}
     for name, (module, _, function) in SCRIPTS.items():
@@ -353,7 +359,7 @@ def test_every_tool_is_a_console_script_with_and_without_sh_suffix() -> None:
         assert SCRIPTS[f"{name.removesuffix('.sh')}.sh"] == SCRIPTS[name.removesuffix(".sh")]
 
 
-def test_importing_tools_does_not_import_the_client() -> None:
+def test_import_of_the_tool_modules_does_not_import_the_client() -> None:
     names = ", ".join(tool.__name__ for tool in TOOLS.values())
     code = f"import sys, {names}; print([name for name in sys.modules if name.startswith('headrace_broker.client.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -116,7 +116,9 @@ def test_invalid_duration_is_rejected(text: str) -> None:
         ("2017-01-01T01:00:00.000+01:00", 1_483_228_800_000),
     ],
 )
-def test_datetime_option_without_a_time_zone_means_utc(text: str, timestamp: int) -> None:
+def test_datetime_option_is_converted_to_a_timestamp_and_is_in_utc_without_a_time_zone(
+    text: str, timestamp: int
+) -> None:
     assert resets.parse_datetime_ms(text) == timestamp
 
 
@@ -126,7 +128,7 @@ def test_invalid_datetime_is_rejected(text: str) -> None:
         resets.parse_datetime_ms(text)
 
 
-def test_topic_arguments_select_all_or_some_partitions() -> None:
+def test_topic_option_of_reset_offsets_selects_all_or_the_listed_partitions_of_a_topic() -> None:
     assert resets.parse_topics(["a:0,2", "b"]) == ([("a", 0), ("a", 2)], ["b"])
     for bad in ("a:", "a:0:1"):
         with pytest.raises(ToolError, match="expected topic name and partitions"):
@@ -135,13 +137,13 @@ def test_topic_arguments_select_all_or_some_partitions() -> None:
         resets.parse_topics(["a:0,x"])
 
 
-def test_reset_offsets_with_shift_by_fails_for_a_partition_without_committed_offset() -> None:
+def test_reset_offsets_with_shift_by_is_rejected_for_a_partition_without_a_committed_offset() -> None:
     assert resets.shift_offsets([("t", 0)], {("t", 0): 5}, -7) == {("t", 0): -2}
     with pytest.raises(ToolError, match="Cannot shift offset for partition t-1"):
         resets.shift_offsets([("t", 1)], {("t", 0): 5}, 1)
 
 
-def test_reset_offsets_are_limited_to_log_start_and_log_end_offsets() -> None:
+def test_reset_offsets_outside_the_log_are_replaced_by_the_log_start_or_log_end_offset_with_a_warning() -> None:
     low, fine, high = ("t", 0), ("t", 1), ("t", 2)
     starts, ends = dict.fromkeys((low, fine, high), 10), dict.fromkeys((low, fine, high), 20)
     plan, warnings = resets.clamp_offsets({low: 9, fine: 20, high: 21}, starts, ends)
@@ -152,7 +154,7 @@ def test_reset_offsets_are_limited_to_log_start_and_log_end_offsets() -> None:
     ]
 
 
-def test_reset_plan_is_unchanged_after_export_and_import_as_csv() -> None:
+def test_reset_plan_exported_as_csv_can_be_imported_without_changes() -> None:
     plans = {"g,1": {("t", 1): 5, ("t", 0): 3}, "h": {("u", 0): 0}}
     text = resets.to_csv(plans, with_group=True)
     assert text == '"g,1",t,0,3\n"g,1",t,1,5\nh,u,0,0\n'

@@ -51,7 +51,7 @@ def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[st
         ),
     ],
 )
-def test_newest_optimized_python_is_preferred_to_newest_python(
+def test_create_venv_prefers_the_newest_optimized_python_to_the_newest_python(
     pythons: dict[str, tuple[str, str]], choice: str, description: str, tmp_path: Path
 ) -> None:
     name, output = run_script(tmp_path, pythons)

@@ -1,4 +1,4 @@
-"""Tests of kafka-dump-log; the expected output is that of Kafka 4.3's DumpLogSegments for the same files."""
+"""Tests of kafka-dump-log. The expected output is that of Kafka 4.3's DumpLogSegments for the same files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_dump_log_prints_batches_records_and_control_records(
     ]
 
 
-def test_dump_log_prints_and_verifies_indexes(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_prints_index_files_and_reports_wrong_index_entries(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in range(6):
         append(log, build_batch(RecordColumns(values=[b"x" * 40], timestamps=NOW + number)))
     log.close(clean=True, now_ms=NOW)
@@ -98,7 +100,9 @@ def test_dump_log_prints_and_verifies_indexes(log: PartitionLog, capsys: pytest.
     assert "Index offset: 9, log offset: 5" in capsys.readouterr().err
 
 
-def test_dump_log_decodes_internal_topics(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_decodes_group_metadata_records_with_the_offsets_decoder_option(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     member = MemberMetadata(
         member_id="m",
         client_id="c",
@@ -125,7 +129,9 @@ def test_dump_log_decodes_internal_topics(log: PartitionLog, capsys: pytest.Capt
     ]
 
 
-def test_dump_log_decodes_metadata_records(log: PartitionLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_log_decodes_metadata_records_with_the_cluster_metadata_decoder_option(
+    log: PartitionLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = PartitionRecord(partition_id=0, topic_id=bytes(16), replicas=[1], isr=[1], leader=1, leader_epoch=0)
     append(log, build_batch(RecordColumns(values=[encode_metadata_record(record, 1), b"\7"], timestamps=NOW)))
     path = log.segments[0].path(".log")
@@ -138,7 +144,7 @@ def test_dump_log_decodes_metadata_records(log: PartitionLog, capsys: pytest.Cap
     assert lines[4].startswith("| payload: Error at 1, skipping.")
 
 
-def test_dump_log_reports_corruption_and_invalid_arguments(
+def test_dump_log_reports_corrupt_batches_and_rejects_missing_files_and_unsupported_decoders(
     log: PartitionLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     append(log, build_batch(RecordColumns(values=[b"a"], timestamps=NOW)))

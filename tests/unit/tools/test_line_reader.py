@@ -21,7 +21,9 @@ from headrace_broker.tools.line_reader import LineReader, LineSplitter
         (b"v\x0bt\x1c\xe2\x80\xa8\x85\n", [b"v\x0bt\x1c\xe2\x80\xa8\x85"]),
     ],
 )
-def test_line_splitting_does_not_depend_on_chunk_size(data: bytes, lines: list[bytes], size: int) -> None:
+def test_console_producer_splits_input_into_the_same_lines_for_any_chunk_size(
+    data: bytes, lines: list[bytes], size: int
+) -> None:
     splitter = LineSplitter()
     found: list[bytes] = []
     for start in range(0, len(data), size):
@@ -36,7 +38,7 @@ def test_console_producer_reads_each_line_as_a_value_by_default() -> None:
     assert reader.line_number == 3
 
 
-def test_keys_headers_and_nulls_are_parsed() -> None:
+def test_console_producer_parses_keys_headers_and_null_markers_with_the_configured_separators() -> None:
     reader = LineReader(
         {"parse.key": "TRUE", "parse.headers": "true", "key.separator": "=>", "null.marker": "NULL"},
     )
@@ -51,7 +53,7 @@ def test_console_producer_reads_a_line_equal_to_the_null_marker_as_a_null_value(
     assert LineReader({"null.marker": "-"}).read([b"-", b"--"])[0].values == [None, b"--"]
 
 
-def test_records_before_an_invalid_line_are_returned() -> None:
+def test_console_producer_returns_the_records_before_an_invalid_line_together_with_the_error() -> None:
     reader = LineReader({"parse.key": "true"})
     reader.read([b"k\tv"])
     columns, error = reader.read([b"a\tb", b"no separator", b"c\td"])
@@ -67,7 +69,7 @@ def test_records_before_an_invalid_line_are_returned() -> None:
         (b"N:v\tk\tv", "Header keys should not be equal to the null marker 'N' as they can't be null"),
     ],
 )
-def test_invalid_headers_are_reported(line: bytes, message: str) -> None:
+def test_console_producer_reports_invalid_headers_with_the_reason(line: bytes, message: str) -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "N"})
     columns, error = reader.read([line])
     assert (len(columns), str(error)) == (0, message)
@@ -92,6 +94,6 @@ def test_console_producer_accepts_lines_without_separators_if_ignore_error_is_se
         {"headers.separator": "("},
     ],
 )
-def test_equal_or_empty_separators_are_rejected(properties: dict[str, str]) -> None:
+def test_console_producer_rejects_equal_or_empty_separators(properties: dict[str, str]) -> None:
     with pytest.raises(ToolError, match=next(iter(properties))):
         LineReader(properties)

@@ -31,7 +31,7 @@ def quorum(leader: int = 2) -> QuorumDescription:
     return QuorumDescription(state, {1: [("CONTROLLER", "h", 9093)]})
 
 
-def test_status_output_has_kafkas_format() -> None:
+def test_metadata_quorum_status_has_the_format_of_kafka() -> None:
     assert status(quorum(), "id") == [
         "ClusterId:              id",
         "LeaderId:               2",
@@ -44,7 +44,7 @@ def test_status_output_has_kafkas_format() -> None:
     ]
 
 
-def test_metadata_quorum_tool_lists_the_leader_first() -> None:
+def test_metadata_quorum_replication_table_lists_the_leader_first() -> None:
     rows = [line.split("\t") for line in replication(quorum(), now_ms=3_000)]
     assert [row[0].strip() for row in rows] == ["NodeId", "2", "1", "3", "4"]
     assert [row[3].strip() for row in rows] == ["Lag", "0", "10", "0", "20"]
@@ -53,12 +53,12 @@ def test_metadata_quorum_tool_lists_the_leader_first() -> None:
     assert len({tuple(map(len, row)) for row in rows}) == 1
 
 
-def test_metadata_quorum_tool_reports_a_missing_leader() -> None:
+def test_metadata_quorum_status_fails_if_the_quorum_has_no_leader() -> None:
     with pytest.raises(ToolError, match="has no leader"):
         status(quorum(leader=-1), "id")
 
 
-def test_produce_stats_count_acknowledged_records() -> None:
+def test_producer_perf_test_prints_rate_and_latency_of_acknowledged_records() -> None:
     stats = ProduceStats(1_000, 0, 1_000)
     assert stats.add_acknowledged(500, 50_000, 10, 500) == []
     assert stats.add_acknowledged(250, 25_000, 20, 1_000) == [
@@ -78,13 +78,13 @@ def test_producer_perf_test_prints_the_steady_state_message_once() -> None:
     assert "10 steady state records sent" in stats.total_line(20)
 
 
-def test_dates_are_formatted_as_in_java() -> None:
+def test_perf_test_formats_dates_as_java_does() -> None:
     text = format_date(1_700_000_000_123, "yyyy-MM-dd HH:mm:ss:SSS")
     assert text.endswith(":20:123")
     assert text.startswith("2023-11-1")
 
 
-def test_producer_perf_test_counts_failures_and_prints_the_first_of_each_kind() -> None:
+def test_producer_perf_test_counts_failed_records_and_prints_the_first_error_of_each_type() -> None:
     failures = FailureCounts()
     assert failures.summary(10) == []
     first = BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0")

@@ -30,7 +30,7 @@ def plan(*entries: dict[str, Any]) -> ReassignmentPlan:
     return parse_plan({"version": 1, "partitions": list(entries)})
 
 
-def test_printed_assignment_can_be_parsed_as_a_reassignment_plan() -> None:
+def test_assignment_that_the_tool_prints_can_be_parsed_as_a_reassignment_plan() -> None:
     text = as_json({("b", 1): [2, 3], ("a", 0): [1]}, {("b", 1, 2): "/data"})
     assert text == (
         '{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1],"log_dirs":["any"]},'
@@ -41,7 +41,7 @@ def test_printed_assignment_can_be_parsed_as_a_reassignment_plan() -> None:
     check_log_dirs(read, {2: ["/data"]})
 
 
-def test_verify_reports_log_directories_named_in_the_plan() -> None:
+def test_verify_reports_whether_replicas_are_in_the_log_directories_that_the_plan_names() -> None:
     named = ReassignmentPlan({("b", 1): [2, 3, 4]}, {("b", 1, 2): "/data", ("b", 1, 3): "/data", ("b", 1, 4): "/data"})
     assert log_dir_states(named, {("b", 1, 2): "/data", ("b", 1, 3): "/other"}) == [
         "Reassignment of replica b-1-2 completed successfully.",
@@ -51,7 +51,9 @@ def test_verify_reports_log_directories_named_in_the_plan() -> None:
 
 
 @pytest.mark.parametrize("directories", [["/other"], ["/data", "/other"]])
-def test_plan_cannot_choose_a_log_directory_of_a_broker(directories: list[str]) -> None:
+def test_reassignment_plan_that_names_a_log_directory_other_than_the_brokers_only_one_is_rejected(
+    directories: list[str],
+) -> None:
     with pytest.raises(ToolError) as raised:
         check_log_dirs(ReassignmentPlan({("b", 1): [2]}, {("b", 1, 2): "/data"}), {2: directories})
     assert str(raised.value) == (
@@ -89,7 +91,7 @@ def test_invalid_reassignment_plan_is_rejected(entries: list[Any], message: str)
     assert str(raised.value).startswith(message)
 
 
-def test_reassignment_with_duplicate_topics_or_brokers_is_rejected() -> None:
+def test_topics_file_with_duplicate_topics_and_broker_list_with_duplicate_brokers_are_rejected() -> None:
     assert parse_topics({"topics": [{"topic": "a"}]}) == ["a"]
     with pytest.raises(ToolError, match="duplicate entries"):
         parse_topics({"topics": [{"topic": "a"}, {"topic": "a"}]})
@@ -99,7 +101,7 @@ def test_reassignment_with_duplicate_topics_or_brokers_is_rejected() -> None:
             parse_brokers(text)
 
 
-def test_proposal_spreads_leaders_over_brokers_and_replicas_over_racks() -> None:
+def test_proposed_reassignment_spreads_leaders_over_brokers_and_replicas_over_racks() -> None:
     current = {("t", index): [1, 2] for index in range(6)}
     proposed = propose(current, {1: "x", 2: "x", 3: "y", 4: "y"}, 0)
     assert proposed.keys() == current.keys()
@@ -109,7 +111,7 @@ def test_proposal_spreads_leaders_over_brokers_and_replicas_over_racks() -> None
     assert {replicas[0] for replicas in proposed.values()} == {1, 2, 3, 4}
 
 
-def test_verify_reports_the_state_of_each_partition() -> None:
+def test_verify_reports_the_reassignment_state_of_each_partition() -> None:
     wanted = ReassignmentPlan({("a", 0): [1, 2], ("a", 1): [1, 2], ("a", 2): [1, 2]}, {})
     moving = {("a", 1): Reassignment((1, 2, 3), (1,), (3,))}
     assert plan_states(wanted, moving, {("a", 0): [1, 2], ("a", 1): [1, 2, 3], ("a", 2): [3]}) == [
@@ -129,7 +131,7 @@ def test_list_option_shows_reassignments_in_progress() -> None:
     ]
 
 
-def test_throttled_replicas_include_reassignments_in_progress() -> None:
+def test_replica_moves_to_throttle_include_moves_of_reassignments_in_progress() -> None:
     moving = {("a", 0): Reassignment((1, 2, 3), (3,), (1,)), ("a", 1): Reassignment((1, 4), (4,), ())}
     started = plan(
         {"topic": "a", "partition": 0, "replicas": [2, 5]}, {"topic": "b", "partition": 0, "replicas": [3, 1]}
@@ -149,7 +151,7 @@ def test_throttled_replicas_include_reassignments_in_progress() -> None:
         ([1], "--broker-list 1: topic t has replication factor 2 and needs at least 2 brokers"),
     ],
 )
-def test_reassignment_to_dead_or_too_few_brokers_is_rejected(brokers: list[int], message: str) -> None:
+def test_broker_list_with_dead_or_too_few_brokers_is_rejected(brokers: list[int], message: str) -> None:
     with pytest.raises(ToolError) as raised:
         check_brokers(brokers, {3, 1, 2}, {("t", 0): [1, 2]})
     assert str(raised.value) == message

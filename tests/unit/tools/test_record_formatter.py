@@ -36,22 +36,22 @@ def test_console_consumer_prints_all_record_fields_in_kafkas_order() -> None:
     ]
 
 
-def test_missing_keys_are_printed_as_null_and_missing_headers_as_no_headers() -> None:
+def test_console_consumer_prints_a_missing_key_as_null_and_missing_headers_as_no_headers() -> None:
     formatter = RecordFormatter({"print.key": "true", "print.headers": "true", "key.separator": "|"})
     assert formatter.format(0, RecordColumns(values=[b"v"])) == b"NO_HEADERS|null|v\n"
 
 
-def test_values_are_omitted_if_print_value_is_false() -> None:
+def test_console_consumer_omits_values_if_print_value_is_false() -> None:
     assert RecordFormatter({"print.key": "true", "print.value": "false"}).format(0, RECORDS) == b"k1\nnull\n"
     assert RecordFormatter({"print.value": "false"}).format(0, RECORDS) == b""
 
 
-def test_log_append_time_is_printed_with_its_label() -> None:
+def test_console_consumer_prints_the_label_log_append_time_for_broker_timestamps() -> None:
     columns = RecordColumns(values=[b"v"], timestamps=9, timestamp_type=1)
     assert RecordFormatter({"print.timestamp": "true"}).format(0, columns) == b"LogAppendTime:9\tv\n"
 
 
-def test_deserializers_are_selected_by_class_name() -> None:
+def test_console_consumer_uses_the_configured_deserializer_classes_and_rejects_unsupported_classes() -> None:
     formatter = RecordFormatter(
         {
             "print.key": "true",
@@ -79,7 +79,7 @@ def test_deserializers_are_selected_by_class_name() -> None:
         ("UUIDDeserializer", str(uuid.UUID(int=7)).encode(), str(uuid.UUID(int=7)).encode()),
     ],
 )
-def test_deserializer_converts_bytes_to_text(name: str, data: bytes, text: bytes) -> None:
+def test_deserializer_of_the_console_consumer_converts_bytes_to_text(name: str, data: bytes, text: bytes) -> None:
     assert deserializer(name)(data) == text
 
 
@@ -100,11 +100,11 @@ def test_deserializer_converts_bytes_to_text(name: str, data: bytes, text: bytes
         (float("nan"), "NaN"),
     ],
 )
-def test_doubles_are_formatted_like_java(value: float, text: str) -> None:
+def test_console_consumer_formats_doubles_as_java_does(value: float, text: str) -> None:
     assert java_double(value) == text
 
 
-def test_floats_are_formatted_with_float_precision() -> None:
+def test_console_consumer_formats_floats_with_single_precision() -> None:
     third = struct.unpack(">f", struct.pack(">f", 1 / 3))[0]
     assert java_float(third) == "0.33333334"
     assert java_float(16777216.0) == "1.6777216E7"

@@ -18,7 +18,9 @@ def properties(tmp_path: Path, *more: str) -> str:
     return str(path)
 
 
-def test_formatted_directory_cannot_be_formatted_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formatted_log_directory_cannot_be_formatted_again_without_ignore_formatted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = properties(tmp_path)
     assert main(["format", "-t", ID, "-c", file, "--standalone"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -35,7 +37,9 @@ def test_formatted_directory_cannot_be_formatted_again(tmp_path: Path, capsys: p
     assert lines[4].startswith(f"Found metadata: {{cluster.id={ID}, directory.id=")
 
 
-def test_invalid_cluster_id_and_missing_file_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_tool_rejects_an_invalid_cluster_id_a_missing_file_and_standalone_with_static_voters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["format", "-t", "short", "-c", properties(tmp_path)]) == 1
     assert "cluster id 'short' is not 16 bytes" in capsys.readouterr().err
     assert main(["info", "-c", str(tmp_path / "missing")]) == 1
@@ -66,7 +70,9 @@ def test_storage_random_uuid_has_22_characters(capsys: pytest.CaptureFixture[str
     assert len(capsys.readouterr().out.strip()) == 22
 
 
-def test_format_rejects_unsupported_feature_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_format_rejects_unsupported_release_and_feature_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = properties(tmp_path)
     for option in ("--release-version=4.2", "--feature=metadata.version=29", "--feature=kraft.version=1"):
         assert main(["format", "-t", ID, "-c", file, option]) == 1
@@ -95,7 +101,7 @@ def test_format_rejects_unsupported_feature_levels(tmp_path: Path, capsys: pytes
         (["feature-dependencies", "-f", "x=1"], 1, "Unknown feature: x\n"),
     ],
 )
-def test_version_mapping_and_feature_dependencies_match_kafkas_releases(
+def test_storage_version_mapping_and_feature_dependencies_match_kafkas_releases(
     arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == status

@@ -37,15 +37,17 @@ TOPICS = ["b", "a.1", "a-1", "__consumer_offsets"]
         ("[ab].*", ["a-1", "a.1", "b"]),
     ],
 )
-def test_topic_filter_of_the_tools_matches_whole_topic_names(expression: str | None, selected: list[str]) -> None:
+def test_topic_expression_of_the_tools_matches_only_whole_topic_names(
+    expression: str | None, selected: list[str]
+) -> None:
     assert select_topics(TOPICS, expression, exclude_internal=False) == selected
 
 
-def test_internal_topics_can_be_excluded() -> None:
+def test_topic_selection_with_exclude_internal_contains_no_internal_topics() -> None:
     assert select_topics(TOPICS, None, exclude_internal=True) == ["a-1", "a.1", "b"]
 
 
-def test_invalid_topic_expression_is_reported() -> None:
+def test_topic_expression_with_an_invalid_regex_is_rejected() -> None:
     with pytest.raises(ToolError, match=r"a\( is an invalid regex"):
         topic_filter("a(")
 
@@ -62,12 +64,12 @@ def test_invalid_topic_expression_is_reported() -> None:
         ("other", []),
     ],
 )
-def test_topic_partition_filter_selects_partitions(rules: str, partitions: list[int]) -> None:
+def test_topic_partition_filter_selects_the_partitions_of_its_rules(rules: str, partitions: list[int]) -> None:
     _, is_wanted = topic_partition_filter(rules)
     assert [number for number in range(5) if is_wanted("t", number)] == partitions
 
 
-def test_invalid_partitions_are_reported() -> None:
+def test_invalid_topic_partition_rules_and_partition_lists_are_rejected() -> None:
     with pytest.raises(ToolError, match="Invalid rule specification: t:x"):
         topic_partition_filter("t:x")
     with pytest.raises(ToolError, match="numeric partition ids, but received: 1,x"):
@@ -78,7 +80,7 @@ def test_invalid_partitions_are_reported() -> None:
     assert not is_wanted("t", 0)
 
 
-def test_time_argument_accepts_names_and_timestamps() -> None:
+def test_time_argument_of_get_offsets_accepts_names_and_timestamps() -> None:
     assert [parse_time(text) for text in ("latest", "-1", "earliest", "max-timestamp", "1700")] == [
         -1,
         -1,
@@ -101,7 +103,7 @@ TOPIC = TopicDescription(
 LIVE = {1, 2}
 
 
-def test_describe_shows_topic_and_all_partitions() -> None:
+def test_describe_prints_a_line_for_the_topic_and_a_line_for_each_partition() -> None:
     assert list(describe(TOPIC, Report(), LIVE)) == [
         "Topic: t\tTopicId: AAAAAAAAAAAAAAAAAAAAAQ\tPartitionCount: 3\tReplicationFactor: 2\t"
         "Configs: retention.ms=1,cleanup.policy=compact",
@@ -120,22 +122,24 @@ def test_describe_shows_topic_and_all_partitions() -> None:
         (Report(at_min_isr=True), [0]),
     ],
 )
-def test_describe_options_select_partitions_by_state(report: Report, partitions: list[int]) -> None:
+def test_describe_options_for_under_replicated_or_unavailable_partitions_select_these_partitions(
+    report: Report, partitions: list[int]
+) -> None:
     lines = list(describe(TOPIC, report, LIVE))
     assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
 
 
-def test_partition_with_a_dead_leader_is_shown_as_unavailable() -> None:
+def test_describe_with_unavailable_partitions_option_shows_a_partition_with_a_leader_that_is_not_live() -> None:
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
-def test_topics_with_overrides_option_shows_only_topics_with_configs() -> None:
+def test_describe_with_topics_with_overrides_option_shows_only_topics_with_configs() -> None:
     assert len(list(describe(TOPIC, Report(only_overrides=True), LIVE))) == 1
     plain = TopicDescription("p", "", (HEALTHY,))
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
 
 
-def test_describe_shows_reassignments_and_no_elr_from_older_brokers() -> None:
+def test_describe_shows_adding_and_removing_replicas_and_elr_as_not_available_from_older_brokers() -> None:
     moving = PartitionDescription(0, 1, (1, 2, 3), (1, 2), reassignment=Reassignment((1, 2, 3), (3,), (1,)))
     topic = TopicDescription("t", "AAAAAAAAAAAAAAAAAAAAAA", (moving,))
     first, second = describe(topic, Report(), LIVE)
@@ -147,7 +151,7 @@ def test_describe_shows_reassignments_and_no_elr_from_older_brokers() -> None:
 # -- arguments of --create -------------------------------------------------------------------------------------------
 
 
-def test_replica_assignment_is_parsed_and_checked() -> None:
+def test_replica_assignment_option_is_parsed_and_invalid_assignments_are_rejected() -> None:
     assert parse_assignment("0:1,1:2") == {0: [0, 1], 1: [1, 2]}
     with pytest.raises(ToolError, match="may not contain duplicate entries: 1"):
         parse_assignment("1:1")
@@ -157,7 +161,7 @@ def test_replica_assignment_is_parsed_and_checked() -> None:
         parse_assignment("1,x")
 
 
-def test_topic_configs_are_parsed_as_name_value_pairs() -> None:
+def test_config_options_of_kafka_topics_are_parsed_as_name_value_pairs() -> None:
     assert parse_configs(["a=b", " c = d=e "]) == {"a": "b", "c": "d=e"}
     assert parse_configs(None) == {}
     with pytest.raises(ToolError, match='in the format "key=val"'):

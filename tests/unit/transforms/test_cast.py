@@ -57,20 +57,20 @@ WHOLE: list[tuple[str, Schema, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("target", "schema", "value", "expected"), WHOLE)
-def test_cast_converts_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
+def test_cast_with_a_type_as_spec_converts_whole_values(target: str, schema: Schema, value: Any, expected: Any) -> None:
     new_schema, transformed = apply_to_value(make_plugin("Cast$Value", spec=target), value, schema)
     assert new_schema == Schema(Type(target))
     assert transformed == expected
     assert type(transformed) is type(expected)
 
 
-def test_cast_converts_schemaless_fields() -> None:
+def test_cast_converts_the_fields_of_schemaless_maps() -> None:
     assert apply_to_value(make_plugin("Cast$Value", spec="int8"), 300) == (None, 44)
     cast = make_plugin("Cast$Value", spec="a:string, b:int32,c:boolean")
     assert apply_to_value(cast, {"a": 1.0, "b": "7", "d": 1}) == (None, {"a": "1.0", "b": 7, "c": None, "d": 1})
 
 
-def test_cast_converts_struct_fields() -> None:
+def test_cast_converts_struct_fields_and_their_schemas() -> None:
     schema = struct(
         [("a", INT32_SCHEMA), ("b", OPTIONAL_INT32_SCHEMA.replace(default=300, doc="x")), ("c", STRING_SCHEMA)],
         name="n", optional=True,
@@ -115,6 +115,6 @@ def test_cast_rejects_invalid_specs(spec: str) -> None:
         make_plugin("Cast$Value", spec=spec)
 
 
-def test_cast_applies_to_the_key() -> None:
+def test_cast_key_converts_the_record_key() -> None:
     batch = make_plugin("Cast$Key", spec="string").apply_batch(source_batch(["v"], keys=[7], key_schema=INT32_SCHEMA))
     assert (batch.key_schema, batch.keys) == (STRING_SCHEMA, ["7"])

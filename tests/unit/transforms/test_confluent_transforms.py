@@ -31,20 +31,22 @@ class TestDrop:
     @pytest.mark.parametrize(
         ("behavior", "schema"), [("nullify", None), ("force_optional", STRING_SCHEMA.replace(optional=True))]
     )
-    def test_drop_replaces_the_value_and_its_schema_with_null(self, behavior: str, schema: Any) -> None:
+    def test_drop_value_replaces_the_value_with_null_and_its_schema_with_null_or_an_optional_schema(
+        self, behavior: str, schema: Any
+    ) -> None:
         drop = make_plugin(CONFLUENT + "Drop$Value", schema__behavior=behavior)
         assert apply_to_value(drop, "a", STRING_SCHEMA) == (schema, None)
 
-    def test_drop_replaces_the_key_with_null_and_keeps_the_value(self) -> None:
+    def test_drop_key_replaces_the_key_with_null_and_keeps_the_value(self) -> None:
         (record,) = records(make_plugin(CONFLUENT + "Drop$Key").apply_batch(source_batch(["v"], keys=["k"])))
         assert (record.key, record.value) == (None, "v")
 
-    def test_drop_retains_a_schema_only_if_it_is_optional(self) -> None:
+    def test_drop_with_schema_behavior_retain_fails_if_the_schema_is_not_optional(self) -> None:
         drop = make_plugin(CONFLUENT + "Drop$Value", schema__behavior="retain")
         assert apply_to_value(drop, "a", OPTIONAL_STRING_SCHEMA) == (OPTIONAL_STRING_SCHEMA, None)
         assert "is not optional" in str(transform_errors(drop, source_batch(["a"], STRING_SCHEMA))[0])
 
-    def test_drop_rejects_an_unknown_behavior(self) -> None:
+    def test_drop_rejects_an_unknown_schema_behavior(self) -> None:
         with pytest.raises(ConfigErrors, match=r"schema\.behavior"):
             make_plugin(CONFLUENT + "Drop$Value", schema__behavior="remove")
 
@@ -54,12 +56,14 @@ class TestTombstoneHandler:
         assert kept_values(make_plugin(CONFLUENT + "TombstoneHandler"), ["a", None, "b"]) == ["a", "b"]
         assert batches(make_plugin(CONFLUENT + "TombstoneHandler").apply_batch(source_batch([None]))) == []
 
-    def test_tombstone_handler_logs_dropped_tombstones_if_configured(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_tombstone_handler_drops_tombstones_and_logs_their_number_with_behavior_drop_warn(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.WARNING):
             assert kept_values(make_plugin("TombstoneHandler", behavior="drop_warn"), [None, "b", None]) == ["b"]
         assert caplog.messages == ["Dropped 2 tombstone record(s) of topic test"]
 
-    def test_tombstone_handler_fails_or_keeps_tombstones_if_configured(self) -> None:
+    def test_tombstone_handler_fails_with_behavior_fail_and_keeps_tombstones_with_behavior_ignore(self) -> None:
         assert list(transform_errors(make_plugin("TombstoneHandler", behavior="fail"), source_batch(["a", None]))) == [
             1
         ]
@@ -78,11 +82,11 @@ class TestFilter:
         assert kept_values(self.filter(), books) == [books[0], books[2]]
         assert kept_values(self.filter(filter__type="exclude"), books) == [books[1]]
 
-    def test_filter_applies_to_structs_as_to_maps(self) -> None:
+    def test_filter_selects_structs_by_their_fields(self) -> None:
         books = [Struct(BOOK, {"author": name, "title": "t"}) for name in ("Tolstoy", "Proust")]
         assert kept_values(self.filter(), books, BOOK) == [books[0]]
 
-    def test_filter_condition_on_a_nested_object_tests_that_object(self) -> None:
+    def test_filter_condition_on_a_nested_field_selects_records_by_the_nested_object(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert kept_values(nested, [{"key": {"n": 1}}, {"key": {"n": 2}}, {"key": [{"n": 1}]}]) == [
             {"key": {"n": 1}},
@@ -95,11 +99,11 @@ class TestFilter:
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []
 
-    def test_filter_handles_a_missing_parent_field_as_configured(self) -> None:
+    def test_filter_fails_for_a_record_without_the_parent_field_of_its_condition(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert "is missing or null" in str(transform_errors(nested, source_batch([{"other": 1}]))[0])
 
-    def test_filter_condition_applies_to_the_key(self) -> None:
+    def test_filter_key_selects_records_by_their_key(self) -> None:
         by_key = make_plugin(CONFLUENT + "Filter$Key", filter__condition="$[?(@.id > 1)]", filter__type="include")
         batch = source_batch(["a", "b"], keys=[{"id": 1}, {"id": 2}])
         assert [record.value for record in records(by_key.apply_batch(batch))] == ["b"]
@@ -149,23 +153,25 @@ class TestMessageTimestampRouter:
         settings = {"message__timestamp__keys": "timestamp,time,ts"} | props
         return make_plugin(CONFLUENT + "MessageTimestampRouter", **settings)
 
-    def test_timestamp_router_formats_the_first_present_field_into_the_topic(self) -> None:
+    def test_message_timestamp_router_adds_the_first_present_timestamp_field_to_the_topic(self) -> None:
         router = self.router(topic__format="foo-${topic}-${timestamp}", topic__timestamp__format="yyyy.MM.dd")
         assert topics(router, source_batch([{"time": "2019-08-06"}, {"timestamp": None, "ts": "2020-01-02"}])) == [
             "foo-test-2019.08.06",
             "foo-test-2020.01.02",
         ]
 
-    def test_timestamp_router_accepts_numbers_and_timestamps(self) -> None:
+    def test_message_timestamp_router_accepts_fields_with_numbers_and_timestamps(self) -> None:
         moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
         assert topics(self.router(), source_batch([{"ts": 1577923200000}, {"ts": moment}])) == ["test-20200102"] * 2
 
-    def test_timestamp_router_fails_for_records_without_a_timestamp(self) -> None:
+    def test_message_timestamp_router_fails_for_records_without_a_timestamp_field(self) -> None:
         errors = transform_errors(self.router(), source_batch([{"a": 1}, "text", {"ts": 1.5}, {"ts": "soon"}]))
         assert sorted(errors) == [0, 1, 2, 3]
         assert "message.timestamp.keys (timestamp, time, ts)" in str(errors[0])
 
-    def test_timestamp_router_requires_its_keys_and_checks_formats(self) -> None:
+    def test_message_timestamp_router_rejects_a_configuration_without_timestamp_keys_or_with_an_invalid_format(
+        self,
+    ) -> None:
         with pytest.raises(ConfigErrors, match=r"message\.timestamp\.keys"):
             make_plugin(CONFLUENT + "MessageTimestampRouter")
         with pytest.raises(ConfigErrors, match=r"topic\.timestamp\.format"):

@@ -26,7 +26,7 @@ def test_extract_field_returns_the_field_of_a_map() -> None:
     assert list(transform_errors(extract, source_batch([{}, 5]))) == [1]
 
 
-def test_extracted_struct_keeps_its_type() -> None:
+def test_extract_field_of_a_nested_struct_returns_the_struct_with_its_schema() -> None:
     extract = make_plugin("ExtractField$Value", field="in")
     inner = Struct(INNER, {"x.y": 1})
     assert apply_to_value(extract, Struct(ROW, {"in": inner}), ROW) == (INNER, inner)
@@ -42,7 +42,7 @@ def test_extract_field_with_v2_path_returns_a_nested_field() -> None:
         make_plugin("ExtractField$Value", field="in.`x", field__syntax__version="V2")
 
 
-def test_extract_field_returns_defaults_and_rejects_unknown_fields() -> None:
+def test_extract_field_returns_the_schema_default_for_a_null_field_and_rejects_unknown_fields() -> None:
     assert apply_to_value(make_plugin("ExtractField$Value", field="d"), Struct(ROW), ROW)[1] == 5
     keep = make_plugin("ExtractField$Value", field="d", replace__null__with__default="false")
     assert apply_to_value(keep, Struct(ROW), ROW)[1] is None
@@ -54,7 +54,7 @@ def test_extract_field_returns_defaults_and_rejects_unknown_fields() -> None:
     ]
 
 
-def test_extract_field_applies_to_the_key() -> None:
+def test_extract_field_key_replaces_the_record_key_with_its_field() -> None:
     batch = make_plugin("ExtractField$Key", field="magic").apply_batch(
         source_batch(["v"], STRING_SCHEMA, keys=[(42, None, None)], key_schema=ROW)
     )

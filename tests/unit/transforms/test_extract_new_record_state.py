@@ -55,7 +55,7 @@ def as_dicts(found: list[Any]) -> list[Any]:
     return [None if record.value is None else dict(record.value) for record in found]
 
 
-def test_change_event_is_replaced_by_the_row_after_the_change() -> None:
+def test_change_event_is_replaced_with_the_row_after_the_change() -> None:
     created, updated = extract([CREATE, UPDATE])
     assert (created.value_schema, created.value) == (ROW, row(1))
     assert updated.value == row(1, "m")
@@ -93,13 +93,13 @@ def test_schema_of_a_deleted_row_is_kept_or_null_as_configured() -> None:
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rewritten_rows_have_a_field_that_says_whether_they_were_deleted() -> None:
+def test_rows_have_a_field_deleted_with_value_true_or_false_in_rewrite_mode() -> None:
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
 
 
-def test_fields_of_the_event_are_added_to_rows() -> None:
+def test_event_fields_in_add_fields_are_added_to_rows() -> None:
     names = "op,table,source.ts_ms,ts_ms,total_order,transaction.id,lsn:position,unknown"
     (found,) = extract([CREATE], add__fields=names)
     assert dict(found.value) == {
@@ -118,7 +118,7 @@ def test_fields_of_add_fields_follow_the_deleted_field_in_rewrite_mode() -> None
     assert found.value["__op"] == "d"
 
 
-def test_fields_of_the_event_are_added_as_headers() -> None:
+def test_event_fields_in_add_headers_are_added_as_headers() -> None:
     (found,) = extract([CREATE], add__headers="op,source.table:origin", add__headers__prefix="h.")
     assert found.headers == [
         Header("h.op", STRING_SCHEMA.replace(optional=True), "c"),
@@ -128,14 +128,14 @@ def test_fields_of_the_event_are_added_as_headers() -> None:
     assert tombstone.headers == [Header("__op", STRING_SCHEMA, "d")]
 
 
-def test_topic_can_come_from_a_field_of_the_row() -> None:
+def test_topic_of_a_row_is_the_value_of_the_row_field_in_route_by_field() -> None:
     events = [event(None, row(1, route="x"), "c"), event(row(2, route="y"), None, "d"), CREATE]
     assert [record.topic for record in extract(events, route__by__field="route")] == ["x", "y", "test"]
     errors = transform_errors(make_plugin(DEBEZIUM, route__by__field="id"), source_batch([CREATE], ENVELOPE))
     assert "route.by.field" in str(errors[0])
 
 
-def test_fields_that_a_header_lists_are_removed_from_rows() -> None:
+def test_fields_listed_in_the_drop_fields_header_are_removed_from_rows_and_optionally_from_keys() -> None:
     headers = [Headers().add("drop", ["name", "id"], array(STRING_SCHEMA)), Headers()]
     key_schema = struct([("id", INT32_SCHEMA), ("name", OPTIONAL_STRING_SCHEMA)])
     keys = [(1, "a"), (2, "b")]
@@ -149,20 +149,20 @@ def test_fields_that_a_header_lists_are_removed_from_rows() -> None:
 
 
 @pytest.mark.parametrize("value", [{"before": None, "after": {"id": 1}, "op": "c"}, "text"])
-def test_records_that_are_not_change_events_stay_unchanged(value: Any) -> None:
+def test_schemaless_records_that_are_not_change_events_stay_unchanged(value: Any) -> None:
     (found,) = extract([value], None)
     assert found.value == value
 
 
-def test_records_of_other_schemas_stay_unchanged() -> None:
+def test_records_with_a_schema_that_is_not_a_change_event_stay_unchanged() -> None:
     assert extract([row(1)], ROW)[0].value == row(1)
 
 
-def test_events_without_rows_are_dropped() -> None:
+def test_change_events_without_a_row_before_and_after_the_change_are_dropped() -> None:
     assert extract([event(None, None, "t")]) == []
 
 
-def test_batch_keeps_the_order_and_offsets_of_its_records() -> None:
+def test_transformed_batch_keeps_the_order_and_source_offsets_of_its_records() -> None:
     transform = make_plugin(DEBEZIUM, delete__tombstone__handling__mode="drop")
     offsets = [{"o": number} for number in range(4)]
     batch = source_batch([CREATE, DELETE, UPDATE, CREATE], ENVELOPE, source_offsets=offsets)
@@ -172,6 +172,6 @@ def test_batch_keeps_the_order_and_offsets_of_its_records() -> None:
 
 
 @pytest.mark.parametrize("reference", ["a.b.c", "op:x:y", ".op", "op:"])
-def test_invalid_field_reference_in_the_configuration_is_rejected(reference: str) -> None:
+def test_invalid_field_reference_in_add_fields_is_rejected(reference: str) -> None:
     with pytest.raises(ConfigError, match=r"add\.fields"):
         make_plugin(DEBEZIUM, add__fields=reference)

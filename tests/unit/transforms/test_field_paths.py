@@ -20,15 +20,15 @@ from headrace_transforms.field_paths import parse_path
         ("foo`bar.baz", ("foo`bar", "baz")),
     ],
 )
-def test_v2_path_is_split_at_dots_and_backticks(text: str, steps: tuple[str, ...]) -> None:
+def test_v2_field_path_is_split_at_dots_outside_backticks(text: str, steps: tuple[str, ...]) -> None:
     assert parse_path(text, "V2", "field") == steps
 
 
-def test_v1_path_is_a_single_name_even_with_dots() -> None:
+def test_v1_field_path_with_dots_is_a_single_field_name() -> None:
     assert parse_path("a.`b", "v1", "field") == ("a.`b",)
 
 
 @pytest.mark.parametrize("text", ["`a", "a.`b", "`a\\`"])
-def test_unclosed_backtick_is_rejected(text: str) -> None:
+def test_v2_field_path_with_an_unclosed_backtick_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="Incomplete backtick pair in path"):
         parse_path(text, "V2", "field")

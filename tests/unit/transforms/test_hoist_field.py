@@ -16,7 +16,7 @@ def test_hoist_field_wraps_schemaless_values_in_maps() -> None:
     assert apply_to_value(make_plugin("HoistField$Value", field="magic"), None) == (None, {"magic": None})
 
 
-def test_hoist_field_wraps_nulls_only_with_an_optional_schema() -> None:
+def test_hoist_field_wraps_null_values_with_an_optional_schema_and_rejects_them_with_a_required_schema() -> None:
     hoist = make_plugin("HoistField$Value", field="f")
     assert [value.get("f") for value in apply_to_values(hoist, ["a", None], OPTIONAL_STRING_SCHEMA)] == ["a", None]
     errors = transform_errors(hoist, source_batch(["a", None, None], STRING_SCHEMA))
@@ -24,13 +24,13 @@ def test_hoist_field_wraps_nulls_only_with_an_optional_schema() -> None:
     assert 'required field: "f"' in str(errors[1])
 
 
-def test_hoist_field_wraps_structs() -> None:
+def test_hoist_field_wraps_a_struct_in_another_struct() -> None:
     inner = struct([("x", INT32_SCHEMA)])
     _, value = apply_to_value(make_plugin("HoistField$Value", field="in"), Struct(inner, {"x": 1}), inner)
     assert value.get("in") == Struct(inner, {"x": 1})
 
 
-def test_hoist_field_applies_to_the_key() -> None:
+def test_hoist_field_key_wraps_the_record_key() -> None:
     hoist = make_plugin("org.apache.kafka.connect.transforms.HoistField$Key", field="id")
     batch = hoist.apply_batch(source_batch(["v"], STRING_SCHEMA, keys=[7], key_schema=INT32_SCHEMA))
     assert (batch.key_schema, batch.keys) == (struct([("id", INT32_SCHEMA)]), [(7,)])

@@ -27,7 +27,7 @@ ALL = {
 }
 
 
-def test_insert_field_adds_all_fields_to_structs() -> None:
+def test_insert_field_adds_all_configured_fields_to_structs() -> None:
     batch = source_batch([Struct(MAGIC, {"magic": 42})], MAGIC, partition=3, timestamps=789)
     (record,) = records(make_plugin("InsertField$Value", **ALL).apply_batch(batch))
     assert record.value_schema == struct(
@@ -47,7 +47,7 @@ def test_insert_field_adds_all_fields_to_structs() -> None:
     ]  # fmt: skip
 
 
-def test_insert_field_adds_all_fields_to_maps() -> None:
+def test_insert_field_adds_all_available_configured_fields_to_maps() -> None:
     insert = make_plugin("InsertField$Value", **ALL)
     batch = source_batch([{"magic": 42}], timestamps=[789])
     assert records(insert.apply_batch(batch))[0].value == {
@@ -59,14 +59,14 @@ def test_insert_field_adds_all_fields_to_maps() -> None:
     assert batch.values == [{"magic": 42}]
 
 
-def test_insert_field_adds_offsets_only_to_sink_records() -> None:
+def test_insert_field_adds_offsets_to_sink_records_and_rejects_source_records() -> None:
     insert = make_plugin("InsertField$Value", offset__field="at")
     batch = insert.apply_batch(sink_batch([{}, {}], offsets=range(5, 7)))
     assert batch.values == [{"at": 5}, {"at": 6}]
     assert "Only SinkRecord supported" in str(transform_errors(insert, source_batch([{}]))[0])
 
 
-def test_insert_field_changes_neither_nulls_nor_their_schema() -> None:
+def test_insert_field_leaves_null_values_and_their_schema_unchanged() -> None:
     insert = make_plugin("InsertField$Value", static__field="s", static__value="x")
     transformed = records(
         insert.apply_batch(source_batch([None, Struct(MAGIC, {"magic": 1}), None], MAGIC.replace(optional=False)))
@@ -80,7 +80,7 @@ def test_insert_field_changes_neither_nulls_nor_their_schema() -> None:
     assert apply_to_value(insert, None) == (None, None)
 
 
-def test_insert_field_replaces_null_fields_with_defaults() -> None:
+def test_insert_field_replaces_null_fields_with_schema_defaults_unless_disabled_by_configuration() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     for replace, expected in (("true", 7), ("false", None)):
         insert = make_plugin(
@@ -89,7 +89,7 @@ def test_insert_field_replaces_null_fields_with_defaults() -> None:
         assert insert.apply_batch(source_batch([Struct(schema)], schema)).values == [(expected, "x")]
 
 
-def test_insert_field_applies_to_the_key() -> None:
+def test_insert_field_key_adds_fields_to_the_record_key() -> None:
     insert = make_plugin("InsertField$Key", topic__field="t")
     batch = insert.apply_batch(
         source_batch(

@@ -38,7 +38,7 @@ def test_set_schema_metadata_changes_name_and_version() -> None:
         make_plugin("SetSchemaMetadata$Value")
 
 
-def test_mask_field_replaces_values() -> None:
+def test_mask_field_replaces_values_with_a_null_like_value_of_their_type_or_the_configured_replacement() -> None:
     schema = struct(
         [("i", INT8_SCHEMA), ("s", STRING_SCHEMA), ("d", decimal_schema(2)), ("t", DATE_SCHEMA), ("b", BOOLEAN_SCHEMA),
          ("l", array(INT32_SCHEMA)), ("keep", STRING_SCHEMA), ("null", OPTIONAL_INT32_SCHEMA)],
@@ -64,7 +64,7 @@ def test_filter_drops_all_records() -> None:
     assert make_plugin("Filter").apply(source_batch(["a"]).to_records()[0]) is None
 
 
-def test_drop_headers_removes_and_insert_header_adds_headers() -> None:
+def test_drop_headers_removes_headers_and_insert_header_appends_a_header() -> None:
     headers = [Headers().add("a", 1).add("b", 2).add("a", 3), Headers()]
     batch = source_batch(["x", "y"], headers=headers)
     dropped = make_plugin("DropHeaders", headers="a,c").apply_batch(batch)
@@ -78,7 +78,7 @@ def test_drop_headers_removes_and_insert_header_adds_headers() -> None:
     ]
 
 
-def test_header_from_copies_and_moves_fields() -> None:
+def test_header_from_copies_or_moves_fields_to_headers() -> None:
     batch = source_batch([Struct(ROW, {"i": 1, "s": "a"})], ROW, headers=[Headers().add("h", 0)])
     (moved,) = records(make_plugin("HeaderFrom$Value", fields="s", headers="from", operation="move").apply_batch(batch))
     assert moved.headers == [Header("h", None, 0), Header("from", STRING_SCHEMA, "a")]
@@ -94,7 +94,7 @@ def test_header_from_copies_and_moves_fields() -> None:
         make_plugin("HeaderFrom$Value", fields="a,b", headers="x", operation="copy")
 
 
-def test_flatten_replaces_nested_fields() -> None:
+def test_flatten_replaces_nested_fields_with_fields_that_have_joined_names() -> None:
     inner = struct([("x", INT32_SCHEMA), ("l", array(INT32_SCHEMA))], optional=True)
     schema = struct([("a", INT32_SCHEMA), ("in", inner), ("deep", struct([("in", inner)]))])
     value = Struct(inner, {"x": 1, "l": [2]})
@@ -116,7 +116,7 @@ def test_flatten_replaces_nested_fields() -> None:
     )
 
 
-def test_flatten_keeps_defaults() -> None:
+def test_flatten_keeps_the_schema_defaults_of_nested_fields() -> None:
     inner = struct([("x", FLOAT64_SCHEMA.replace(default=1.5))], optional=True)
     schema = struct([("in", inner)])
     new_schema, transformed = apply_to_value(make_plugin("Flatten$Value"), Struct(schema, [Struct(inner)]), schema)

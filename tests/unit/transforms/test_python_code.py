@@ -1,4 +1,4 @@
-"""Tests of the transform Python: results, errors, lists, and the worker's key that permits it."""
+"""Tests of the transform Python: results, errors, functions for lists, and the worker key that permits it."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def make_plugin_class() -> Any:
     return type(make_plugin("Python", expression="value"))
 
 
-def test_result_of_an_expression_is_the_new_value_and_none_drops_the_record() -> None:
+def test_result_of_an_expression_replaces_the_value_and_the_result_none_drops_the_record() -> None:
     assert values("value * 2", 1, 2) == [2, 4]
     assert values("value if value > 1 else None", 1, 2) == [2]
     assert values("{**value, 'n': sum(x for x in value['xs'])}", {"xs": [1, 2]}) == [{"xs": [1, 2], "n": 3}]
 
 
-def test_record_that_is_returned_replaces_the_record(file: str) -> None:
+def test_record_that_a_function_or_expression_returns_replaces_the_original_record(file: str) -> None:
     given = [SourceRecord(topic="t", value=1), SourceRecord(topic="t", value=2)]
     found = apply(make_plugin_class(), given, {"file": file, "function": "route"})
     assert [(record.topic, record.key, record.value) for record in found] == [("t-1", 1, 1), ("t-2", 2, 2)]
@@ -93,7 +93,7 @@ def test_python_function_receives_all_attributes_of_a_record(file: str) -> None:
     assert found.value == [1, 2, "t", 3, 4, ["h"]]
 
 
-def test_function_for_lists_receives_the_values_of_many_records(file: str) -> None:
+def test_function_with_a_parameter_values_receives_a_list_of_the_values_of_many_records(file: str) -> None:
     transform = make_plugin("Python", file=file, function="halves")
     assert [record.value for record in records(transform.apply_batch(source_batch([1, 2, 3, 4])))] == [1, 2]
     assert transform.apply(SourceRecord(topic="t", value=4)).value == 2
@@ -104,7 +104,7 @@ def test_function_for_lists_receives_the_values_of_many_records(file: str) -> No
     assert "received 1 values and returned 0 results" in str(error)
 
 
-def test_schema_of_a_struct_is_kept_and_extended() -> None:
+def test_schema_of_a_struct_is_kept_for_known_fields_and_derived_for_new_fields() -> None:
     given = [SourceRecord(topic="t", value=Struct(ROW, {"a": 1, "b": "x"}), value_schema=ROW)]
 
     def result(expression: str) -> Any:
@@ -125,14 +125,14 @@ def test_schema_of_a_struct_is_kept_and_extended() -> None:
         result("{**value, 'a': 'text'}")
 
 
-def test_function_keeps_state_and_is_called_once_for_each_record(file: str) -> None:
+def test_stateful_function_is_called_once_for_each_record(file: str) -> None:
     transform = make_plugin("Python", file=file, function="once")
     found = records(transform.apply_batch(source_batch([1, 1, 2])))
     found += records(transform.apply_batch(source_batch([2, 3])))
     assert [record.value for record in found] == [1, 2, 3]
 
 
-def test_error_names_alias_file_line_and_function(file: str) -> None:
+def test_error_of_a_function_contains_transform_alias_file_line_and_function_name(file: str) -> None:
     props = {
         "transforms": "ratio", "transforms.ratio.type": "Python", "transforms.ratio.file": file,
         "transforms.ratio.function": "inverse",
@@ -149,7 +149,7 @@ def test_error_names_alias_file_line_and_function(file: str) -> None:
     assert str(found.value) == "transform x, expression value['a']: KeyError: 'a'"
 
 
-def test_retriable_error_of_a_function_is_passed_on(file: str) -> None:
+def test_retriable_error_of_a_function_is_raised_unchanged(file: str) -> None:
     transform = make_plugin("Python", file=file, function="retry")
     with pytest.raises(RetriableError, match="later"):
         transform.apply(SourceRecord(topic="t", value=0))
@@ -172,7 +172,7 @@ def test_retriable_error_of_a_function_is_passed_on(file: str) -> None:
         ({"file": "RAISES", "function": "f"}, "file", "line 2: NameError: name 'undefined' is not defined"),
     ],
 )
-def test_validation_names_the_key_at_fault(
+def test_error_for_an_invalid_setting_names_its_configuration_key(
     props: dict[str, str], key: str, text: str, file: str, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
@@ -202,7 +202,7 @@ def connector(props: dict[str, str]) -> dict[str, str]:
         ({**DISTRIBUTED, "python.transform.enable": "true"}, True),
     ],
 )
-def test_worker_key_permits_the_transform_python_and_a_refused_transform_runs_no_code(
+def test_python_transform_is_rejected_without_running_its_code_unless_python_transform_enable_permits_it(
     worker: dict[str, str], is_permitted: bool, tmp_path: Path
 ) -> None:
     marker = tmp_path / "executed"

@@ -34,11 +34,13 @@ def test_replace_field_removes_and_renames_map_fields() -> None:
         ({"renames": "abc:foo", "exclude": "foo"}, ["whatever", 42, "etc"]),
     ],
 )
-def test_replace_field_includes_and_excludes_fields(props: dict[str, str], kept: list[object]) -> None:
+def test_replace_field_keeps_only_included_fields_that_are_not_excluded(
+    props: dict[str, str], kept: list[object]
+) -> None:
     assert apply_to_value(make_plugin("ReplaceField$Value", **props), Struct(ROW, VALUE), ROW)[1].row == kept
 
 
-def test_replace_field_keeps_null_values_and_fills_null_fields_with_defaults() -> None:
+def test_replace_field_keeps_null_values_and_replaces_null_fields_with_schema_defaults() -> None:
     replace = make_plugin("ReplaceField$Value", exclude="dont")
     assert apply_to_value(replace, None, ROW) == (ROW, None)
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7)), ("m", INT32_SCHEMA)])
@@ -47,7 +49,7 @@ def test_replace_field_keeps_null_values_and_fills_null_fields_with_defaults() -
     assert apply_to_value(keep, Struct(schema), schema)[1].row == [None]
 
 
-def test_replace_field_rejects_two_fields_renamed_to_the_same_name() -> None:
+def test_replace_field_fails_if_a_renamed_field_has_the_name_of_another_field() -> None:
     errors = transform_errors(
         make_plugin("ReplaceField$Value", renames="abc:foo"), source_batch([Struct(ROW, VALUE)], ROW)
     )

@@ -17,7 +17,9 @@ from support.transforms import make_plugin, records, sink_batch, source_batch, t
         (".*", "prefix-$0", "t", "prefix-t"),
     ],
 )
-def test_regex_router_replaces_matching_topics(regex: str, replacement: str, topic: str, routed: str) -> None:
+def test_regex_router_replaces_the_topic_only_if_the_whole_topic_matches(
+    regex: str, replacement: str, topic: str, routed: str
+) -> None:
     router = make_plugin("org.apache.kafka.connect.transforms.RegexRouter", regex=regex, replacement=replacement)
     batch = router.apply_batch(sink_batch(["a"], topic=topic))
     assert (batch.topic, batch.original_topic) == (routed, topic)
@@ -31,7 +33,7 @@ def test_regex_router_rejects_invalid_configuration() -> None:
         make_plugin("RegexRouter", regex="a", replacement="$1")
 
 
-def test_timestamp_router_formats_topic_names() -> None:
+def test_timestamp_router_adds_the_formatted_record_timestamp_to_the_topic() -> None:
     router = make_plugin("TimestampRouter", topic__format="ts-${topic}-${timestamp}", timestamp__format="yyyyMM")
     transformed = records(
         router.apply_batch(source_batch(["a", "b", "c"], timestamps=[1483425001864, 1483425001865, 0]))

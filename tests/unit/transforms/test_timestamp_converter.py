@@ -64,20 +64,22 @@ def test_timestamp_converter_reads_dates_and_times() -> None:
         ("seconds", -2, -2),
     ],
 )
-def test_timestamp_converter_applies_unix_precision(precision: str, number: int, written: int) -> None:
+def test_timestamp_converter_reads_and_writes_unix_times_with_the_configured_precision(
+    precision: str, number: int, written: int
+) -> None:
     from_unix = make_plugin("TimestampConverter$Value", target__type="Timestamp", unix__precision=precision)
     to_unix = make_plugin("TimestampConverter$Value", target__type="unix", unix__precision=precision)
     schema, timestamp = apply_to_value(from_unix, number, INT64_SCHEMA)
     assert apply_to_value(to_unix, timestamp, schema) == (INT64_SCHEMA, written)
 
 
-def test_timestamp_converter_supports_any_year_from_unix_to_unix() -> None:
+def test_timestamp_converter_converts_unix_times_beyond_the_year_9999_to_unix_times() -> None:
     convert = make_plugin("TimestampConverter$Value", target__type="unix", unix__precision="microseconds")
     assert apply_to_value(convert, 2**62 + 1500, INT64_SCHEMA) == (INT64_SCHEMA, (2**62 + 1500) // 1000 * 1000)
     assert list(transform_errors(convert, source_batch([True], BOOLEAN_SCHEMA))) == [0]
 
 
-def test_timestamp_converter_converts_a_field() -> None:
+def test_timestamp_converter_converts_the_configured_field() -> None:
     schema = struct([("ts", INT64_SCHEMA.replace(optional=True)), ("other", STRING_SCHEMA)], name="n", optional=True)
     convert = make_plugin("TimestampConverter$Value", target__type="Timestamp", field="ts")
     new_schema, value = apply_to_value(convert, Struct(schema, {"ts": MILLIS, "other": "x"}), schema)
@@ -91,7 +93,7 @@ def test_timestamp_converter_converts_a_field() -> None:
     assert apply_to_value(missing, Struct(schema, {"other": "x"}), schema)[1].row == [None, "x"]
 
 
-def test_timestamp_converter_keeps_nulls() -> None:
+def test_timestamp_converter_leaves_null_values_unchanged() -> None:
     convert = make_plugin("TimestampConverter$Value", target__type="string", format=FORMAT)
     assert apply_to_values(convert, [MOMENT, None], OPTIONAL_TIMESTAMP_SCHEMA) == [TEXT, None]
     assert apply_to_value(convert, None, OPTIONAL_TIMESTAMP_SCHEMA)[0] == OPTIONAL_STRING_SCHEMA

@@ -11,7 +11,7 @@ INNER = struct([("z", INT32_SCHEMA)], optional=True)
 ROW = struct([("a", INT32_SCHEMA), ("b", INT32_SCHEMA), ("in", INNER)])
 
 
-def test_value_to_key_creates_struct_keys() -> None:
+def test_value_to_key_copies_fields_of_a_struct_value_to_a_struct_key() -> None:
     batch = make_plugin("ValueToKey", fields="b,a").apply_batch(source_batch([Struct(ROW, {"a": 1, "b": 2})], ROW))
     (record,) = records(batch)
     assert record.key_schema == struct([("b", INT32_SCHEMA), ("a", INT32_SCHEMA)])
@@ -19,7 +19,7 @@ def test_value_to_key_creates_struct_keys() -> None:
     assert record.value == Struct(ROW, {"a": 1, "b": 2})
 
 
-def test_value_to_key_creates_map_keys() -> None:
+def test_value_to_key_copies_fields_of_a_map_value_to_a_map_key() -> None:
     batch = make_plugin("ValueToKey", fields="a,c").apply_batch(source_batch([{"a": 1, "b": 2}]))
     assert (batch.key_schema, batch.keys) == (None, [{"a": 1, "c": None}])
 
@@ -31,7 +31,7 @@ def test_value_to_key_copies_nested_fields_with_v2_paths() -> None:
     assert to_key.apply_batch(source_batch([{"a": 1, "in": {"z": 3}}])).keys == [{"in.z": 3, "a": 1}]
 
 
-def test_value_to_key_rejects_missing_fields_and_nulls() -> None:
+def test_value_to_key_rejects_values_that_are_null_or_lack_a_configured_field() -> None:
     to_key = make_plugin("ValueToKey", fields="nope")
     assert "Field does not exist: nope" in str(transform_errors(to_key, source_batch([Struct(ROW, {"a": 1})], ROW))[0])
     to_key = make_plugin("ValueToKey", fields="a")
@@ -42,7 +42,7 @@ def test_value_to_key_rejects_missing_fields_and_nulls() -> None:
         make_plugin("ValueToKey", fields="")
 
 
-def test_value_to_key_replaces_nulls_with_defaults() -> None:
+def test_value_to_key_replaces_null_fields_with_schema_defaults_unless_disabled_by_configuration() -> None:
     schema = struct([("n", OPTIONAL_INT32_SCHEMA.replace(default=7))])
     assert make_plugin("ValueToKey", fields="n").apply_batch(source_batch([Struct(schema)], schema)).keys == [(7,)]
     keep = make_plugin("ValueToKey", fields="n", replace__null__with__default="false")
