@@ -1,4 +1,4 @@
-"""Tests of a client that receives arbitrary bytes: a connection raises only ClientError and allocates little memory."""
+"""Tests of a client that receives arbitrary bytes: it raises only ClientError and allocates little memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ FRAMES = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(frames=FRAMES, exact=st.booleans())
-def test_random_responses_raise_only_client_errors(frames: list[bytes], exact: bool) -> None:
+def test_requests_fail_only_with_client_errors_if_the_client_receives_random_responses(
+    frames: list[bytes], exact: bool
+) -> None:
     async def run() -> None:
         connection = BrokerConnection("broker", "me", 30_000)
         connection.connection_made(Sink())
@@ -69,7 +71,7 @@ BATCH = bytes(build_batch(RecordColumns([b"value"] * 3, timestamps=1)))
     extra_bytes=st.integers(0, len(BATCH)),
     committed=st.booleans(),
 )
-def test_corrupt_records_raise_only_corrupt_batch_error(
+def test_consumer_that_receives_corrupt_records_raises_only_corrupt_batch_error(
     position: int, byte: int, extra_bytes: int, committed: bool
 ) -> None:
     core = FetchCore(partition_bytes_max=1000, read_committed=committed, backoff_ms=lambda attempts: 1)

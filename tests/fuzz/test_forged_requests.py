@@ -1,4 +1,4 @@
-"""Tests of forged requests between nodes. No node fails, no broker is replaced, no forged record is accepted."""
+"""Tests of forged requests between nodes: no node fails, no broker is replaced, and no forged record is accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forged_requests(config: RaftConfig, voter: int) -> list[tuple[Any, int]]:
     ]
 
 
-def test_forged_inter_node_requests_are_rejected_and_change_no_state(tmp_path: Path) -> None:
+def test_forged_requests_between_nodes_are_rejected_and_change_no_state(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster") as cluster:
         active = cluster.active_controller()
         cluster_id = meta_properties(cluster)["cluster.id"]

@@ -46,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
-    """Send small requests from another client while the block runs; no response may take longer than BLOCKED_S_MAX."""
+    """Send small requests from another client during the block. Each response must arrive within BLOCKED_S_MAX."""
     took_s: list[float] = []
     stop = threading.Event()
 
@@ -71,7 +71,7 @@ def not_blocked(broker: BrokerProcess) -> Iterator[list[float]]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of all threads of a process, with a resolution of nanoseconds."""
+    """Return the CPU time that all threads of a process have used, with nanosecond resolution."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
@@ -82,7 +82,9 @@ def fetch_of_many(count: int, topic: str) -> FetchRequest:
     )
 
 
-def test_fetch_of_more_partitions_than_exist_is_rejected(broker: BrokerProcess) -> None:
+def test_fetch_request_with_more_partitions_than_exist_is_rejected_without_blocking_other_clients(
+    broker: BrokerProcess,
+) -> None:
     with RawClient(broker.address) as client, not_blocked(broker):
         response = client.call(fetch_of_many(200_000, "t"), 12)
         assert response.error_code == ErrorCode.INVALID_REQUEST
@@ -91,7 +93,9 @@ def test_fetch_of_more_partitions_than_exist_is_rejected(broker: BrokerProcess) 
         assert client.is_closed()
 
 
-def test_produce_to_more_partitions_than_exist_is_rejected(broker: BrokerProcess) -> None:
+def test_produce_request_with_more_partitions_than_exist_is_rejected_without_blocking_other_clients(
+    broker: BrokerProcess,
+) -> None:
     parts = [PartitionProduceData(index=index, records=None) for index in range(500_000)]
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
     with RawClient(broker.address) as client:
@@ -154,7 +158,7 @@ def test_large_requests_receive_complete_responses_and_do_not_block_other_client
         assert len(response.topics) == 1  # one entry per topic, as in the request
 
 
-def test_creating_many_topics_does_not_block_other_clients(broker: BrokerProcess) -> None:
+def test_creation_of_a_thousand_topics_does_not_block_other_clients(broker: BrokerProcess) -> None:
     topics = [CreatableTopic(name=f"many-{index}", num_partitions=1, replication_factor=1) for index in range(1000)]
     topics.append(CreatableTopic(name="many-7", num_partitions=1, replication_factor=1))
     with RawClient(broker.address, timeout_s=60) as client, not_blocked(broker):
@@ -165,7 +169,9 @@ def test_creating_many_topics_does_not_block_other_clients(broker: BrokerProcess
         assert len(everything.topics) >= 1000
 
 
-def test_creating_topic_with_many_partitions_does_not_delay_other_topics(broker: BrokerProcess) -> None:
+def test_creation_of_a_topic_with_2000_partitions_does_not_delay_creation_of_another_topic(
+    broker: BrokerProcess,
+) -> None:
     many = CreatableTopic(name="wide", num_partitions=2000, replication_factor=1)
     with RawClient(broker.address, timeout_s=60) as large, RawClient(broker.address, timeout_s=60) as small:
         large.send(CreateTopicsRequest(topics=[many], timeout_ms=30_000), 5)
@@ -181,7 +187,9 @@ def test_creating_topic_with_many_partitions_does_not_delay_other_topics(broker:
 
 
 @pytest.mark.slow
-def test_stalled_large_requests_share_memory_limit_and_are_disconnected(broker: BrokerProcess) -> None:
+def test_stalled_large_requests_share_the_memory_limit_and_their_clients_are_disconnected(
+    broker: BrokerProcess,
+) -> None:
     with RawClient(broker.address, timeout_s=60) as normal:
         before = broker.resident_bytes
         stalled = [socket.create_connection((broker.host, broker.port)) for _ in range(10)]

@@ -74,7 +74,7 @@ def send_bytes(broker: BrokerProcess, data: bytes) -> None:
 
 
 def mutated(rng: random.Random) -> bytes:
-    """Return a request of a random API, with a few bytes changed, truncated or doubled."""
+    """Encode a random request. A few bytes may be changed, and the frame may be truncated or sent twice."""
     api = API[rng.choice(sorted(API))]
     version = rng.randint(api.min_version, api.max_version)
     request = random_message(api.request, version, rng)
@@ -117,7 +117,7 @@ def test_malformed_frames_do_not_affect_other_clients(
     assert "Traceback" not in broker.log, broker.log[broker.log.index("Traceback") - 300 :][:3000]
 
 
-def test_frame_size_without_the_announced_bytes_allocates_no_memory(
+def test_broker_allocates_no_memory_for_announced_request_bytes_that_do_not_arrive(
     broker: BrokerProcess, neighbour: ValidClient
 ) -> None:
     before = broker.resident_bytes
@@ -130,7 +130,9 @@ def test_frame_size_without_the_announced_bytes_allocates_no_memory(
         connection.close()
 
 
-def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, neighbour: ValidClient) -> None:
+def test_broker_memory_does_not_grow_while_clients_send_requests_and_never_read_responses(
+    broker: BrokerProcess, neighbour: ValidClient
+) -> None:
     with RawClient(broker.address) as filler:
         create_topic(filler, "large")
         for _ in range(20):
@@ -157,7 +159,7 @@ def test_client_that_never_reads_does_not_grow_memory(broker: BrokerProcess, nei
     neighbour.check()
 
 
-def test_clients_that_fetch_much_and_never_read_share_memory_limit(
+def test_large_fetch_responses_that_clients_never_read_share_the_memory_limit(
     broker: BrokerProcess, neighbour: ValidClient
 ) -> None:
     with RawClient(broker.address) as filler:

@@ -23,7 +23,7 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Return the valid topic or partition, or an edge value of an integer field's type, or None for any other field."""
+    """Return the valid topic or partition, an edge value for other integer fields, or None for all other fields."""
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"
     if field.name in ("topic", "topic_name", "name"):
@@ -49,7 +49,7 @@ def random_request(rng: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_requests_with_extreme_numbers_receive_responses_and_elections_still_succeed(seed: int) -> None:
+def test_quorum_responds_to_requests_with_extreme_numbers_and_can_elect_a_leader_afterwards(seed: int) -> None:
     asyncio.run(send_hostile_requests(Random(seed)))
 
 

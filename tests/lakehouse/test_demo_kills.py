@@ -26,7 +26,7 @@ FINISH_S = 280.0
         pytest.param(100, marks=[pytest.mark.prove, pytest.mark.timeout(4 * 3600)]),
     ],
 )
-def test_demo_completes_after_kills_at_random_moments(tmp_path: Path, kills: int) -> None:
+def test_demo_that_was_killed_at_random_moments_completes_with_correct_tables(tmp_path: Path, kills: int) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)
@@ -47,7 +47,7 @@ def test_demo_completes_after_kills_at_random_moments(tmp_path: Path, kills: int
 
 @pytest.mark.spark
 @pytest.mark.timeout(200)
-def test_interrupted_demo_lets_the_worker_shut_down_cleanly(tmp_path: Path) -> None:
+def test_worker_of_the_demo_shuts_down_cleanly_after_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     with sqlite3.connect(tmp_path / "demo" / "flights.sqlite") as database:
         for table in ("airlines", "airports", "flights", "planes", "weather"):

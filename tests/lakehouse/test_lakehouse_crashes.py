@@ -56,7 +56,7 @@ class TaskProcess:
                 self.lines.append(line.decode(errors="replace").rstrip())
 
     def offsets(self) -> dict[str, int]:
-        """Return the offsets that the task reported last."""
+        """Return the offsets in the task's last report."""
         reported = [line for line in self.lines if line.startswith("reported ")]
         return json.loads(reported[-1].removeprefix("reported ")) if reported else {}
 
@@ -104,7 +104,7 @@ class TaskProcess:
         assert_exited(children)
 
     def kill(self) -> None:
-        """Kill only the task's process with SIGKILL. Within a second all its child processes must exit."""
+        """Kill only the task's process with SIGKILL. All its child processes must exit within a second."""
         children = psutil.Process(self._process.pid).children(recursive=True)
         assert self._process.poll() is None, "\n".join(self.lines[-40:])
         assert self._process.stdin is not None
@@ -184,7 +184,9 @@ def assert_loaded_once(path: Path, ends: dict[str, int]) -> None:
 
 
 @pytest.mark.slow
-def test_every_record_is_loaded_once_after_kills_at_random_moments(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_lakehouse_sink_loads_every_record_once_after_kills_at_random_moments(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     path = tmp_path / "lakehouse"
     feed = BackgroundProducer(broker.address)
     for commits, kill in ((1, TaskProcess.kill_jvm), (3, TaskProcess.kill)):

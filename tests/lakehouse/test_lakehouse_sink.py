@@ -81,7 +81,7 @@ def read_topic(broker: BrokerProcess, topic: str, count: int) -> list[Any]:
 
 
 class Load:
-    """A running Spark query that loads topics with a test's connector configuration."""
+    """A running Spark query that loads topics with the connector configuration of a test."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Load:
             changed.clear()
 
     def until_offsets(self, **ends: int) -> None:
-        """Wait until partition 0 of each topic is loaded up to an offset."""
+        """Wait until partition 0 of each topic is loaded up to the topic's offset in `ends`."""
         self.until(lambda offsets: all(offsets.get((topic, 0), 0) >= end for topic, end in ends.items()))
 
 
@@ -137,7 +137,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["_kafka_offset"])
 
 
-def test_every_connect_type_becomes_a_typed_column(
+def test_every_connect_type_is_loaded_into_a_column_of_the_matching_spark_type(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     decimal = {"name": DATA + "Decimal", "parameters": {"scale": "2"}}
@@ -236,7 +236,7 @@ def test_every_connect_type_becomes_a_typed_column(
     assert types["time"] == "integer"
 
 
-def test_json_without_schemas_uses_declared_columns_and_strings_use_one_column(
+def test_json_without_schemas_is_loaded_into_declared_columns_and_strings_into_one_column(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(
@@ -261,7 +261,7 @@ def test_json_without_schemas_uses_declared_columns_and_strings_use_one_column(
     assert [row["value"] for row in rows_of(tmp_path / "lines")] == ["one", None, "tw�"]
 
 
-def test_missing_records_are_loaded_only_into_the_table_that_lacks_them(
+def test_restart_loads_missing_records_only_into_the_table_that_lacks_them(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """A crash between the commits of two tables in one micro-batch leaves one table with fewer records."""
@@ -280,7 +280,7 @@ def test_missing_records_are_loaded_only_into_the_table_that_lacks_them(
         assert [row["n"] for row in rows] == [row["_kafka_offset"] for row in rows] == list(range(count))
 
 
-def test_parquet_table_contains_each_record_once(
+def test_parquet_table_contains_each_record_once_after_a_restart_of_the_query(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int64")]
@@ -296,7 +296,9 @@ def test_parquet_table_contains_each_record_once(
     assert len({(row["_kafka_partition"], row["_kafka_offset"]) for row in rows}) == 150
 
 
-def test_new_topic_is_loaded_within_seconds(load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path) -> None:
+def test_new_topic_that_matches_topics_regex_is_loaded_within_seconds(
+    load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
+) -> None:
     running = load(regex="late[.].*")
     running.until(lambda _: running.query._query.lastProgress is not None)
     produce(broker, "late.one", [envelope([field("n", "int32")], {"n": 1})])
@@ -306,7 +308,7 @@ def test_new_topic_is_loaded_within_seconds(load: Callable[..., Load], broker: B
     assert [row["n"] for row in rows_of(tmp_path / "late.one")] == [1]
 
 
-def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loaded_into_another_table(
+def test_records_before_a_schema_change_are_loaded_and_dlq_records_can_be_loaded_into_another_table(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     old = [envelope([field("n", "int32"), field("trimmed", "string")], {"n": n, "trimmed": None}) for n in range(7)]
@@ -344,7 +346,7 @@ def test_records_before_a_changed_schema_are_loaded_and_dlq_records_can_be_loade
     assert [(row["n"], row["extra"]) for row in rows_of(tmp_path / "drift.new")] == [("x", 1)]
 
 
-def test_mismatch_with_another_tools_table_fails_the_task_despite_errors_tolerance_all(
+def test_table_of_another_tool_with_other_columns_fails_the_task_despite_errors_tolerance_all(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(broker, "foreign", [envelope([field("n", "int32")], {"n": 1})])
@@ -403,7 +405,7 @@ def test_bad_record_fails_the_task_or_is_skipped_according_to_errors_tolerance(
     ]
 
 
-def test_offsets_deleted_by_retention_fail_the_task(
+def test_records_deleted_by_retention_before_they_are_loaded_fail_the_task_unless_configured_otherwise(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int32")]

@@ -25,7 +25,7 @@ MEMBERS = st.lists(SUBSCRIPTION, min_size=1, max_size=6).map(
 
 @pytest.mark.parametrize("name", list(ASSIGNORS))
 @given(members=MEMBERS, counts=COUNTS)
-def test_each_partition_is_assigned_to_exactly_one_subscriber(
+def test_each_partition_is_assigned_to_exactly_one_member_that_subscribes_to_its_topic(
     name: str, members: list[SubscribedMember], counts: dict[str, int]
 ) -> None:
     assignment = ASSIGNORS[name].assign(members, counts)
@@ -40,7 +40,7 @@ def test_each_partition_is_assigned_to_exactly_one_subscriber(
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_sticky_assignment_is_balanced_if_subscriptions_are_equal(
+def test_sticky_assignment_is_balanced_if_all_members_have_equal_subscriptions(
     members: list[SubscribedMember], counts: dict[str, int]
 ) -> None:
     for member in members:
@@ -50,7 +50,9 @@ def test_sticky_assignment_is_balanced_if_subscriptions_are_equal(
 
 
 @given(members=MEMBERS, counts=COUNTS)
-def test_sticky_assignor_keeps_previous_assignment(members: list[SubscribedMember], counts: dict[str, int]) -> None:
+def test_sticky_assignor_keeps_the_previous_assignment_if_members_and_topics_do_not_change(
+    members: list[SubscribedMember], counts: dict[str, int]
+) -> None:
     first = ASSIGNORS["sticky"].assign(members, counts)
     again = [
         SubscribedMember(

@@ -1,8 +1,8 @@
 """Simulates a group of workers under random events, which are generated from a seed.
 
 Each worker runs GroupCore with the real messages of the group protocol. The test simulates the group coordinator, the
-config topic, and the worker's connectors and tasks, which take time to stop. Replay one seed with `HERDER_SEED=n pytest
-tests/property/test_assignors.py`; a seed from 10,000 on is one of the long run's.
+config topic, and the worker's connectors and tasks, which take time to stop. `HERDER_SEED=n pytest
+tests/property/test_assignors.py` replays seed n. Seeds from 10,000 on belong to the slow test.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Simulation:
         self.check_running()
 
     def wanted(self, worker: Worker) -> set[Instance]:
-        """Return the connectors and tasks that the worker must run.
+        """Return the connectors and tasks that the worker must run now.
 
-        Deleted connectors stop before the leader revokes them.
+        A deleted connector must stop before the leader revokes it.
         """
         return instances_of(worker.to_run & worker.core._configured)
 
@@ -120,8 +120,9 @@ class Simulation:
     def check_running(self) -> None:
         """Check that no two members run the same connector or task.
 
-        A worker that was removed from the group may still run its connectors and tasks. They may run twice until the
-        worker has stopped them."""
+        A worker that was removed from the group may still run its connectors and tasks. Another worker may run them at
+        the same time until the removed worker has stopped them.
+        """
         counts = Counter(each for worker in self.workers for each in worker.running)
         twice = {each for each, count in counts.items() if count > 1}
         claims = {worker: worker.running | instances_of(worker.core.assignment) for worker in self.workers}
@@ -140,7 +141,7 @@ class Simulation:
         self.needs_rebalance = True
 
     def rebalance(self, miss: float = 0.0) -> None:
-        """Let all members join; each of them misses its assignment with the probability `miss`."""
+        """Let all members join. Each member misses its assignment with probability `miss`."""
         members = self.members()
         self.needs_rebalance = False
         for worker in members:
@@ -290,7 +291,7 @@ class Simulation:
     # The end
 
     def run_until_stable(self) -> int:
-        """Let all events complete. Return the number of rebalances until the group is idle."""
+        """Complete all events. Return the number of rebalances until the group is idle."""
         self.notice_loss()
         for number in range(REBALANCES_MAX):
             for worker in self.workers:
@@ -340,12 +341,12 @@ def run_seed(seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_group_keeps_invariants_under_random_events(seed: int) -> None:
+def test_worker_group_keeps_its_invariants_under_random_events(seed: int) -> None:
     run_seed(seed, steps=80 if seed < 10_000 else 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(10_000, 12_000, 250))
-def test_group_keeps_invariants_in_two_thousand_seeds(first: int) -> None:
+def test_worker_group_keeps_its_invariants_under_random_events_of_two_thousand_seeds(first: int) -> None:
     for seed in range(first, first + 250):
         run_seed(seed, steps=200)

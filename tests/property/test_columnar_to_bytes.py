@@ -61,7 +61,7 @@ def test_columnar_and_single_values_are_encoded_to_the_same_bytes(
 @pytest.mark.parametrize(
     "text", ["plain", 'a "b" \\', 'say "hi"', "tab\t", "\x1b", "ä€", "\U0001f600", "\x7f\u2028", ""]
 )
-def test_line_and_constant_columns_are_encoded_with_json_template(text: str) -> None:
+def test_columns_of_lines_and_of_one_shared_value_are_encoded_with_a_json_template(text: str) -> None:
     lines = Lines(f"{text}\n\nx{text}", 3)
     columns = Columns(["line", "source"], [lines, Shared("s")], 3, is_maps=True)
     texts = encode_compact(None, columns, EncodingOptions())
@@ -71,12 +71,12 @@ def test_line_and_constant_columns_are_encoded_with_json_template(text: str) -> 
     assert texts.whole()[1] == b'{"line":"","source":"s"}'
 
 
-def test_column_with_null_is_not_encoded_with_json_template() -> None:
+def test_columns_with_a_null_are_not_encoded_with_a_json_template() -> None:
     columns = Columns(["line"], [["a", None]], 2, is_maps=True)
     assert encode_compact(None, columns, EncodingOptions()) is None
 
 
-def test_encoding_fails_only_for_values_with_unpaired_surrogates() -> None:
+def test_encoding_of_columnar_strings_fails_only_for_values_with_unpaired_surrogates() -> None:
     converter = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     with pytest.raises(RecordErrors) as caught:
         converter.from_connect_columnar("t", STRING_SCHEMA, Lines("a\n\ud800", 2))

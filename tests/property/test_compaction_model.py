@@ -1,7 +1,7 @@
-"""Model-based test of log compaction. The model has every written record.
+"""Model-based test of log compaction. The model contains every record that was written.
 
 The test appends records with keys, tombstones, producers and transactions, with all codecs and
-various segment sizes. In any order, it compacts the log, also with offset maps that are too small,
+various segment sizes. In random order, it compacts the log (also with offset maps that are too small),
 lets delete horizons pass, and restarts the log so that it rebuilds its indexes and producer state.
 """
 
@@ -256,7 +256,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def check_compacted(self) -> None:
         """Check that the cleaned part of the log has only the records that compaction must keep.
 
-        It must have one record per key, no aborted records, and no tombstones past their delete horizon.
+        It must have at most one record per key, no aborted records, and no tombstones past their delete horizon.
         """
         present = {offset: header for header, offsets in self.batches() for offset in offsets}
         newest: dict[bytes, Written] = {}
@@ -315,9 +315,9 @@ class CompactionMachine(RuleBasedStateMachine):
     # Invariants
 
     def batches(self) -> list[tuple[BatchHeader, list[int]]]:
-        """Return each batch's header and the offsets of its data records.
+        """Return the header of each batch and the offsets of its data records.
 
-        Checks that the records equal those in `written`.
+        Also check that the records equal the records in `written`.
         """
         found = []
         last_offset = -1

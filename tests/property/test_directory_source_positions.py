@@ -34,7 +34,7 @@ def open_reader(data: bytes, form: str, is_gzip: bool, position: int, line: int)
 
 
 def read_with_restarts(data: bytes, form: str, is_gzip: bool, counts: list[int]) -> list[Any]:
-    """Read all records and errors; open the file again at the position after each batch."""
+    """Read all records and errors. After each batch, open the file again at the position that the batch reached."""
     found: list[Any] = []
     position = line = 0
     for count in [*counts, *[1000] * 100]:
@@ -54,7 +54,7 @@ def read_with_restarts(data: bytes, form: str, is_gzip: bool, counts: list[int])
 
 @settings(deadline=None, max_examples=150)
 @given(rows=ROWS, is_gzip=st.booleans(), counts=st.lists(st.integers(1, 4), max_size=15), block=st.integers(1, 40))
-def test_rows_of_a_valid_csv_file_are_those_that_were_written(
+def test_rows_read_from_a_valid_csv_file_equal_the_rows_that_were_written(
     rows: list[tuple[str, str]], is_gzip: bool, counts: list[int], block: int
 ) -> None:
     text = io.StringIO(newline="")
@@ -70,7 +70,7 @@ def test_rows_of_a_valid_csv_file_are_those_that_were_written(
     counts=st.lists(st.integers(1, 4), max_size=15),
     block=st.integers(1, 40),
 )
-def test_records_and_errors_of_any_file_do_not_depend_on_blocks_and_restarts(
+def test_records_and_errors_of_any_file_do_not_depend_on_block_size_and_restarts(
     pieces: list[bytes], form: str, counts: list[int], block: int
 ) -> None:
     data = b"h,i\n" + b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Property tests of fetch sessions. An incremental fetch session delivers the same data as full fetches."""
+"""Property tests of fetch sessions: an incremental fetch session delivers the same data as full fetches."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _SimulatedFetches:
 
 @settings(deadline=None)
 @given(steps)
-def test_incremental_session_delivers_all_records_and_high_watermarks(moves: list[tuple[str, int]]) -> None:
+def test_incremental_fetch_session_delivers_all_records_and_high_watermarks(moves: list[tuple[str, int]]) -> None:
     fetches = _SimulatedFetches()
     for move, index in moves:
         if move == "append":
@@ -157,7 +157,7 @@ def test_incremental_session_delivers_all_records_and_high_watermarks(moves: lis
         assert fetches.known[index] == fetches.high_watermarks[index]
 
 
-def test_replica_session_evicts_consumer_session() -> None:
+def test_new_fetch_session_of_a_replica_evicts_a_consumer_session_from_a_full_cache() -> None:
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(1, Random(1), closed.append)
     opening = FetchRequest(session_id=0, session_epoch=0)
@@ -169,7 +169,7 @@ def test_replica_session_evicts_consumer_session() -> None:
     assert sessions.get_or_create(opening, 4, 200_000) is not None  # replica 3 has been idle for 200 s
 
 
-def test_unexpected_session_epoch_is_rejected() -> None:
+def test_fetch_with_an_unexpected_session_epoch_is_rejected() -> None:
     sessions = FetchSessionCache(1, Random(1), lambda session: None)
     session = sessions.get_or_create(FetchRequest(session_id=0, session_epoch=0), -1, 0)
     assert session is not None

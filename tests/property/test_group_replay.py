@@ -70,7 +70,7 @@ def offsets(shard: GroupShard) -> dict[str, Any]:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Sends simulated clients' requests, of which some are invalid, to a group shard."""
+    """Sends requests of simulated clients, some of them invalid, to a group shard."""
 
     @initialize(delay_ms=st.sampled_from([0, 3_000]), max_size=st.sampled_from([2, 100]))
     def start(self, delay_ms: int, max_size: int) -> None:

@@ -53,7 +53,9 @@ def test_json_converter_decodes_the_values_with_schema_that_it_encoded(
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_json_converter_encodes_a_list_like_single_values(data: tuple[Schema, list[Any]], numeric: bool) -> None:
+def test_json_converter_encodes_a_list_of_values_like_single_values(
+    data: tuple[Schema, list[Any]], numeric: bool
+) -> None:
     schema, items = data
     options = EncodingOptions(numeric_decimals=numeric)
     rows = to_rows(schema, items)
@@ -64,7 +66,7 @@ def test_json_converter_encodes_a_list_like_single_values(data: tuple[Schema, li
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values())
-def test_json_converter_decodes_a_list_like_single_values(data: tuple[Schema, list[Any]]) -> None:
+def test_json_converter_decodes_a_list_of_payloads_like_single_payloads(data: tuple[Schema, list[Any]]) -> None:
     schema, items = data
     payloads = encode_list(schema, to_rows(schema, items), EncodingOptions())
     decoder = PayloadDecoder(schema, True)
@@ -86,7 +88,7 @@ def test_json_converter_decodes_the_schemaless_values_that_it_encoded(items: lis
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40), schemaless().map(msgspec.json.encode)), max_size=6))
-def test_json_converter_decodes_a_list_of_any_bytes_like_single_payloads(data: list[bytes | None]) -> None:
+def test_json_converter_decodes_a_list_of_arbitrary_bytes_like_single_payloads(data: list[bytes | None]) -> None:
     """A batch decodes to the same values as single payloads, and fails for the same payloads."""
     for converter in (_converter(), _converter(schemas_enable="false")):
         _check_batch_matches_items(converter, data)
@@ -162,7 +164,7 @@ def test_json_converter_decodes_a_list_of_similar_maps_like_single_payloads(payl
     assert [_canonical_json(item) for item in decoded] == [_canonical_json(item) for item in expected]
 
 
-def test_maps_with_equal_keys_are_decoded_to_columns() -> None:
+def test_json_objects_are_decoded_to_columns_only_if_all_have_the_same_keys() -> None:
     similar = [b'{"a":%d,"b":"x"}' % number for number in range(20)]
     for payloads in (similar, [*similar, b'{"b":"y","a":0}']):
         assert isinstance(PayloadDecoder(None, True).decode_list(payloads), Columns)

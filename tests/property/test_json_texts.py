@@ -1,4 +1,4 @@
-"""Tests that JSON which stays text until it is read has the same values as JSON that is decoded at once."""
+"""Tests that JSON which is kept as text until it is read has the same values as JSON that is decoded immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONVERTER = make_converter(JsonConverter, "value", schemas_enable="false")
 
 
 def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
-    """Return repr of each value, which distinguishes 1 from 1.0 and from True; or the class of the error."""
+    """Return the repr of each value, which distinguishes 1 from 1.0 and from True, or the repr of the error."""
     convert = CONVERTER.to_connect_texts if as_text else CONVERTER.to_connect_batch
     try:
         return [repr(value) for run in convert("t", data) for value in listed(run.values)]
@@ -30,7 +30,7 @@ def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
 
 @st.composite
 def texts(draw: st.DrawFn) -> bytes:
-    """JSON objects, some of which are invalid or span several lines."""
+    """Generate JSON objects, some of which are invalid or have several lines."""
     value = draw(st.dictionaries(st.text(max_size=3), schemaless(), max_size=3))
     text = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, None, 1])))
     data = bytearray(text.encode("utf-8", "surrogatepass"))
@@ -42,13 +42,13 @@ def texts(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(texts() | st.sampled_from([b"", b"null", b"{}", b"[1]", b"{} {}", None]), max_size=4))
-def test_values_that_stay_text_equal_values_that_are_decoded_at_once(data: list[bytes | None]) -> None:
+def test_json_values_kept_as_text_equal_json_values_that_are_decoded_immediately(data: list[bytes | None]) -> None:
     assert decoded(data, as_text=True) == decoded(data, as_text=False)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(texts(), min_size=1, max_size=4))
-def test_accepted_texts_have_one_line_each_and_are_objects(data: list[bytes]) -> None:
+def test_payloads_that_are_kept_as_text_are_json_objects_on_one_line(data: list[bytes]) -> None:
     accepted = json_texts(data)
     if accepted is not None:
         assert b"\n".join(accepted.texts).split(b"\n") == data
@@ -71,16 +71,16 @@ def test_accepted_texts_have_one_line_each_and_are_objects(data: list[bytes]) ->
         b"",
     ],
 )
-def test_texts_that_cannot_stay_text_are_not_accepted(text: bytes) -> None:
+def test_payload_that_is_not_a_valid_json_object_on_one_line_is_not_kept_as_text(text: bytes) -> None:
     assert json_texts([b'{"a":1}', text]) is None
 
 
-def test_number_that_a_double_cannot_contain_is_infinite() -> None:
+def test_json_number_outside_the_range_of_a_double_is_decoded_as_infinity() -> None:
     accepted = json_texts([b'{"a":1e400,"b":-1e99999999999999999999}'])
     assert accepted is not None
     assert accepted.items() == [{"a": math.inf, "b": -math.inf}]
 
 
-def test_selected_texts_stay_text() -> None:
+def test_selection_from_json_texts_contains_the_texts_of_the_selected_values() -> None:
     selected = JsonTexts([b'{"a":1}', b'{"a":2}', b'{"a":3}']).take([2, 0])
     assert (selected.texts, selected.items()) == ([b'{"a":3}', b'{"a":1}'], [{"a": 3}, {"a": 1}])

@@ -70,7 +70,7 @@ def found_in(log: PartitionLog) -> dict[int, bytes | None]:
     may_have_gaps=st.booleans(),
     was_closed_cleanly=st.booleans(),
 )
-def test_log_opens_consistently_with_any_checkpoints_and_files(
+def test_log_can_be_opened_with_any_checkpoints_and_with_missing_or_corrupt_files(
     recovery_point: int,
     high_watermark: int,
     log_start_offset: int,

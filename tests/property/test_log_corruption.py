@@ -44,7 +44,7 @@ NOT_COVERED_BY_CRC = {
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_read_of_corrupt_log_never_returns_wrong_records(data: st.DataObject) -> None:
+def test_read_of_a_corrupt_log_returns_only_records_that_were_written(data: st.DataObject) -> None:
     logging.disable(logging.CRITICAL)
     try:
         storage = MemoryStorage()

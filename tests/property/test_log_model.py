@@ -1,4 +1,4 @@
-"""Model-based test of PartitionLog: appends, reads, rolls, retention, truncation, clean and unclean restarts."""
+"""Model-based test of PartitionLog: appends, reads, rolls, retention, truncation, and clean and unclean restarts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ TestLog = LogMachine.TestCase
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-def test_recovery_truncates_only_the_incomplete_last_batch(codec: Compression) -> None:
+def test_recovery_truncates_an_incomplete_last_batch_and_keeps_all_earlier_batches(codec: Compression) -> None:
     """Rule R15 in docs/broker.md: recovery keeps all batches before the first invalid batch."""
     storage = MemoryStorage()
     log = PartitionLog.open(storage, DIRECTORY, "t", 0, LogConfig(segment_bytes=600), NOW)

@@ -226,7 +226,9 @@ def check_partitions(before: MetadataImage, image: MetadataImage) -> None:
 
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
-def test_replay_and_snapshots_reproduce_image_and_partitions_are_consistent(steps_taken: list[tuple[Any, ...]]) -> None:
+def test_metadata_image_equals_its_replayed_records_and_its_snapshot_and_partitions_are_consistent(
+    steps_taken: list[tuple[Any, ...]],
+) -> None:
     simulated = SimulatedController()
     simulated.submit(lambda image: ControllerResult(None, bootstrap_records(image, 2)))
     started: list[tuple[Any, ...]] = [("register", 1, True), ("heartbeat", 1, False), ("register", 2, True)]

@@ -73,7 +73,9 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
 
 @settings(deadline=None, max_examples=300)
 @given(requests, versions, st.none() | st.text(max_size=20))
-def test_hand_written_and_compiled_decoders_agree(request: ProduceRequest, version: int, client_id: str | None) -> None:
+def test_hand_written_produce_decoder_returns_the_same_as_the_compiled_decoder(
+    request: ProduceRequest, version: int, client_id: str | None
+) -> None:
     frame = memoryview(frame_of(request, version, client_id))
     parts = read_produce_request(frame, version)
     assert parts == compiled(frame, version)
@@ -86,7 +88,7 @@ def test_hand_written_and_compiled_decoders_agree(request: ProduceRequest, versi
 @given(
     requests, versions, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), st.integers(-3, 3)
 )
-def test_decoders_agree_on_malformed_requests(
+def test_hand_written_and_compiled_produce_decoders_agree_on_malformed_requests(
     request: ProduceRequest, version: int, changes: list[tuple[int, int]], longer: int
 ) -> None:
     data = frame_of(request, version, "client")
@@ -99,7 +101,7 @@ def test_decoders_agree_on_malformed_requests(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_decoders_reject_huge_counts_immediately(version: int) -> None:
+def test_produce_request_with_a_huge_partition_count_is_rejected_immediately(version: int) -> None:
     body = struct.pack(">hhihx" if version >= 9 else ">hhih", 0, version, 1, -1)
     body += b"\0" if version >= 9 else b"\xff\xff"
     body += struct.pack(">hi", 1, 1000) + (b"\xff\xff\xff\xff\x0f" if version >= 9 else b"\x7f\xff\xff\xff")
@@ -120,7 +122,7 @@ int64s = st.integers(-1, 2**63 - 1)
     int64s,
     int64s,
 )
-def test_hand_written_and_compiled_encoders_agree(
+def test_hand_written_and_compiled_produce_encoders_write_the_same_bytes(
     version: int, name: str, topic_id: bytes, index: int, base_offset: int, time_ms: int, start_offset: int
 ) -> None:
     partition = PartitionProduceResponse(

@@ -261,7 +261,7 @@ def run(
 
 @settings(max_examples=300, deadline=None)
 @given(EVENTS)
-def test_idempotent_producer_has_no_duplicates_reordering_or_loss(
+def test_idempotent_producer_writes_each_acknowledged_record_once_and_in_order(
     events: list[tuple[str, int | str, int]],
 ) -> None:
     model = run(events, idempotent=True)
@@ -289,7 +289,7 @@ def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
 def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    """A sequence gap never fails a batch, even if the log has lost records. No batch reaches its deadline."""
+    """A sequence gap never fails a batch, even if the log has lost records. The deadline is too late for any batch."""
     model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
     has_losses = any(kind == "lose" for kind, _, _ in events)
     for sent, log in zip(model.sent, model.logs, strict=True):
@@ -302,7 +302,7 @@ def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_non_idempotent_producer_keeps_order_and_acknowledged_records(
+def test_non_idempotent_producer_keeps_the_record_order_and_loses_no_acknowledged_records(
     events: list[tuple[str, int | str, int]],
 ) -> None:
     model = run(events, idempotent=False)

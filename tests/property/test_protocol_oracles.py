@@ -45,7 +45,7 @@ def versions_of(message: type[Message]) -> range:
 def choose_for_kio(field: Field, rng: Random) -> Any:
     """Return a random value that kio can convert to an enum, date or duration.
 
-    Returns None for a field that kio does not convert.
+    Return None if kio does not convert the field.
     """
     if field.kind == "int16" and field.name.endswith("error_code"):
         return rng.randint(-1, 133)
@@ -89,7 +89,7 @@ RENAMED = {
 
 
 def differences(ours: Message, theirs: Any, version: int) -> list[str]:
-    """Return the fields whose values differ from those of kafka-python's message."""
+    """Return the fields that have different values in our message and kafka-python's message."""
     found = []
     for field in ours.__fields__:
         if not field.is_present(version):
@@ -171,7 +171,7 @@ UNCOVERED = {
 
 
 @pytest.mark.parametrize(("api", "direction"), EVERY)
-def test_random_messages_round_trip(api: Api, direction: str) -> None:
+def test_random_protocol_messages_round_trip_in_every_version(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     for version in versions_of(message):
         rng = Random(f"{message.__name__} {version}")
@@ -189,7 +189,7 @@ def check_round_trip(message: type[Message], version: int, rng: Random) -> None:
 
 
 @pytest.mark.parametrize(("api", "direction"), KIO)
-def test_kio_decodes_and_encodes_the_same_bytes(api: Api, direction: str) -> None:
+def test_kio_decodes_random_messages_and_encodes_them_to_the_same_bytes(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     for version in kio_versions(api, direction):
         rng = Random(f"kio {message.__name__} {version}")
@@ -206,7 +206,7 @@ def check_kio(oracle: Any, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("api", "direction"), KAFKA_PYTHON)
-def test_kafka_python_decodes_and_encodes_the_same_bytes(api: Api, direction: str) -> None:
+def test_kafka_python_decodes_random_messages_and_encodes_them_to_the_same_bytes(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     oracle = kafka_python_classes()[message.__name__]
     for version in kafka_python_versions(message):
@@ -248,7 +248,7 @@ def theirs_with_one_of_each(ours: Message, oracle: Any, version: int) -> Any:
 
 
 @pytest.mark.parametrize(("api", "direction"), KAFKA_PYTHON)
-def test_defaults_equal_those_of_kafka_python(api: Api, direction: str) -> None:
+def test_field_defaults_of_messages_equal_the_field_defaults_in_kafka_python(api: Api, direction: str) -> None:
     message: type[Message] = getattr(api, direction)
     oracle = kafka_python_classes()[message.__name__]
     equal = []
@@ -260,7 +260,7 @@ def test_defaults_equal_those_of_kafka_python(api: Api, direction: str) -> None:
     assert not any(equal) if message.__name__ in OTHER_DEFAULTS else all(equal)
 
 
-def test_versions_without_oracle_are_listed() -> None:
+def test_uncovered_lists_exactly_the_message_versions_that_no_oracle_supports() -> None:
     uncovered = {
         (getattr(api, kind).__name__, version)
         for api in API.values()
@@ -272,7 +272,7 @@ def test_versions_without_oracle_are_listed() -> None:
 
 
 @pytest.mark.parametrize("family", [control_records, group_records, metadata_records, transaction_records])
-def test_stored_records_round_trip(family: ModuleType) -> None:
+def test_records_of_internal_topics_and_control_records_round_trip_in_every_version(family: ModuleType) -> None:
     for message in vars(family).values():
         if isinstance(message, type) and issubclass(message, Message) and message.__module__ == family.__name__:
             last = message.__versions__[1]
@@ -293,7 +293,7 @@ def test_stored_records_round_trip(family: ModuleType) -> None:
         (control_records.VotersRecord, "voters_record"),
     ],
 )
-def test_kio_decodes_and_encodes_the_same_control_records(message: type[Message], name: str) -> None:
+def test_kio_decodes_control_records_and_encodes_them_to_the_same_bytes(message: type[Message], name: str) -> None:
     for version in versions_of(message):
         path = schema_name_map[name][version][EntityType.data]
         module, _, class_name = path.partition(":")

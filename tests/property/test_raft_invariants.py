@@ -15,7 +15,7 @@ SEEDS = [int(os.environ["RAFT_SEED"])] if "RAFT_SEED" in os.environ else range(6
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
+def test_raft_quorum_keeps_its_invariants_under_random_faults(seed: int) -> None:
     try:
         run_seed(seed)
     except AssertionError as error:
@@ -23,6 +23,6 @@ def test_quorum_keeps_invariants_under_random_faults(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_leader_does_not_commit_record_of_earlier_epoch_by_counting_replicas(seed: int) -> None:
+def test_raft_leader_does_not_commit_a_record_of_an_earlier_epoch_by_counting_its_replicas(seed: int) -> None:
     """Rule R9: a leader commits a record of an earlier epoch only together with a record of its own epoch."""
     run_figure_8(seed)

@@ -91,7 +91,7 @@ def aiokafka_rows(buffer: bytes) -> list[tuple[object, ...]]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=30), CODECS, st.integers(min_value=0, max_value=2**40))
-def test_three_parsers_read_the_same_records_from_a_batch(records, codec, base_offset) -> None:
+def test_kafka_python_and_aiokafka_and_headrace_read_the_same_records_from_a_batch(records, codec, base_offset) -> None:
     columns = columns_of(records)
     batch = bytes(build_batch(columns, compression=codec, base_offset=base_offset, partition_leader_epoch=4))
     expected = [
@@ -106,7 +106,9 @@ def test_three_parsers_read_the_same_records_from_a_batch(records, codec, base_o
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
-def test_builder_for_values_only_writes_the_same_bytes_as_the_general_builder(values, codec, timestamp) -> None:
+def test_batch_builder_for_records_with_only_values_writes_the_same_bytes_as_the_general_builder(
+    values, codec, timestamp
+) -> None:
     fast = build_batch(RecordColumns(values=list(values), timestamps=timestamp), compression=codec)
     general = build_batch(
         RecordColumns(values=list(values), keys=[None] * len(values), timestamps=[timestamp] * len(values)),
@@ -131,7 +133,7 @@ def test_offset_deltas_of_every_varint_size_are_read_by_aiokafka(count: int) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), KAFKA_PYTHON_CODECS)
-def test_batches_built_by_kafka_python_are_read(records, codec) -> None:
+def test_records_in_batches_that_kafka_python_built_are_read(records, codec) -> None:
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
     for key, value, headers, timestamp in records:
         builder.append(timestamp, key, value, headers)
@@ -142,7 +144,7 @@ def test_batches_built_by_kafka_python_are_read(records, codec) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), CODECS)
-def test_batches_built_by_aiokafka_are_read(records, codec) -> None:
+def test_records_in_batches_that_aiokafka_built_are_read(records, codec) -> None:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(2, int(codec), 0, -1, -1, -1, 1 << 20)
@@ -154,7 +156,7 @@ def test_batches_built_by_aiokafka_are_read(records, codec) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=5), st.data())
-def test_concatenated_batches_are_read_from_any_offset(batches, data) -> None:
+def test_records_of_concatenated_batches_are_read_from_any_start_offset(batches, data) -> None:
     buffer = b""
     expected = []
     for records in batches:
@@ -169,7 +171,7 @@ def test_concatenated_batches_are_read_from_any_offset(batches, data) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=40), st.integers(min_value=61, max_value=4000))
-def test_records_split_into_batches_are_complete_and_within_the_size_limit(records, size_bytes_max) -> None:
+def test_split_of_records_into_batches_loses_no_records_and_respects_the_size_limit(records, size_bytes_max) -> None:
     parts = list(split(columns_of(records), size_bytes_max))
     assert [value for part in parts for value in part.values] == [record[1] for record in records]
     for part in parts:
@@ -178,13 +180,13 @@ def test_records_split_into_batches_are_complete_and_within_the_size_limit(recor
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200_000), CODECS)
-def test_compressed_data_round_trips_with_every_codec(data, codec) -> None:
+def test_data_is_unchanged_after_compression_and_decompression_with_every_codec(data, codec) -> None:
     assert bytes(decompress(codec, compress(codec, data))) == data
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=5), CODECS, st.data())
-def test_corrupt_bytes_raise_only_corrupt_batch_error(records, codec, data) -> None:
+def test_read_of_a_batch_with_corrupt_bytes_succeeds_or_raises_corrupt_batch_error(records, codec, data) -> None:
     from headrace_broker.records.batch import HEADER_SIZE, CorruptBatchError
 
     batch = build_batch(columns_of(records), compression=codec)
@@ -235,7 +237,7 @@ def test_batch_builder_adds_prefix_and_suffix_to_each_value(
 
 @settings(max_examples=80)
 @given(st.lists(st.none() | BYTES, min_size=1, max_size=80), HEADERS, st.sampled_from([b"", b"}", b"}" * 9000]))
-def test_batch_builders_encode_headers_that_all_records_share_in_the_same_way(
+def test_fast_and_general_batch_builders_write_the_same_bytes_for_headers_that_all_records_share(
     values: list[bytes | None], headers: list[tuple[str, bytes | None]], after: bytes
 ) -> None:
     count = len(values)
@@ -252,7 +254,7 @@ def test_batch_builders_encode_headers_that_all_records_share_in_the_same_way(
 
 
 @given(st.lists(st.sampled_from([[], [("a", b"1")], [("a", b"1"), ("b", None)]]), min_size=1, max_size=20))
-def test_consecutive_records_with_equal_headers_share_one_list_after_reading(
+def test_consecutive_records_with_equal_headers_are_read_with_one_shared_header_list(
     headers: list[list[tuple[str, bytes | None]]],
 ) -> None:
     count = len(headers)

@@ -120,7 +120,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 pass
 
     def put(self, records: SinkRecords) -> None:
-        """Put `records` with the result `put_plan`. Checks their order, and that their partitions are open."""
+        """Complete a put with the result `put_plan`. Check that `records` are in order and their partitions open."""
         ids = [((record.topic or "", record.partition or 0), record.offset) for record in records]
         assert len(ids) <= 3
         assert all(partition in self.open for partition, _ in ids), "put after revocation"

@@ -16,7 +16,7 @@ _TEXTS = st.one_of(st.none(), _BYTES.map(bytes), st.text(max_size=6).map(str.enc
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(_TEXTS, min_size=1, max_size=5))
-def test_batch_decoding_of_strings_matches_single_records(data: list[bytes | None]) -> None:
+def test_string_converter_decodes_a_batch_to_the_same_strings_as_single_records(data: list[bytes | None]) -> None:
     converter = create_converter(StringConverter, {}, "value")
     [run] = converter.to_connect_batch("t", data)
     assert listed(run.values) == [converter.to_connect("t", item).value for item in data]

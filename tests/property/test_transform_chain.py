@@ -98,7 +98,7 @@ class Behaviour:
         return results
 
     def expected(self, number: int) -> tuple[bool, bool]:
-        """Return whether record `number` is processed without an error, and whether it is kept."""
+        """Return whether record `number` is processed without an error, and whether the record is kept."""
         fate = self.results[number]
         is_good = fate in (RecordResult.PASS, RecordResult.DROP) or (
             fate in (RecordResult.RETRY_ONCE, RecordResult.RETRY_THRICE) and self.kind is not Kind.BATCH

@@ -18,7 +18,7 @@ _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_f
 @example("{ ")
 @example("[ ")
 @given(st.text(st.sampled_from('0123456789-+.:TZe,[]{}"\\ truefalsn'), max_size=30) | st.text(max_size=20))
-def test_any_header_string_is_parsed_without_loss(text: str) -> None:
+def test_value_parsed_from_any_header_string_is_the_string_or_matches_its_schema(text: str) -> None:
     schema, value = parse_string(text)
     if schema is None:
         assert (value, text.strip()) == (None, "null")
@@ -30,7 +30,7 @@ def test_any_header_string_is_parsed_without_loss(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(_plain, max_size=4) | st.dictionaries(st.text(st.sampled_from("abc"), min_size=1), _plain, max_size=4))
-def test_header_lists_and_maps_are_parsed_from_their_strings(value: Any) -> None:
+def test_lists_and_maps_round_trip_through_header_text(value: Any) -> None:
     assert parse_string(convert_to_string(value)).value == value
 
 
@@ -38,7 +38,7 @@ def test_header_lists_and_maps_are_parsed_from_their_strings(value: Any) -> None
     st.integers()
     | st.sampled_from([sign * 2**bits + by for bits in (7, 15, 31, 63) for sign in (-1, 1) for by in (-1, 0, 1)])
 )
-def test_integers_are_parsed_to_the_same_type_alone_and_in_a_list(number: int) -> None:
+def test_integer_in_header_text_is_parsed_to_the_same_type_alone_and_in_a_list(number: int) -> None:
     schema, value = parse_string(str(number))
     assert value == number
     in_list = parse_string(f"[{number}]")
@@ -48,7 +48,9 @@ def test_integers_are_parsed_to_the_same_type_alone_and_in_a_list(number: int) -
 
 
 @given(st.sampled_from("aTNtfn\u00e9"), st.text(st.sampled_from('ue 1:,"]'), max_size=9))
-def test_text_that_starts_with_a_letter_is_a_string_unless_it_is_a_literal(letter: str, rest: str) -> None:
+def test_header_text_that_starts_with_a_letter_is_a_string_unless_it_is_the_literal_true(
+    letter: str, rest: str
+) -> None:
     schema, value = parse_string(letter + rest)
     if (letter + rest).strip() != "true":
         assert schema is not None

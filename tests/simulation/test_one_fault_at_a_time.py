@@ -1,6 +1,6 @@
-"""Tests of replication invariants with one fault per test, at a moment at which random faults seldom occur.
+"""Tests of replication invariants. Each test injects one fault at a moment at which random faults seldom occur.
 
-Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers; nodes 4 and 5 are only
+Real nodes run in a simulation. Nodes 1 to 3 are brokers and controllers. Nodes 4 and 5 are only
 brokers and have the replicas of the test's partition. docs/broker.md lists the rules by number
 (R1 to R15).
 """
@@ -146,7 +146,7 @@ def test_leader_isolated_from_controllers_acknowledges_no_record() -> None:
     run_scenario(scenario)
 
 
-def test_record_below_min_insync_replicas_is_not_readable() -> None:
+def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_below_min_insync_replicas() -> None:
     """Rule R7: the leader acknowledges a record with acks=1 while the ISR is smaller than min.insync.replicas.
 
     Consumers can read the record only after a follower has replicated it.
@@ -243,7 +243,7 @@ def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() ->
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None:
+def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replicas_is_raised(is_known: bool) -> None:
     """Rule R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
 
     If the leader were alone in the ISR and acknowledged records because it still used the old
@@ -279,7 +279,7 @@ def test_changed_min_insync_replicas_applies_immediately(is_known: bool) -> None
     run_scenario(scenario)
 
 
-def test_topic_config_set_during_broker_startup_applies() -> None:
+def test_broker_applies_a_topic_config_that_changes_during_its_startup() -> None:
     """Rule R7: the topic config changes after the broker has opened its logs and before it applies metadata."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -300,7 +300,7 @@ def test_topic_config_set_during_broker_startup_applies() -> None:
     run_scenario(scenario)
 
 
-def test_topic_recreated_during_broker_startup_does_not_keep_old_records() -> None:
+def test_topic_that_is_recreated_during_broker_startup_contains_no_records_of_the_deleted_topic() -> None:
     """Rule R12: the broker opens the log of the deleted topic before it reads the deletion in the metadata log."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -344,7 +344,7 @@ def test_log_without_partition_metadata_is_not_used_for_a_recreated_topic() -> N
     run_scenario(scenario)
 
 
-def test_leader_with_missing_segment_resigns_to_another_replica() -> None:
+def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() -> None:
     """Rule R14: a fetch of the missing records fails. Another replica then becomes leader and returns the records."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -400,7 +400,7 @@ def test_replica_that_lost_records_while_stopped_is_not_elected(loses: str) -> N
     run_scenario(scenario)
 
 
-def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> None:
+def test_last_in_sync_replica_that_lost_a_segment_is_elected_and_keeps_its_later_records() -> None:
     """The replica with the lost segment is elected, because no other replica has the records after the segment."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -423,7 +423,7 @@ def test_last_in_sync_replica_keeps_intact_records_after_a_lost_segment() -> Non
     run_scenario(scenario)
 
 
-def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marker() -> None:
+def test_broker_that_exits_because_it_finds_no_quorum_keeps_its_clean_shutdown_marker() -> None:
     """The broker has lost no record, so at its next start it must not recover its logs and must stay in the ELR."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -447,7 +447,7 @@ def test_broker_that_times_out_waiting_for_quorum_keeps_its_clean_shutdown_marke
     run_scenario(scenario)
 
 
-def test_controller_with_failed_disk_exits_and_another_controller_is_elected() -> None:
+def test_active_controller_with_a_failed_disk_exits_and_another_controller_is_elected() -> None:
     """A controller whose disk fails cannot commit records, so another node must become the active controller."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -507,7 +507,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
     run_scenario(scenario)
 
 
-def test_client_requests_metadata_from_another_broker_when_a_broker_hangs() -> None:
+def test_client_requests_metadata_from_another_broker_when_its_connected_broker_hangs() -> None:
     """The client is connected only to the broker that hangs, and has no pending request at that time."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
@@ -568,7 +568,7 @@ async def committed_offset(client: Cluster) -> int:
     return -1 if found is None else found.offset
 
 
-def test_simulation_counts_uncommitted_isr_members_before_it_injects_a_fault() -> None:
+def test_simulation_counts_members_of_an_uncommitted_isr_before_it_kills_a_broker() -> None:
     """`may_kill` also counts the members of an uncommitted ISR, because this ISR may be committed after the fault."""
 
     async def scenario(cluster: SimulatedCluster) -> None:

@@ -43,14 +43,14 @@ def _outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     ("first", "count"),
     [(0, 20), *(pytest.param(first, 60, marks=pytest.mark.slow) for first in (20, 80, 140))],
 )
-def test_no_record_is_lost_or_duplicated_in_two_hundred_seeds(first: int, count: int) -> None:
+def test_simulated_clusters_of_two_hundred_seeds_lose_and_duplicate_no_record(first: int, count: int) -> None:
     _outputs([_run("--seed", str(first), "--count", str(count))])
 
 
-def test_seed_gives_the_same_run_alone_and_after_other_seeds() -> None:
+def test_simulation_of_a_seed_is_identical_alone_and_after_other_seeds() -> None:
     """A run's digest is a checksum over all received bytes and their arrival times.
 
-    Earlier runs must not change the digest.
+    Earlier runs in the same process must not change the digest.
     """
     alone, after_others = _outputs([_run("--seed", "33"), _run("--seed", "31", "--count", "3")])
     pattern = re.compile(r"^seed 33: .*digest [0-9a-f]+", re.MULTILINE)
@@ -65,17 +65,14 @@ def _search(name: str, *arguments: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_simulation_catches_mutant(name: str) -> None:
-    """Try twelve seeds, of which the first is known to catch the mutant.
-
-    A change to the code may change the run of the first seed.
-    """
+def test_cluster_simulation_detects_mutant_within_twelve_seeds(name: str) -> None:
+    """The first of the twelve seeds is known to detect the mutant, but a change to the code may change its run."""
     assert "caught by seed" in _search(name, "--count", "12")
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(4 * 3600)
-def test_no_record_is_lost_or_duplicated_in_three_thousand_seeds() -> None:
+def test_simulated_clusters_of_three_thousand_seeds_lose_and_duplicate_no_record() -> None:
     count = 3000 // PROCESSES
     _outputs([_run("--seed", str(number * count), "--count", str(count)) for number in range(PROCESSES)])
 
@@ -83,5 +80,5 @@ def test_no_record_is_lost_or_duplicated_in_three_thousand_seeds() -> None:
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_simulation_catches_mutant_within_five_hundred_seeds(name: str) -> None:
+def test_cluster_simulation_detects_mutant_within_five_hundred_seeds(name: str) -> None:
     assert "caught by seed" in _search(name, "--seed", "0", "--count", "500")

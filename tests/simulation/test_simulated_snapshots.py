@@ -14,7 +14,7 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-def test_frequent_snapshots_lose_no_metadata() -> None:
+def test_simulated_clusters_with_frequent_metadata_snapshots_lose_no_metadata() -> None:
     command = [sys.executable, "-m", "headrace_broker.simulation", "--seed", "0", "--count", "8"]
     command += ["--property", "metadata.log.max.record.bytes.between.snapshots=3000"]
     command += ["--property", "metadata.max.retention.bytes=1"]

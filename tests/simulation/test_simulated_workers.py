@@ -1,7 +1,7 @@
-"""Tests of simulated groups of workers: crashes, delays, zombies, leader changes and late reads, determined by a seed.
+"""Tests of simulated worker groups under crashes, delays, zombies, leader changes and late reads of a seed.
 
 `support.herder_simulation` runs the cores of real workers against a simulated coordinator and simulated topics. Once a
-group is stable, each task that should run runs on exactly one worker, and no configuration is lost.
+group is stable, each configured task must run on exactly one worker, and no configuration may be lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def simulate(*arguments: str) -> tuple[int, str]:
-    """Run the simulation in a process of its own, in which sets always have the same order."""
+    """Run the simulation in its own process, in which sets always have the same order."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-m", "support.herder_simulation", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -30,17 +30,17 @@ def check_seeds(first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 50])
-def test_workers_keep_the_rules_of_the_group_in_a_hundred_seeds(first: int) -> None:
+def test_simulated_worker_groups_of_a_hundred_seeds_keep_their_invariants(first: int) -> None:
     check_seeds(first, 50)
 
 
 @pytest.mark.parametrize("seed", [153, 411, 548, 655])
-def test_workers_agree_on_tasks_after_compaction_and_late_writes_of_former_leaders(seed: int) -> None:
+def test_simulated_workers_agree_on_tasks_after_compaction_and_late_writes_of_former_leaders(seed: int) -> None:
     check_seeds(seed, 1)
 
 
 @pytest.mark.prove
-def test_workers_keep_the_rules_of_the_group_in_two_thousand_seeds() -> None:
+def test_simulated_worker_groups_of_two_thousand_seeds_keep_their_invariants() -> None:
     check_seeds(200, 1800)
 
 
@@ -55,7 +55,7 @@ def test_workers_keep_the_rules_of_the_group_in_two_thousand_seeds() -> None:
         ("always_rejoin_for_new_configs", 0),
     ],
 )
-def test_simulation_detects_mutant(mutant: str, first: int) -> None:
+def test_worker_group_simulation_detects_mutant_within_thirty_seeds(mutant: str, first: int) -> None:
     code, output = simulate("--seed", str(first), "--count", "30", "--mutant", mutant)
     assert code == 1
     assert f"{mutant}: caught by seed" in output
