@@ -143,7 +143,7 @@ def count_partitions(response: object) -> int:
         (metadata_of_many, 9, lambda response: len(response.topics), 100_000),
     ],
 )
-def test_large_requests_receive_complete_responses_and_do_not_block_other_clients(
+def test_large_request_receives_a_complete_response_and_does_not_block_other_clients(
     broker: BrokerProcess, make: Callable[[], object], version: int, count: Callable[[object], int], expected: int
 ) -> None:
     request = make()

@@ -128,7 +128,7 @@ def test_validation_results_do_not_contain_passwords() -> None:
     assert value.as_json()["value"] == "[hidden]"
 
 
-def test_embedded_config_def_keys_have_prefix_and_group() -> None:
+def test_keys_of_an_embedded_config_def_have_the_prefix_and_group_of_the_embedding() -> None:
     inner = ConfigDef([ConfigKey("a", order=0, dependents=("b",)), ConfigKey("b", default="x", order=1)])
     outer = inner.embedded("p.", "Group", 3)
     assert [(item.name, item.group, item.order, item.dependents) for item in outer.keys.values()] == [

@@ -137,7 +137,7 @@ def test_changing_values_in_a_properties_file_keeps_the_order_of_its_lines() -> 
     assert set_values(text, {"a": "9", "b": "8", "c": "7"}) == "# a=0\na=9\nb=8\nc=7\n"
 
 
-def test_unformatted_node_directory_is_reported_as_data_loss(tmp_path: Path) -> None:
+def test_unformatted_node_directory_of_an_existing_cluster_is_reported_as_data_loss(tmp_path: Path) -> None:
     layout = ClusterLayout(tmp_path / "a b", 3, 9092, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {})
     assert f"{tmp_path}/a b/node-2/data is not formatted" in (describe_data_loss(layout, 2) or "")

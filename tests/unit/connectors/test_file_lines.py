@@ -27,7 +27,7 @@ def test_line_splitter_returns_the_same_lines_for_any_block_size(block_size: int
     assert splitter.partial_bytes == len("last")
 
 
-def test_line_splitter_resumes_at_its_start_position_in_bytes() -> None:
+def test_line_splitter_that_starts_at_a_position_in_the_file_returns_the_remaining_lines() -> None:
     whole = LineSplitter()
     whole.feed(TEXT)
     for count in range(1, len(LINES)):

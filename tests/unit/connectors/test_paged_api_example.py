@@ -90,7 +90,7 @@ def test_paged_api_source_reads_all_pages_once_and_later_reads_new_items(server:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_request_to_an_overloaded_server_is_retried(server: ItemServer, status: int) -> None:
+def test_paged_api_source_repeats_a_request_that_an_overloaded_server_rejects(server: ItemServer, status: int) -> None:
     server.items, server.responses = items(2), [(status, b"later"), (status, b"later")]
     run = run_source(paged_api, {"url": server.url, "topic": "items"}, records=2)
     assert [record.key for record in run.records] == [0, 1]

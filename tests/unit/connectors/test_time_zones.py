@@ -13,23 +13,23 @@ _NOON = dt.datetime(2026, 7, 1, 12)
 
 
 @pytest.mark.parametrize("name", ["UTC", "utc", "GMT", "UT", "Z", "+00:00", "GMT+0", "GMT-00:00"])
-def test_names_of_utc_have_the_offset_zero(name: str) -> None:
+def test_time_zone_names_for_utc_are_parsed_to_utc(name: str) -> None:
     assert time_zone(name) is dt.UTC
 
 
 @pytest.mark.parametrize("name", ["+2", "+02", "+02:00", "+0200", "+020000", "+02:00:00", "GMT+2", "UTC+02:00", "UT+2"])
-def test_offsets_have_the_formats_of_java(name: str) -> None:
+def test_utc_offset_in_any_format_of_java_is_parsed_to_a_time_zone(name: str) -> None:
     assert time_zone(name) == dt.timezone(dt.timedelta(hours=2))
 
 
 @pytest.mark.parametrize(
     ("name", "seconds"), [("-03:30", -12600), ("GMT-1", -3600), ("+18:00", 64800), ("EST", -18000)]
 )
-def test_offsets_have_signs_and_minutes(name: str, seconds: int) -> None:
+def test_utc_offset_with_a_sign_and_minutes_is_parsed_to_a_time_zone(name: str, seconds: int) -> None:
     assert time_zone(name).utcoffset(_NOON) == dt.timedelta(seconds=seconds)
 
 
-def test_short_names_of_java_are_those_of_regions() -> None:
+def test_short_time_zone_name_of_java_is_parsed_to_its_region() -> None:
     assert time_zone("PST") == ZoneInfo("America/Los_Angeles")
     assert time_zone("Europe/Berlin") == ZoneInfo("Europe/Berlin")
     # The sign of these names of the IANA database is opposite to that of an offset.
@@ -39,6 +39,6 @@ def test_short_names_of_java_are_those_of_regions() -> None:
 @pytest.mark.parametrize(
     "name", ["", "Mars/X", "Europe", "../UTC", "+19:00", "+01:60", "GMT+", "+1:2", "UTC+99", "+123"]
 )
-def test_unknown_name_is_rejected(name: str) -> None:
+def test_unknown_time_zone_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="time zone"):
         check_time_zone(name)

@@ -88,7 +88,9 @@ PAYLOADS: list[tuple[Schema, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "payload"), PAYLOADS)
-def test_json_payloads_round_trip(schema: Schema, value: Any, payload: bytes) -> None:
+def test_json_converter_encodes_values_of_every_type_alone_and_as_struct_fields(
+    schema: Schema, value: Any, payload: bytes
+) -> None:
     assert converter(**PLAIN).from_connect("t", schema, value) == payload
     in_struct = struct([("a", schema), ("b", schema.replace(optional=True))])
     rows = [(value, None), (value, value)]
@@ -104,7 +106,7 @@ def test_json_converter_writes_nan_as_a_string() -> None:
     assert math.isnan(converter().to_connect("t", enveloped).value)
 
 
-def test_json_envelope_contains_schema_and_payload() -> None:
+def test_json_converter_encodes_a_struct_as_an_envelope_with_schema_and_payload() -> None:
     configured = converter()
     data = configured.from_connect("t", LINE, Struct(LINE, {"line": "x"}))
     assert data == b'{"schema":' + LINE_SCHEMA + b',"payload":{"line":"x","source":null}}'
@@ -127,7 +129,7 @@ def test_schema_attributes_are_written_in_the_order_of_kafkas_json_converter() -
     )
 
 
-def test_json_converter_writes_and_reads_nulls() -> None:
+def test_json_converter_encodes_and_decodes_null_and_rejects_null_for_a_required_schema() -> None:
     assert converter().from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", None, None) is None
     assert converter(**PLAIN).from_connect("t", OPTIONAL_STRING_SCHEMA, None) == b"null"
@@ -170,7 +172,7 @@ def test_schemaless_values_are_encoded_as_plain_json_and_decoded() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, Decimal("1"), dt.date(2020, 1, 1), Struct(LINE, {"line": "x"})])
-def test_values_that_require_a_schema_are_rejected_without_one(value: Any) -> None:
+def test_json_converter_rejects_schemaless_values_of_types_that_require_a_schema(value: Any) -> None:
     with pytest.raises(DataError):
         converter(**PLAIN).from_connect("t", None, value)
 
@@ -192,14 +194,14 @@ def test_json_converter_writes_decimals_as_numbers_if_configured() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"a":1}', b"[]", b"1", b'{"schema":null}', b'{"schema":null,"payload":1,"x":2}', b'{"payload":1,"a":2}']
 )
-def test_invalid_json_envelope_is_rejected(data: bytes) -> None:
+def test_json_converter_rejects_an_invalid_envelope(data: bytes) -> None:
     with pytest.raises(DataError) as caught:
         converter().to_connect("t", data)
     assert str(caught.value) == NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize("data", [b"{", b'"\xff"', b"nul", b'{"schema":null,"payload":1}x', b"[" * 100_000])
-def test_invalid_json_is_rejected(data: bytes) -> None:
+def test_json_converter_rejects_invalid_json(data: bytes) -> None:
     for configured in (converter(), converter(**PLAIN)):
         with pytest.raises(DataError, match="due to serialization error"):
             configured.to_connect("t", data)
@@ -220,7 +222,7 @@ def test_invalid_json_is_rejected(data: bytes) -> None:
         ('{"type":"int8","default":"x"}', "INT8"),
     ],
 )
-def test_invalid_schema_is_rejected(schema: str, message: str) -> None:
+def test_json_converter_rejects_an_envelope_with_an_invalid_schema(schema: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         converter().to_connect("t", b'{"schema":' + schema.encode() + b',"payload":null}')
 
@@ -344,7 +346,7 @@ def test_json_converter_with_schema_content_decodes_every_payload_with_that_sche
     assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 
 
-def test_schema_cache_of_the_json_converter_is_limited() -> None:
+def test_schema_cache_of_the_json_converter_does_not_exceed_its_maximum_size() -> None:
     configured = converter(schemas_cache_size="2")
     for number in range(5):
         data = configured.from_connect("t", INT32_SCHEMA.replace(name=f"n{number}"), number)
@@ -365,7 +367,7 @@ def test_invalid_json_converter_configuration_is_rejected() -> None:
     assert len(caught.value.errors) == 2
 
 
-def test_json_header_values_round_trip() -> None:
+def test_json_converter_encodes_and_decodes_header_values() -> None:
     configured = converter(**PLAIN)
     assert configured.from_connect_header("t", "h", INT32_SCHEMA, 5) == b"5"
     assert configured.to_connect_header("t", "h", b"5") == (None, 5)

@@ -20,7 +20,9 @@ from headrace.data.schema import BYTES_SCHEMA, INT8_SCHEMA, STRING_SCHEMA, array
         (None, None, None, None),
     ],
 )
-def test_header_values_round_trip(value: Any, data: bytes | None, schema: Any, back: Any) -> None:
+def test_simple_header_converter_encodes_values_and_decodes_them_to_a_schema_and_a_value(
+    value: Any, data: bytes | None, schema: Any, back: Any
+) -> None:
     converter = SimpleHeaderConverter()
     assert converter.from_connect_header("t", "h", None, value) == data
     assert converter.to_connect_header("t", "h", data) == (schema, back)

@@ -27,7 +27,7 @@ def test_conversion_between_structs_and_rows_does_not_copy_a_list_without_struct
     assert from_rows(None, values) is values
 
 
-def test_consecutive_records_with_the_same_schema_form_a_batch() -> None:
+def test_consecutive_records_with_equal_schemas_are_combined_to_one_batch() -> None:
     def record(topic: str, number: int, offset: int) -> SourceRecord:
         return SourceRecord(
             topic=topic,

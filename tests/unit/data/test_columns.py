@@ -14,7 +14,7 @@ ITEMS = [
 ]
 
 
-def test_columnar_values_are_converted_to_maps_and_rows() -> None:
+def test_columnar_values_are_converted_to_lists_of_maps_or_rows() -> None:
     assert (len(MAPS), MAPS.items()) == (3, ITEMS)
     rows = Columns(MAPS.names, MAPS.columns, 3, is_maps=False)
     assert rows.items() == [("a", 1, "x"), ("b", None, "x"), ("", 3, "x")]

@@ -48,7 +48,7 @@ def test_java_pattern_expands_group_references_in_a_replacement(
     assert JavaPattern(pattern).replace_first(text, replacement) == result
 
 
-def test_invalid_regex_patterns_and_replacements_are_rejected() -> None:
+def test_java_pattern_rejects_invalid_patterns_and_replacements() -> None:
     with pytest.raises(ValueError, match="Invalid regex"):
         JavaPattern("(")
     for replacement in ("$1", "${name}", "a$", "a\\"):

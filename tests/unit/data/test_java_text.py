@@ -51,7 +51,7 @@ def test_schemaless_value_is_formatted_as_java_to_string(value: Any, text: str) 
     assert java_string(value) == text
 
 
-def test_struct_text_omits_null_fields() -> None:
+def test_text_of_a_struct_with_a_null_field_omits_the_field_as_in_java() -> None:
     value = Struct(OUTER, {"a": 1, "i": Struct(INNER, {"f": TENTH}), "l": [TENTH]})
     assert repr(value) == "Struct{a=1,i=Struct{f=0.1},l=[0.1]}"
     assert java_string((1, None, (TENTH,), [TENTH]), OUTER) == repr(value)

@@ -40,7 +40,7 @@ def test_decimal_of_any_size_round_trips_through_bytes_with_all_digits(text: str
     assert (back, str(back)) == (value, text)
 
 
-def test_decimal_with_another_scale_than_its_schema_is_rejected() -> None:
+def test_decimal_with_a_scale_other_than_the_scale_of_its_schema_is_rejected() -> None:
     with pytest.raises(DataError, match=r"Schema has scale 2, value has scale 1\."):
         decimal_to_bytes(Decimal("1.5"), 2)
     assert decimal_to_bytes(Decimal("1E+3"), -3) == b"\x01"

@@ -161,7 +161,7 @@ def test_status_and_error_type_of_a_bulk_item_decide_whether_it_is_stored_retrie
 
 
 @pytest.mark.parametrize(("current", "verdict"), [(10, Verdict.STORED), (11, Verdict.NEWER)])
-def test_conflict_with_a_higher_version_means_that_the_document_is_newer(current: int, verdict: Verdict) -> None:
+def test_version_conflict_with_a_higher_version_is_reported_as_a_newer_document(current: int, verdict: Verdict) -> None:
     conflict = item(409, "version_conflict_engine_exception")
     conflict["index"]["error"]["reason"] = (
         f"[k]: version conflict, current version [{current}] is higher or equal to the one provided [10]"

@@ -636,7 +636,7 @@ def test_numbers_of_tasks_per_worker_differ_by_at_most_one_after_revocations() -
     assert group.counts()[1] == [3, 4, 4]
 
 
-def test_connectors_and_tasks_are_balanced_separately() -> None:
+def test_numbers_of_connectors_and_of_tasks_per_worker_are_balanced_separately() -> None:
     group = Group({"c": 1, "d": 1})
     group.held = {
         "worker1": Assignment(frozenset({"c", "d"})),

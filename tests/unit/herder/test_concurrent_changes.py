@@ -65,7 +65,7 @@ async def test_restart_of_a_task_removed_by_concurrent_reconfiguration_fails_wit
     assert list(herder.status("c").tasks) == [0]
 
 
-async def test_restart_of_stopped_connector_leaves_it_stopped(tmp_path: Path) -> None:
+async def test_stopped_connector_stays_stopped_after_a_restart_request(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.STOPPED)
     await herder.restart("c", include_tasks=True, only_failed=False)

@@ -207,7 +207,7 @@ def test_unknown_error_code_of_an_assignment_is_logged(caplog: pytest.LogCapture
     assert "error 7" in caplog.text
 
 
-def test_malformed_assignment_and_unknown_protocol_are_rejected() -> None:
+def test_worker_rejects_a_malformed_assignment_or_unknown_protocol_and_keeps_its_assignment() -> None:
     core = worker()
     assign(core, ALL)
     with pytest.raises(GroupProtocolError):

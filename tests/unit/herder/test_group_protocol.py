@@ -152,7 +152,7 @@ def test_group_protocol_message_of_a_later_version_is_decoded_like_version_2() -
         (f"0001 {URL_HEX} {OFFSET_5_HEX} 00000000", "ends at byte 0"),
     ],
 )
-def test_malformed_metadata_is_rejected(hex_text: str, message: str) -> None:
+def test_malformed_worker_metadata_is_rejected(hex_text: str, message: str) -> None:
     with pytest.raises(GroupProtocolError, match=message):
         decode_metadata(bytes.fromhex(hex_text))
 

@@ -239,7 +239,7 @@ def test_failed_connector_and_failed_task_are_started_again_when_the_configurati
     assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
-def test_reconfiguration_requested_while_task_configs_are_generated_generates_them_again() -> None:
+def test_task_configs_are_generated_again_if_a_reconfiguration_is_requested_during_their_generation() -> None:
     worker = running_worker()
     id_ = worker.alive["c", None].instance
     for _ in range(2):
@@ -351,7 +351,7 @@ def test_task_configs_are_not_requested_again_if_the_stored_configs_still_differ
     assert not [each for each in worker.pending if isinstance(each, core.RequestTaskConfigs)]
 
 
-def test_status_that_another_worker_has_replaced_is_written_again() -> None:
+def test_worker_writes_the_status_of_its_instance_again_if_another_worker_has_replaced_the_status() -> None:
     worker = running_worker()
     assert worker.core.status_replaced("c", 0) == []  # the task has not reported its state
     worker.carry_out(worker.core.state_changed(worker.alive["c", 0].instance, "RUNNING", None))

@@ -58,7 +58,7 @@ async def test_configuration_change_of_a_paused_connector_takes_effect_when_it_i
     assert not worker.running & before
 
 
-async def test_restart_of_paused_connector_leaves_it_paused(tmp_path: Path) -> None:
+async def test_paused_connector_stays_paused_after_a_restart_request(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await herder.set_target("c", TargetState.PAUSED)

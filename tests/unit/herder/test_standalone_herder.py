@@ -44,7 +44,7 @@ async def test_connector_status_contains_plugin_versions_and_the_worker_id(tmp_p
     ]
 
 
-async def test_creating_an_existing_connector_fails_and_does_not_change_it(tmp_path: Path) -> None:
+async def test_creation_of_an_existing_connector_fails_and_does_not_change_the_connector(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     outcomes = await asyncio.gather(
         *(herder.put("c", CONFIG | {"n": str(n)}, replace=False) for n in range(2)), return_exceptions=True
@@ -110,7 +110,7 @@ async def test_error_of_the_worker_while_it_starts_a_connector_makes_the_connect
         herder.status("c")
 
 
-async def test_offsets_of_a_source_can_be_changed_only_while_it_is_stopped(tmp_path: Path) -> None:
+async def test_offsets_of_a_source_connector_can_be_changed_only_while_the_connector_is_stopped(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await worker.events.commit_offsets(instance_of(worker, "c-0"), [(PARTITION, OFFSET)])

@@ -241,7 +241,7 @@ def test_validation_reports_all_invalid_keys_together() -> None:
         ({"mode": "bulk", "query": "SELECT 1"}, "topic.prefix"),
     ],
 )
-def test_jdbc_source_rejects_conflicting_keys(props: dict[str, str], key: str) -> None:
+def test_jdbc_source_rejects_missing_and_conflicting_keys(props: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigErrors) as error:
         JdbcSourceConfig.parse({"connection.url": "jdbc:sqlite:/a", **props})
     assert [item.key for item in error.value.errors] == [key]
@@ -379,7 +379,7 @@ def jdbc_errors(**props: str) -> dict[str, str]:
         ("unmappable__values", "drop", "clamp"),
     ],
 )
-def test_invalid_configuration_values_are_rejected(key: str, value: str, message: str) -> None:
+def test_jdbc_source_rejects_invalid_configuration_values_with_the_reason(key: str, value: str, message: str) -> None:
     assert message in jdbc_errors(**{key: value})[key.replace("__", ".")]
 
 

@@ -110,7 +110,7 @@ class TestInsertModes:
 
 
 class TestPrimaryKeys:
-    def test_primary_key_mode_kafka_uses_topic_partition_and_offset(self, url: str, database: Path) -> None:
+    def test_primary_key_columns_in_mode_kafka_are_topic_partition_and_offset(self, url: str, database: Path) -> None:
         put(url, [item(1), item(2)], pk__mode="kafka", fields__whitelist="name")
         assert query(database, "SELECT * FROM items") == [("items", 0, 1, "n1"), ("items", 0, 2, "n2")]
         names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
@@ -145,7 +145,7 @@ class TestPrimaryKeys:
 
 
 class TestTypes:
-    def test_every_connect_type_has_a_column_type(self, url: str, database: Path) -> None:
+    def test_value_of_every_connect_type_is_written_to_a_column(self, url: str, database: Path) -> None:
         schema = struct(
             [("i8", INT8_SCHEMA), ("i64", INT64_SCHEMA), ("f", FLOAT32_SCHEMA), ("b", BOOLEAN_SCHEMA),
              ("bytes", BYTES_SCHEMA), ("dec", decimal_schema(2)), ("d", DATE_SCHEMA), ("t", TIME_SCHEMA),

@@ -85,7 +85,9 @@ def test_source_offset_in_timestamp_mode_advances_only_after_all_rows_with_equal
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_rows_with_microsecond_timestamps_are_read_once(database: sqlite3.Connection, mode: str) -> None:
+def test_rows_with_microsecond_timestamps_are_read_once_and_after_a_restart_none_are_lost(
+    database: sqlite3.Connection, mode: str
+) -> None:
     database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL)")
     stored = [
         "2026-01-01 00:00:00.123600",
@@ -334,7 +336,7 @@ def test_rows_with_a_null_in_the_incrementing_column_are_skipped(database: sqlit
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
-def test_rows_read_as_json_equal_the_stored_rows(database: sqlite3.Connection) -> None:
+def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT, at TIMESTAMP, flag BOOLEAN, day DATE)")
     notes = ["", 'a"b\\c/\u2028', "line\none\x00\x1f", "hé 😀", '{"a": [1]}', None, "1", "null"]
     database.executemany(
@@ -408,7 +410,9 @@ def test_table_monitor_requests_reconfiguration_for_new_tables(database: sqlite3
         connector.stop()
 
 
-def test_table_monitor_fails_the_connector_if_tables_would_share_a_topic(database: sqlite3.Connection) -> None:
+def test_table_monitor_fails_the_connector_if_two_tables_would_be_written_to_the_same_topic(
+    database: sqlite3.Connection,
+) -> None:
     _orders(database, 1)
     connector = JdbcSourceConnector()
     failures: queue.Queue[Exception] = queue.Queue()

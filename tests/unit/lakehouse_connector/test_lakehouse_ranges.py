@@ -129,7 +129,7 @@ def planner(cluster: FakeCluster, spec: SourceSpec = SPEC, row_bytes: float = 10
     return Planner(spec, cluster, lambda positions: {topic: row_bytes for topic, _ in positions})
 
 
-def test_new_topic_starts_at_its_log_start_offset() -> None:
+def test_partition_of_a_new_topic_is_read_from_its_log_start_offset() -> None:
     after = planner(FakeCluster({"t": FakeTopic("id")}, {("t", 0): (5, 9)})).next(KafkaSourceOffset())
     assert after == KafkaSourceOffset({("t", 0): 9}, {"t": "id"}, {("t", 0): 5})
 
@@ -166,14 +166,14 @@ def test_source_error_is_raised_if_the_next_offset_is_before_the_log_start_or_af
         planner(FakeCluster({"t": FakeTopic("id")}, {("t", 0): bounds})).next(KafkaSourceOffset({("t", 0): 5}))
 
 
-def test_deleted_offsets_are_skipped_with_fail_on_data_loss_false() -> None:
+def test_deleted_offsets_are_skipped_if_fail_on_data_loss_is_false() -> None:
     cluster = FakeCluster({"t": FakeTopic("id")}, {("t", 0): (6, 9)})
     before = KafkaSourceOffset({("t", 0): 5}, {"t": "id"})
     after = planner(cluster, replace(SPEC, fail_on_data_loss=False)).next(before)
     assert ranges_between(before, after) == [Range("t", 0, 6, 9)]
 
 
-def test_batch_bytes_max_limits_the_rows_of_a_micro_batch() -> None:
+def test_number_of_rows_in_a_micro_batch_is_limited_by_batch_bytes_max() -> None:
     cluster = FakeCluster({"t": FakeTopic("id")}, {("t", 0): (0, 10**6)})
     spec = replace(SPEC, rows_max=10**6)
     after = planner(cluster, spec, row_bytes=(1 << 20) / 50).next(KafkaSourceOffset())

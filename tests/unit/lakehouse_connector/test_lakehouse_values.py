@@ -108,7 +108,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "fields": list(fields)}
 
 
-def test_connect_schema_is_converted_to_columns() -> None:
+def test_connect_schema_is_converted_to_table_columns() -> None:
     schema = struct(
         {"type": "int64", "optional": False, "field": "id"},
         {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}, "field": "d"},
@@ -261,7 +261,9 @@ OTHER_COLUMNS = [
 
 
 @pytest.mark.parametrize(("fields", "changed"), OTHER_COLUMNS)
-def test_schema_with_other_columns_than_the_table_is_rejected(fields: tuple[dict[str, Any], ...], changed: str) -> None:
+def test_record_schema_with_columns_other_than_the_table_columns_is_rejected(
+    fields: tuple[dict[str, Any], ...], changed: str
+) -> None:
     """The table may exist already, or may be created from the first record of another topic."""
     existing = layouts()
     existing.set_table_columns("all", {"a": "int", "b": "string"})

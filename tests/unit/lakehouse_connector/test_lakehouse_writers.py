@@ -157,7 +157,7 @@ def test_committed_offsets_in_a_delta_table_are_separate_for_each_connector(tmp_
 
 
 @pytest.mark.parametrize("crash_at", ["staged", "linked"])
-def test_parquet_table_is_recovered_after_a_crash_before_or_after_the_commit(
+def test_parquet_table_loses_and_duplicates_no_rows_after_a_crash_before_or_after_the_commit(
     crash_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "table"

@@ -43,7 +43,7 @@ def test_log_line_contains_the_connector_and_task_of_its_context() -> None:
     assert "|" not in line("x")
 
 
-def test_secrets_are_masked_in_messages_and_stack_traces() -> None:
+def test_secrets_are_masked_in_log_messages_and_stack_traces() -> None:
     logs.mask_secrets_of({"connection.password": "hunter22", "user": "scott", "p": "tiger-1"}, ["p"])
     try:
         raise ValueError("cannot log in with hunter22")

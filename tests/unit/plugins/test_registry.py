@@ -93,7 +93,7 @@ def test_all_built_in_plugins_can_be_imported() -> None:
     assert shown["org.apache.kafka.connect.storage.SimpleHeaderConverter"] == "header_converter"
 
 
-def test_plugins_are_found_on_plugin_path(plugin_path: Path) -> None:
+def test_plugins_in_files_and_packages_on_plugin_path_are_found(plugin_path: Path) -> None:
     (plugin_path / "acme_shout.py").write_text(TRANSFORM.format(name="AcmeShout"))
     package = plugin_path / "acme_more"
     package.mkdir()

@@ -62,7 +62,9 @@ async def test_request_body_that_is_too_large_is_rejected(monkeypatch: pytest.Mo
         await responses.json_body(request(b'"0123456789"'))
 
 
-async def test_operation_continues_after_its_request_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_operation_of_a_request_continues_after_the_request_has_timed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(responses, "REQUEST_TIMEOUT_S", 0.01)
     proceed, done = asyncio.Event(), asyncio.Event()
 

@@ -241,7 +241,7 @@ def test_consumer_seeks_to_an_offset_that_the_task_requested_during_put_after_th
     assert isinstance(core.next_step(0)[-1], Wait)
 
 
-def test_records_of_partitions_that_the_task_paused_are_held() -> None:
+def test_records_of_a_partition_that_the_task_paused_are_put_only_after_the_task_resumes_the_partition() -> None:
     core = assigned_core(A, B)
     core.on_fetched([Chunk(A, 0, 1), Chunk(B, 0, 1)])
     assert core.pause_partitions([A]) == [SetPaused(frozenset({A}), frozenset({B}))]
@@ -273,7 +273,7 @@ def test_sink_task_ignores_events_that_arrive_after_its_stop() -> None:
     assert core.next_step(0) == [Wait(None)]
 
 
-def test_sink_polls_again_when_at_most_one_fetched_chunk_waits() -> None:
+def test_sink_task_requests_the_next_poll_when_at_most_one_fetched_chunk_waits() -> None:
     core = assigned_core(A, B, records_max=2)
     assert core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)]) == []
     put_next(core)

@@ -44,7 +44,7 @@ def test_default_header_converter_is_simple_header_converter() -> None:
     assert type(plugins().make_converters().header).__name__ == "SimpleHeaderConverter"
 
 
-def test_error_for_a_missing_converter_names_its_configuration_key() -> None:
+def test_error_for_a_missing_converter_class_names_the_configuration_key() -> None:
     with pytest.raises(ConfigErrors, match=r"value\.converter"):
         plugins({"key.converter": "StringConverter"}).make_converters()
 

@@ -158,7 +158,7 @@ async def test_offset_requests_of_replaced_task_instances_are_rejected() -> None
         )  # if the worker passed this message on, the listener would raise an error
 
 
-async def test_host_process_that_does_not_respond_is_killed() -> None:
+async def test_host_process_that_does_not_respond_to_a_request_in_time_is_killed() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, _):
         await worker.start_connector(CONNECTOR, {})
         (host,) = processes.hosts
@@ -176,7 +176,7 @@ async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_second_stop_of_a_task_waits_for_the_first_stop() -> None:
+async def test_second_stop_of_a_task_waits_until_the_first_stop_completes() -> None:
     async with running() as (worker, processes, _):
         await worker.start_task(TASK, SPEC)
         (host,) = processes.hosts

@@ -139,7 +139,7 @@ def test_memory_of_an_object_search_does_not_depend_on_the_number_of_new_objects
 
 
 @pytest.mark.prove
-def test_a_million_new_objects_are_found_in_order() -> None:
+def test_object_search_finds_a_million_new_objects_in_order() -> None:
     bucket = million_objects()
     count = 0
     began_s = time.process_time()

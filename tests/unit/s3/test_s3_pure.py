@@ -86,7 +86,7 @@ class TestPartitioners:
         props = {"partitioner__class": "FieldPartitioner", "partition__field__name": "name"}
         assert self.directories(sink_batch([{"name": None}]), **props) == ["name=null"]
 
-    def test_delimiter_at_the_end_of_the_path_format_adds_no_directory(self) -> None:
+    def test_time_based_partitioner_ignores_a_delimiter_at_the_end_of_the_path_format(self) -> None:
         found = self.directories(
             sink_batch([1], timestamps=NOON), partitioner__class="TimeBasedPartitioner", timezone="UTC",
             partition__duration__ms="3600000", path__format="'hour'=HH/",
@@ -94,7 +94,7 @@ class TestPartitioners:
         )  # fmt: skip
         assert found == ["hour=12"]
 
-    def test_record_field_extractor_accepts_floating_point_milliseconds(self) -> None:
+    def test_record_field_timestamp_extractor_accepts_floating_point_milliseconds(self) -> None:
         props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC", "timestamp__extractor": "RecordField"}
         assert self.directories(sink_batch([{"timestamp": NOON + 0.5}]), **props) == [
             "year=2026/month=07/day=01/hour=12"
@@ -176,14 +176,14 @@ def contents(files: PartitionFiles) -> list[list[tuple[str, list[int]]]]:
 
 
 class TestFiles:
-    def test_s3_files_are_completed_after_a_number_of_records(self) -> None:
+    def test_s3_files_are_completed_when_they_have_flush_size_records(self) -> None:
         files = partition_files()
         add(files, 0, ["a", "a", "b", "a", "a"])
         assert contents(files) == [[("a", [0, 1]), ("b", [2])]]
         assert files.first_offset() == 0
         assert files.open["a"].first_offset == 3
 
-    def test_s3_files_are_completed_after_a_span_of_timestamps(self) -> None:
+    def test_s3_files_are_completed_when_record_timestamps_span_the_rotate_interval(self) -> None:
         files = partition_files(flush__size="100", rotate__interval__ms="10", timestamp__extractor="Record")
         add(files, 0, "a", [0, 5, 9, 10, 3, 21, 22])
         assert contents(files) == [[("a", [0, 1, 2])], [("a", [3, 4])]]
@@ -198,13 +198,13 @@ class TestFiles:
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)
         assert len(files.completed) == sets
 
-    def test_s3_files_are_completed_when_the_schema_changes(self) -> None:
+    def test_s3_files_are_completed_when_the_value_schema_changes(self) -> None:
         files = partition_files(flush__size="100")
         add(files, 0, ["a", "a"])
         add(files, 2, ["a"], schema=STRING_SCHEMA)
         assert contents(files) == [[("a", [0, 1])]]
 
-    def test_s3_files_are_completed_at_scheduled_times(self) -> None:
+    def test_s3_files_are_completed_at_the_times_of_the_rotate_schedule(self) -> None:
         files = partition_files(flush__size="100", rotate__schedule__interval__ms="60000", timezone="UTC")
         add(files, 0, ["a"])
         files.rotate_by_schedule(NOON + 59_999)
@@ -278,13 +278,13 @@ def test_error_for_an_invalid_s3_configuration_names_the_key(props: dict[str, st
     assert key in {found.key for found in error.value.errors}
 
 
-def test_formats_of_files_that_are_not_written_are_not_checked() -> None:
+def test_unsupported_format_of_key_files_is_accepted_if_keys_are_not_stored() -> None:
     settings = config(keys__format__class="io.confluent.connect.s3.format.avro.AvroFormat")
     assert not settings.store_keys
 
 
 @pytest.mark.parametrize(("locale", "warnings"), [("en-US", 0), ("en_GB", 0), ("", 0), ("de-DE", 1)])
-def test_only_a_locale_that_is_not_english_causes_a_warning(locale: str, warnings: int) -> None:
+def test_locale_causes_a_warning_only_if_its_language_is_not_english(locale: str, warnings: int) -> None:
     assert len(config(locale=locale).warnings_about_keys()) == warnings
 
 
@@ -295,7 +295,7 @@ def test_schema_compatibility_other_than_none_causes_a_warning() -> None:
     )
 
 
-def test_separator_of_bytes_may_contain_any_character_and_escape() -> None:
+def test_byte_array_format_separator_may_contain_non_ascii_characters_and_escapes() -> None:
     settings = config(format__class="ByteArrayFormat", format__bytearray__separator="ü→\\n")
     limit = MemoryLimit(1 << 20)
     spool = Spool(limit)
@@ -303,7 +303,7 @@ def test_separator_of_bytes_may_contain_any_character_and_escape() -> None:
     assert spool.read(0, 100) == "aü→\n".encode()
 
 
-def test_header_values_are_strings() -> None:
+def test_header_values_in_s3_header_files_are_written_as_strings() -> None:
     headers = Headers().add("n", 5).add("b", True).add("none", None).add("text", "x").add("list", [1, 2])
     assert [each["value"] for each in header_items(headers)] == ["5", "true", None, "x", "[1,2]"]
 

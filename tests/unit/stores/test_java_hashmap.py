@@ -22,17 +22,17 @@ GOLDEN_SHARED = bytes.fromhex(
 )
 
 
-def test_dump_writes_the_same_bytes_as_java() -> None:
+def test_dump_of_a_java_hash_map_writes_the_same_bytes_as_java() -> None:
     assert java_hashmap.dump({b"k0": b"v0"}) == GOLDEN_ONE
 
 
-def test_load_reads_the_output_of_java() -> None:
+def test_load_of_a_java_hash_map_reads_the_bytes_that_java_writes() -> None:
     assert java_hashmap.load(GOLDEN_ONE) == {b"k0": b"v0"}
     assert java_hashmap.load(GOLDEN_SHARED) == {b"k0": b"v0", b"same": b"same"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 13, 24, 25, 1000])
-def test_load_reads_the_output_of_dump(size: int) -> None:
+def test_load_of_a_java_hash_map_reads_the_bytes_that_dump_writes(size: int) -> None:
     entries = {b"key %d" % n: (None if n % 7 == 3 else b"value" * n) for n in range(size)}
     assert java_hashmap.load(java_hashmap.dump(entries)) == entries
 

@@ -17,7 +17,7 @@ def test_non_ascii_text_in_an_offset_key_is_encoded_as_utf_8() -> None:
     assert offset_keys.encode_key("ü", {"file": "ä"}) == '["ü",{"file":"ä"}]'.encode()
 
 
-def test_offset_keys_and_values_are_decoded() -> None:
+def test_encoded_offset_keys_and_values_are_decoded() -> None:
     assert offset_keys.decode_key(b'["c",{"a":1}]') == ("c", {"a": 1})
     assert offset_keys.decode_value(b'{"position":7}') == {"position": 7}
     assert offset_keys.decode_value(None) is None

@@ -9,7 +9,7 @@ from headrace_broker.tools import offset_resets as resets
 from headrace_broker.tools.command_line import ToolError
 
 
-def test_offsets_table_has_kafkas_columns_and_widths() -> None:
+def test_offsets_table_has_the_columns_and_widths_of_kafkas_tool() -> None:
     rows = [
         tables.OffsetRow("topic", 0, 5, 9, 3, "consumer-1-abcdefghijkl", "/127.0.0.1", "client"),
         tables.OffsetRow("topic", 1, None, 9),
@@ -31,7 +31,7 @@ def test_offsets_table_has_kafkas_columns_and_widths() -> None:
     assert verbose[2].split()[3:5] == ["3", "5"]
 
 
-def test_members_table_has_kafkas_columns_and_widths() -> None:
+def test_members_table_has_the_columns_and_widths_of_kafkas_tool() -> None:
     rows = [
         tables.MemberRow("id-1", "", "/h", "c", [("b", 1), ("a", 2), ("a", 0)]),
         tables.MemberRow("id-2", "", "/h", "c", []),
@@ -53,7 +53,7 @@ def test_members_table_has_kafkas_columns_and_widths() -> None:
     assert static[1].split() == ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
 
 
-def test_state_and_list_tables_have_kafkas_columns_and_widths() -> None:
+def test_state_and_list_tables_have_the_columns_and_widths_of_kafkas_tool() -> None:
     assert tables.state_table("g", "h:9092  (1)", "range", "Stable", 2, verbose=False) == [
         "",
         "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
@@ -68,7 +68,7 @@ def test_state_and_list_tables_have_kafkas_columns_and_widths() -> None:
     ]
 
 
-def test_reset_and_delete_tables_have_kafkas_columns_and_widths() -> None:
+def test_reset_and_delete_tables_have_the_columns_and_widths_of_kafkas_tool() -> None:
     assert tables.resets_table({"g": {("t", 10): 1, ("t", 9): 2}}) == [
         "",
         "GROUP           TOPIC           PARTITION  NEW-OFFSET",
@@ -103,7 +103,7 @@ def test_duration_option_is_converted_to_milliseconds(text: str, length_ms: int)
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "PT1X", "P1H"])
-def test_invalid_duration_is_rejected(text: str) -> None:
+def test_invalid_duration_option_of_reset_offsets_is_rejected(text: str) -> None:
     with pytest.raises(ToolError, match="cannot be parsed to a Duration"):
         resets.parse_duration_ms(text)
 
@@ -123,7 +123,7 @@ def test_datetime_option_is_converted_to_a_timestamp_and_is_in_utc_without_a_tim
 
 
 @pytest.mark.parametrize("text", ["2017-01-01", "2017-13-01T00:00:00.000", "yesterdayT"])
-def test_invalid_datetime_is_rejected(text: str) -> None:
+def test_invalid_datetime_option_of_reset_offsets_is_rejected(text: str) -> None:
     with pytest.raises(ToolError, match="Error parsing timestamp"):
         resets.parse_datetime_ms(text)
 

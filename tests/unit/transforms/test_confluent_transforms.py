@@ -94,7 +94,9 @@ class TestFilter:
         ]
 
     @pytest.mark.parametrize("value", [{}, {"author": None}, None, {"title": "x"}])
-    def test_filter_handles_a_missing_or_null_field_as_configured(self, value: Any) -> None:
+    def test_filter_fails_for_or_keeps_or_drops_a_record_with_a_missing_or_null_field_as_configured(
+        self, value: Any
+    ) -> None:
         assert "is missing or null" in str(transform_errors(self.filter(), source_batch([value]))[0])
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []

@@ -75,7 +75,7 @@ def test_change_event_is_replaced_with_the_row_after_the_change() -> None:
         ({"delete__handling__mode": "rewrite"}, "true", False),
     ],
 )
-def test_delete_events_and_tombstones_are_handled_as_configured(
+def test_delete_events_and_tombstones_are_kept_or_dropped_or_rewritten_as_configured(
     mode: dict[str, str], deleted: str | None, tombstones_kept: bool
 ) -> None:
     found = extract([DELETE], **mode)

@@ -27,7 +27,7 @@ from support.transforms import apply_to_value, batches, make_plugin, records, so
 ROW = struct([("i", INT32_SCHEMA), ("s", STRING_SCHEMA)], name="old", version=1)
 
 
-def test_set_schema_metadata_changes_name_and_version() -> None:
+def test_set_schema_metadata_replaces_the_name_and_version_of_the_schema() -> None:
     change = make_plugin("SetSchemaMetadata$Value", schema__name="foo", schema__version="42")
     schema, value = apply_to_value(change, Struct(ROW, {"i": 1, "s": "a"}), ROW)
     assert schema == ROW.replace(name="foo", version=42)
