@@ -165,7 +165,7 @@ class ProducerModel:
                 self.record_outcome(batch, self.core.handle_disconnect(batch, self.now_ms))
 
     def process_stalled_requests(self, count: int) -> None:
-        """Append the first `count` stalled batches, whose connections the client has already closed."""
+        """Append the first `count` stalled batches. The client has already closed the connections of these batches."""
         for _ in range(min(count, len(self.stalled))):
             partition, data = self.stalled.popleft()
             self.logs[partition].append(data)

@@ -226,7 +226,7 @@ OTHER_DEFAULTS = {"ProduceRequest", "FetchResponse", "ListOffsetsRequest"}
 
 
 def with_one_of_each(message: type[Message], version: int) -> Any:
-    """Return a message with default fields, in which each array of structs contains one struct with default fields."""
+    """Return a message with default fields. Each of its arrays of structs contains one struct with default fields."""
     return message(
         **{
             field.name: [with_one_of_each(field.element.message, version)]

@@ -1,4 +1,4 @@
-"""Tests of `@source` functions: when a generator is created, advanced and closed, and the offsets it receives."""
+"""Tests of `@source` functions: the offsets they receive, and when generators are created, advanced and closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the Kafka source's offset ranges, and of the planner, which determines micro-batches' end offsets."""
+"""Tests of the Kafka source's offset ranges, and of the planner, which determines the end offsets of micro-batches."""
 
 from __future__ import annotations
 

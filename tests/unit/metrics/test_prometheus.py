@@ -1,4 +1,4 @@
-"""Tests that Prometheus' parser accepts a worker's metrics page, and that it has Kafka Connect's metric names."""
+"""Tests that Prometheus' parser accepts a worker's metrics page, and that the page has Kafka Connect's metric names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the OpenAPI document: it describes exactly the routes of the server, and it is valid."""
+"""Tests of the OpenAPI document: it is valid, and it describes exactly the routes of the server."""
 
 from __future__ import annotations
 

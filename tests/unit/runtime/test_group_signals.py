@@ -1,4 +1,4 @@
-"""Tests that `withheld` blocks signals in child processes started within it and restores the parent's mask."""
+"""Tests that child processes started inside `withheld` have signals blocked, and that the parent's mask is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of tests/support/create_venv.sh: it chooses the newest optimized Python on PATH, or else the newest Python."""
+"""Tests that tests/support/create_venv.sh chooses the newest optimized Python on PATH, or else the newest Python."""
 
 from __future__ import annotations
 
