@@ -127,7 +127,7 @@ class S3SinkConfig(S3ConnectionConfig):
     )
     memory_limit: int = key(
         "buffer.memory.bytes",
-        default=16777216,
+        default=8388608,
         at_least=1048576,
         type=ConfigType.LONG,
         doc="Bytes of memory that all open files of a task may use. If they need more, the largest are moved to disk.",
