@@ -2,7 +2,7 @@
 
 A log directory has the offset checkpoints (recovery point, high watermark, log start offset, cleaner offset),
 `meta.properties` and the clean shutdown marker. Each partition's directory has a leader epoch checkpoint and
-`partition.metadata`. This module has no I/O.
+`partition.metadata`. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCK_FILE = ".lock"
 
 
 class MalformedFileError(Exception):
-    """A checkpoint or properties file has an invalid format; the message names the line."""
+    """A checkpoint or properties file has an invalid format. The message names the line."""
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -34,7 +34,10 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
-    """Return a dict of (topic, partition) -> offset, empty for an empty file. Raises MalformedFileError."""
+    """Return the offset of each (topic, partition). Raises MalformedFileError.
+
+    For an empty file, the result is empty.
+    """
     offsets: dict[TopicPartition, int] = {}
     if not data:
         return offsets
@@ -50,7 +53,10 @@ def encode_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_epoch_checkpoint(data: bytes) -> list[tuple[int, int]]:
-    """Return a list of (leader epoch, start offset), empty for an empty file. Raises MalformedFileError."""
+    """Return the (leader epoch, start offset) pairs. Raises MalformedFileError.
+
+    For an empty file, the result is empty.
+    """
     entries: list[tuple[int, int]] = []
     if not data:
         return entries
@@ -139,7 +145,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """Return the broker epoch in the clean shutdown marker, -1 if the marker has no broker epoch."""
+    """Return the broker epoch in the clean shutdown marker, or -1 if the marker has no broker epoch."""
     try:
         return int(json.loads(data or b"{}").get("brokerEpoch", -1))
     except (ValueError, AttributeError, TypeError):

@@ -130,8 +130,8 @@ def resolve_config(
 
     Order of precedence: the topic's own value, the broker's dynamic value (from the first source in `dynamic` that sets
     it), the value in the broker's properties file, the default. As in Kafka, a value from a secondary broker key
-    (log.retention.hours for retention.ms) is reported as the default and is not listed as a synonym. A configuration
-    with secondary keys has no default synonym.
+    (log.retention.hours for retention.ms) is reported as the default and is not listed as a synonym. If a configuration
+    has secondary keys, its synonyms do not include the default.
     """
     key = TOPIC_CONFIGS[name]
     synonyms: list[tuple[str, str, ConfigSource]] = []

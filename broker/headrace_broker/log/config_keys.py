@@ -1,4 +1,4 @@
-"""Defines `ConfigKey`: a configuration's name, type, default, validator, and broker-level names for the default."""
+"""Defines `ConfigKey`: a config's name, type, default, validator, and the broker configs that set its default."""
 
 from __future__ import annotations
 

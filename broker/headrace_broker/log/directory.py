@@ -40,7 +40,7 @@ _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partiti
 
 
 class LogDirectoryError(Exception):
-    """This broker cannot use a log directory; the message is one line for the operator who starts the broker."""
+    """This broker cannot use a log directory. The message is one line for the operator who starts the broker."""
 
 
 class LogDirectory:
@@ -95,8 +95,8 @@ class LogDirectory:
         """Remove the clean shutdown marker. Call this method before any log is written. Raises OSError.
 
         A process that only reads the directory, or that fails to start, must not call this method, so that the clean
-        shutdown marker remains. The directory is synced, so that a power failure cannot bring back checkpoint files
-        that were replaced.
+        shutdown marker remains. This method syncs the directory, so that a power failure cannot restore the old
+        versions of replaced checkpoint files.
         """
         if self._is_in_use:
             return
@@ -192,7 +192,7 @@ class LogDirectory:
     def checkpoint_task(
         self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True
     ) -> Callable[[], None]:
-        """Return a function that writes the checkpoint file, in any thread. The function raises OSError.
+        """Return a function that writes the checkpoint file. It may run in any thread. The function raises OSError.
 
         If `durable` is set, the function also syncs the file. The function writes nothing if the file already contains
         these offsets, if a newer task for the same file has started, or if the directory is closed.
@@ -212,7 +212,7 @@ class LogDirectory:
                 self._written[name] = data, durable
 
     def sync(self) -> None:
-        """Sync the directory, so that a power failure cannot bring back files that were replaced. Raises OSError."""
+        """Sync the directory, so that a power failure cannot restore old versions of replaced files. Raises OSError."""
         self._storage.sync_directory(self.path)
 
     def has_free_space(self) -> bool:

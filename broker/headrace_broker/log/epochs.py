@@ -1,6 +1,6 @@
 """The leader epoch cache of a partition: the start offset of each leader epoch (KIP-101, KIP-279).
 
-This module has no I/O: the caller writes `entries` to the checkpoint whenever a method returns True.
+This module does no I/O: the caller writes `entries` to the checkpoint whenever a method returns True.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Set the start offset of leader `epoch`.
+        """Set the start offset of the leader epoch `epoch`.
 
         Entries with a later epoch or a larger start offset are removed. Returns whether any entry changed.
         """
@@ -47,12 +47,12 @@ class LeaderEpochCache:
         return True
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`, -1 if unknown."""
+        """Return the leader epoch of the record at `offset`, or -1 if it is unknown."""
         index = bisect_right(self._start_offsets, offset) - 1
         return self._epochs[index] if index >= 0 else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (the largest known leader epoch up to `epoch`, its end offset).
+        """Return (the largest known leader epoch that is at most `epoch`, the end offset of that leader epoch).
 
         Return (-1, -1) if no epoch is known, or if `epoch` is larger than all known epochs. An epoch ends at the start
         offset of the next known epoch; the latest epoch ends at the log end offset. If `epoch` is before the first

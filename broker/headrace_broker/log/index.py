@@ -1,12 +1,12 @@
 """The offset index and the time index of a segment: sorted arrays in memory, Kafka's format on disk.
 
 Both indexes contain entries for only some of the batches. Offsets in an index are relative to the segment's base
-offset. An entry of the offset index contains the last offset of a batch and the file position of the batch, with 32
-bits each. An entry of the time index contains the largest timestamp of the segment so far, and the last offset of the
-batch with this timestamp.
+offset. An entry of the offset index contains the last offset of a batch and the file position of the batch, as two
+32-bit numbers. An entry of the time index contains the largest timestamp of all records up to this entry, and the last
+offset of the batch with this timestamp.
 
 The log writes the index files of the active segment only when it rolls, flushes or closes the segment. After a crash,
-recovery rebuilds the files from the records. This module has no I/O.
+recovery rebuilds the files from the records. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Maps timestamps to relative offsets. Each entry has the largest timestamp of the records up to its offset."""
+    """Maps timestamps to relative offsets.
+
+    Each entry contains a relative offset, and the largest timestamp of all records up to this offset.
+    """
 
     __slots__ = ("offsets", "timestamps")
 
@@ -133,6 +136,6 @@ class TimeIndex:
 
 
 def _without_empty_entries(data: bytes, entry_size: int) -> bytes:
-    """Return `data` without the zeros at its end, which a preallocated index file still contains after a crash."""
+    """Return `data` without the zeros at its end. After a crash, a preallocated index file still ends with zeros."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]

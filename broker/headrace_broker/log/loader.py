@@ -45,7 +45,7 @@ _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 @dataclass(slots=True)
 class LoadedLog:
-    """The state of a log as loaded from its directory."""
+    """The state of a log that was loaded from its directory."""
 
     segments: list[LogSegment]
     log_start_offset: int
@@ -84,8 +84,9 @@ def load(
 ) -> LoadedLog:
     """Load the log in `directory`, or create it if it does not exist. Raises OSError.
 
-    Unless this is the only replica, segments that were modified after `checkpoint_time_ns` are recovered, even if they
-    are before the recovery point. Another program, or a compaction right before a crash, has modified these segments.
+    If the partition has other replicas, segments that were modified after `checkpoint_time_ns` are recovered, even if
+    they are before the recovery point. Such a segment was modified by another program, or by a compaction right before
+    a crash.
     """
     storage.makedirs(directory)
     checkpointed_recovery_point = recovery_point
@@ -211,7 +212,7 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     """Return the index files of segments whose `.log` file is missing.
 
     This broker always deletes the indexes of a segment before the `.log` file. If only the `.log` file is missing,
-    another program has deleted it. A replica must not keep such a gap. It truncates its log at the gap and fetches the
+    another program has deleted it. The log then has a gap. The replica truncates its log at the gap and fetches the
     missing records again.
     """
     found = {offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
@@ -283,7 +284,7 @@ def create_segment(
     roll_jitter_ms: int = 0,
     tolerate_full_disk: bool = False,
 ) -> LogSegment:
-    """Create the files of a new active segment and return the segment. Existing files of the same names are replaced.
+    """Create the files of a new active segment and return the segment. Existing files with the same names are replaced.
 
     If this raises OSError, the new files are removed, so that appends to the previous segment can continue. With
     `tolerate_full_disk`, a full disk is not an error: the log is opened although some files of the segment are missing.
@@ -320,8 +321,8 @@ def create_segment(
 def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
     """Remove the files of interrupted operations; return the names of the remaining files.
 
-    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too: the rename from `.cleaned` to
-    `.swap` was interrupted, so all original segments still exist.
+    If a `.cleaned` file exists, the `.swap` files from its offset on are removed too. In this case, a crash interrupted
+    the renames from `.cleaned` to `.swap`, and all original segments still exist.
     """
     found = storage.listdir(directory)
     first_cleaned = min((offset_of(name) for name in found if name.endswith(CLEANED_SUFFIX)), default=None)
@@ -336,7 +337,7 @@ def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
 
 
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
-    """Complete the replacements of segments by compacted segments that a crash has interrupted (KAFKA-6264).
+    """Complete replacements of segments by compacted segments after a crash has interrupted them (KAFKA-6264).
 
     A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each

@@ -183,7 +183,7 @@ class PartitionLog(SegmentedLog):
 
         An incomplete last batch is ignored. Batches with a leader epoch above `leader_epoch_max` are ignored too: the
         fetch was sent to a broker that is no longer the leader. After DeleteRecords, the leader's log start offset may
-        be inside a batch. If an empty follower starts at such an offset, the whole batch is appended.
+        be inside a batch. If the log of a follower is empty and starts at such an offset, the whole batch is appended.
         Returns None if no complete batch is appended. Raises ApiError for offsets below the log end offset and for
         corrupt batches.
         """
@@ -284,8 +284,8 @@ class PartitionLog(SegmentedLog):
     ) -> LogRead:
         """Return batches, starting with the batch that contains `fetch_offset`.
 
-        A batch that begins at or after the upper bound, by default the high watermark, is not returned. Raises
-        ApiError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
+        Batches that begin at or after `upper_bound_offset` are not returned. The default upper bound is the high
+        watermark. Raises ApiError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
         """
         end_offset = self._log_end_offset
         upper_bound = self._high_watermark if upper_bound_offset is None else min(upper_bound_offset, end_offset)
@@ -328,11 +328,14 @@ class PartitionLog(SegmentedLog):
     # Leader epochs and timestamps
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (the largest known leader epoch up to `epoch`, its end offset), (-1, -1) if unknown (KIP-101)."""
+        """Return (the largest known leader epoch that is at most `epoch`, the end offset of that leader epoch).
+
+        Return (-1, -1) if no such leader epoch is known (KIP-101).
+        """
         return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the leader epoch of the record at `offset`, -1 if unknown."""
+        """Return the leader epoch of the record at `offset`, or -1 if it is unknown."""
         return self._epochs.epoch_for_offset(offset)
 
     def offset_for_timestamp(self, target: int) -> tuple[int, int, int] | None:

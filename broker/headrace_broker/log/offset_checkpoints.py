@@ -2,7 +2,7 @@
 
 A checkpoint identifies a log by its topic and partition. After a log is deleted or truncated, the checkpoint files
 still contain the log's old offsets. After a crash, these offsets would be applied to a recreated log or to new records.
-For this reason the checkpoints are rewritten before the next append to that partition.
+For this reason, the checkpoints are rewritten before the next append to a log of the same topic and partition.
 
 The log manager owns the `OffsetCheckpoints` object and calls it on the event loop. The write tasks that it returns may
 run in any thread.
@@ -57,7 +57,7 @@ class OffsetCheckpoints:
         logs: Mapping[TopicPartition, PartitionLog],
         directory_of: Mapping[TopicPartition, LogDirectory],
     ) -> None:
-        """Keep references to `logs` and `directory_of`. Each write reads the current contents of both."""
+        """Keep references to `logs` and `directory_of`. Each write uses their current contents."""
         self._directories = directories
         self._logs = logs
         self._directory_of = directory_of
@@ -72,8 +72,8 @@ class OffsetCheckpoints:
     def rewrite(self) -> None:
         """Write and sync all checkpoint files, to remove offsets of deleted or truncated logs. Raises OSError.
 
-        For example, if an old log start offset were beyond the log end offset, the next start would delete all
-        segments.
+        For example, if a checkpoint contained an old log start offset that is larger than the log end offset, the next
+        start would delete all segments of the log.
         """
         for name in CHECKPOINTS:
             self.write(name, durable=True)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class OpenSegments:
-    """The segments with an open file or with indexes in memory, oldest first.
+    """The segments that have an open file, and the segments that have indexes in memory.
+
+    Both lists are in the order in which segments were added.
 
     All logs of a broker share one instance. Only the broker's event loop uses it.
     """
@@ -39,7 +41,7 @@ class OpenSegments:
     def account_indexes(self, segment: LogSegment, size_bytes: int) -> None:
         """Add `size_bytes`, the size of an inactive segment's indexes, to the total.
 
-        If the total exceeds the limit, evict the oldest indexes.
+        If the total exceeds the limit, remove the indexes that were added first from memory.
         """
         self._index_bytes += size_bytes - self._indexed.pop(id(segment), (segment, 0))[1]
         self._indexed[id(segment)] = (segment, size_bytes)

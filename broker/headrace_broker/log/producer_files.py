@@ -119,7 +119,7 @@ def _replay_segment(producers: ProducerStateManager, segment: LogSegment, end_of
 
 
 def replay_producer(producers: ProducerStateManager, header: BatchHeader, batch: memoryview) -> None:
-    """Update the producer state with a batch of the log; `batch` is used for control batches only.
+    """Update the producer state with a batch of the log. Only control batches need `batch`.
 
     Raises CorruptBatchError for a control batch that cannot be parsed.
     """
@@ -137,7 +137,10 @@ def replay_producer(producers: ProducerStateManager, header: BatchHeader, batch:
 
 
 def load_producers_at(storage: Storage, directory: str, base_offset: int) -> ProducerStateManager:
-    """Return the producer state in the snapshot at `base_offset`, empty if no snapshot exists. Raises OSError."""
+    """Return the producer state in the snapshot at `base_offset`. Raises OSError.
+
+    If no snapshot exists, return an empty producer state.
+    """
     producers = ProducerStateManager()
     producers.clear(base_offset)
     path = f"{directory}/{file_name(base_offset, SNAPSHOT_SUFFIX)}"

@@ -49,7 +49,10 @@ _NO_BATCH = ProducerBatch(-1, -1, -1, 0, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The epoch of a producer, its last batches, and the first offset of its open transaction (-1 if it has none)."""
+    """The epoch of a producer, its last batches, and the first offset of its open transaction.
+
+    This offset is -1 if the producer has no open transaction.
+    """
 
     epoch: int = NO_EPOCH
     batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
@@ -160,7 +163,9 @@ class ProducerStateManager:
         return min(self._open_transactions.values(), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Remove the producers that were idle for `expiration_ms` and have no open transaction. Call it periodically.
+        """Remove the producers that were idle for `expiration_ms` and have no open transaction.
+
+        Call this method periodically.
 
         Idle time is measured from the last append and not from record timestamps. For example, a producer that copies
         old records is not idle. If this method removed such a producer, the records of the producer's next retry would

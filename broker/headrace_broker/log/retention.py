@@ -1,4 +1,8 @@
-"""Selects the segments that retention deletes: by size, by age, and before the log start offset. Does no I/O."""
+"""Selects the segments that retention deletes.
+
+A segment may be deleted because of the log's size, because of its age, or because it is before the log start offset.
+This module does no I/O.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class LogSegment:
         roll_jitter_ms: int = 0,
         name_suffix: str = "",
     ) -> None:
-        """`name_suffix` is `.cleaned` or `.swap` for a compacted segment, until its files get their final names."""
+        """`name_suffix` is `.cleaned` or `.swap` for a compacted segment, until its files have their final names."""
         self._storage = storage
         self._directory = directory
         self._name_suffix = name_suffix
@@ -282,7 +282,7 @@ class LogSegment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of the segment, -1 if the segment is empty.
+        """The largest timestamp of the segment, or -1 if the segment is empty.
 
         After a restart, it is read from the time index.
         """
@@ -332,7 +332,10 @@ class LogSegment:
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, -1 if the segment is empty. Read from the file once."""
+        """The largest timestamp of the first batch, or -1 if the segment is empty.
+
+        The timestamp is read from the file only once.
+        """
         if self.first_timestamp is None and self.size_bytes:
             self.first_timestamp = self.read_header(0).max_timestamp
         return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
@@ -364,7 +367,7 @@ class LogSegment:
         self.truncate(self.size_bytes)
 
     def preallocate(self, size_bytes: int = 0) -> None:
-        """Extend the file beyond its records. `append` extends it again when the records reach its end.
+        """Extend the file beyond its records. When the records reach the end of the file, `append` extends it again.
 
         Raises OSError. If a write is within the preallocated size, fdatasync does not have to update the file size.
         """
@@ -391,7 +394,10 @@ class LogSegment:
             self._allocated_bytes = size_bytes
 
     def is_unwritten_from(self, position: int) -> bool:
-        """Return whether the file has only zeros from `position` on, as after preallocation or a power failure."""
+        """Return whether the file has only zeros from `position` on.
+
+        Preallocation writes such zeros, and a power failure can leave them.
+        """
         while position < self.size_bytes:
             chunk = self._pread(min(_CHUNK_SIZE, self.size_bytes - position), position)
             if any(chunk):
@@ -552,7 +558,7 @@ class LogSegment:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 raise IncompleteBatchError(
                     position,
-                    f"the file has only {size_bytes - position} more bytes, but a batch header has {HEADER_SIZE}",
+                    f"the file has only {size_bytes - position} more bytes, but a batch header has {HEADER_SIZE} bytes",
                 )
             header = read_header(chunk, position - chunk_start)
             problem = _find_header_problem(header)

@@ -8,8 +8,8 @@ truncates incomplete batches. A log that went offline only because the disk was 
 restart (`try_go_online`).
 
 After a truncation, the log syncs the truncated file before it appends records (`sync_truncation`). Otherwise a power
-failure could restore the truncated records in place of new records. The high watermark may already include the new
-records.
+failure could restore the truncated records and lose the new records at the same offsets. The new records may already be
+below the high watermark.
 """
 
 from __future__ import annotations
@@ -138,16 +138,22 @@ class SegmentedLog:
     def advance_high_watermark(self, offset: int) -> None:
         """Raise the high watermark to `offset`, but at most to the log end offset. A smaller offset has no effect.
 
-        Only this method raises the high watermark. Its callers are `Broker.append` and `PartitionTable` (for the only
-        replica of a partition), `Replication` (for the leader and the followers of a replicated partition), `Quorum`
-        (for the metadata log), and `advance_log_start`.
+        Only this method raises the high watermark. It has these callers:
+
+        - `Broker.append` and `PartitionTable`, for a partition with only one replica
+        - `Replication`, for the leader and the followers of a partition with several replicas
+        - `Quorum`, for the metadata log
+        - `advance_log_start`
         """
         if offset > self._high_watermark:
             self._high_watermark = min(offset, self._log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, but at most the high watermark (KIP-98)."""
+        """The first offset of the oldest open transaction, but at most the high watermark (KIP-98).
+
+        If no transaction is open, this is the high watermark.
+        """
         unstable = self._producers.first_unstable_offset()
         return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
 
@@ -169,9 +175,9 @@ class SegmentedLog:
         return self._producers
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Add leader `epoch` with `start_offset` to the epoch cache. A new leader calls this before its first append.
+        """Add the leader epoch `epoch`, which begins at `start_offset`, to the epoch cache.
 
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        A new leader calls this method before its first append. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         if self._epochs.assign(epoch, start_offset):
             self._write_epochs_soon()
@@ -337,8 +343,8 @@ class SegmentedLog:
         """Handle the result of a background flush of the files from `unflushed_files`.
 
         `truncations` is the log's number of truncations when the flush started. A successful flush raises the recovery
-        point to `end_offset`, unless the log was truncated during the flush: the records before `end_offset` may then
-        be new, unsynced records. A failed flush takes the log offline.
+        point to `end_offset`. If the log was truncated during the flush, the recovery point stays as it is, because
+        records before `end_offset` may be new and unsynced. A failed flush takes the log offline.
         """
         if error is not None:
             self._epochs_unflushed = True
@@ -350,9 +356,9 @@ class SegmentedLog:
             self.last_flush_ms = now_ms
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to `offset` (-1 = the high watermark). Return the log start offset.
+        """Raise the log start offset to `offset`, or to the high watermark if `offset` is -1.
 
-        Raises ApiError.
+        Returns the log start offset. Raises ApiError.
         """
         target = self._high_watermark if offset == -1 else offset
         if not 0 <= target <= self._high_watermark:
@@ -418,7 +424,7 @@ class SegmentedLog:
         """Delete the segments that end at or before `offset`.
 
         If a segment was deleted, the log start offset becomes `offset`. Unlike retention, this method ignores
-        cleanup.policy: the caller has a snapshot of the deleted records. Raises ApiError.
+        cleanup.policy, because the caller has a snapshot of the deleted records. Raises ApiError.
         """
         count = sum(segment.base_offset <= offset for segment in self._segments[1:])
         if count:
@@ -521,9 +527,9 @@ class SegmentedLog:
     def sync_truncation(self) -> None:
         """Sync a truncation and rewrite the checkpoints, before new records are appended. Raises ApiError.
 
-        Without the sync, a power failure could restore the truncated records in place of new records, although the high
-        watermark includes the new records. With the old checkpoints, recovery would not check new records before the
-        old recovery point, and would delete new records before the old log start offset.
+        Without the sync, a power failure could restore the truncated records and lose the new records at the same
+        offsets. The new records may already be below the high watermark. With the old checkpoints, recovery would not
+        check new records before the old recovery point, and would delete new records before the old log start offset.
         """
         if self.unsynced_truncation is not None:
             try:
@@ -597,7 +603,7 @@ class SegmentedLog:
             segment.update_directory(directory)
 
     def release(self) -> None:
-        """Close the files, and write nothing to them."""
+        """Close the files without writing to them."""
         for segment in self._segments:
             segment.release()
 

@@ -30,7 +30,7 @@ class StorageFile(Protocol):
     """An open file that is read and written at any position."""
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`; after an OSError, any part of it may have been written."""
+        """Write all of `data` at `position`. After an OSError, any part of `data` may have been written."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Return `size` bytes from `position` on, fewer at the end of the file."""
@@ -66,7 +66,7 @@ class Storage(Protocol):
     def write_atomic(self, path: str, data: Buffer, *, durable: bool = True) -> None:
         """Replace a file by a rename, so that a crash leaves either the old or the new file.
 
-        If `durable`, sync the new file before the rename.
+        If `durable` is set, sync the new file before the rename.
         """
 
     def sync(self, path: str) -> None:
@@ -79,7 +79,7 @@ class Storage(Protocol):
     def size(self, path: str) -> int: ...
 
     def modified_ns(self, path: str) -> int:
-        """Return the modification time of a file, 0 if the storage has no modification times."""
+        """Return the modification time of a file, or 0 if the storage has no modification times."""
 
     def listdir(self, path: str) -> list[str]: ...
 

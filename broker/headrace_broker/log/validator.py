@@ -67,7 +67,10 @@ class RecordsRejectedError(ApiError):
 def validate_batch(
     records: bytearray | memoryview, config: LogConfig, origin: AppendOrigin, now_ms: int
 ) -> BatchHeader:
-    """Validate the only batch in `records`; return its header. Raises ApiError if a leader must not append it."""
+    """Validate `records` and return the header of the only batch in it.
+
+    Raises ApiError if the leader must not append the batch, or if `records` is not exactly one batch.
+    """
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the records have {size_bytes} bytes, too few for a record batch")

@@ -118,7 +118,10 @@ class Broker:
     def append(
         self, partition: Partition, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append one batch as leader, advance the high watermark, complete delayed requests. Raises ApiError."""
+        """Append one batch as leader and complete the delayed requests that wait for it. Raises ApiError.
+
+        If the partition has only one replica, this also advances the high watermark.
+        """
         log = partition.log
         try:
             info = log.append_as_leader(
@@ -267,7 +270,7 @@ class Broker:
         return not self.logs.was_closed_cleanly and self._has_other_replicas(topic, index)
 
     def _check_metadata_not_lost(self) -> None:
-        """Raise StartError when there are partition logs but the metadata log is empty."""
+        """Raise StartError if there are partition logs but the metadata log is empty."""
         if self.logs.logs and not self.image.features:
             path = f"{self.config.metadata_dir}/{CLUSTER_METADATA_TOPIC}-0"
             raise StartError(
@@ -399,7 +402,7 @@ class Broker:
             self._delete_partition(partition)
 
     def _delete_partition(self, partition: Partition) -> None:
-        """Delete the log of a partition whose topic was deleted or whose replica was reassigned."""
+        """Delete the log of a partition whose topic was deleted, or whose replica was moved to another broker."""
         self.replication.remove(partition)
         self.purgatory.force_complete(partition)
         self.purgatory.force_complete(partition.end_key)

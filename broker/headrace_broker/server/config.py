@@ -189,8 +189,8 @@ class BrokerConfig:
 class DescribedConfig:
     """One broker config, as DescribeConfigs returns it.
 
-    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. If this
-    config has no value, the first of its `synonyms` that has one applies; the synonyms of log.retention.ms are
+    `value` is None if the config has no value. `is_set` is true if the properties file contains the config. If the
+    config has no value, its first synonym with a value applies. For example, the synonyms of log.retention.ms are
     log.retention.minutes and log.retention.hours.
     """
 

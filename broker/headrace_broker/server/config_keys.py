@@ -94,7 +94,7 @@ def _unit(name: str) -> str:
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key most similar to `key`, or None when none is similar."""
+    """Return the known key that is most similar to `key`, or None if no known key is similar."""
     matches = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None
 

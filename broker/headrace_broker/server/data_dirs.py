@@ -1,4 +1,6 @@
-"""The data directories of a node: each is used by one process and identified by `meta.properties` (version 1).
+"""The data directories of a node.
+
+Each directory is used by only one process at a time, and has a `meta.properties` (version 1) that identifies it.
 
 In a cluster with one node, the node formats an empty directory when it starts. In a larger cluster, an operator must
 format the directory (kafka-storage format) for two reasons. First, a generated cluster id would differ from the id of
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
-    """The broker cannot start; the message is one line that says what is wrong and how to correct it."""
+    """The broker cannot start. The message is one line that says what is wrong and how to correct it."""
 
 
 def random_uuid() -> bytes:
@@ -138,7 +140,10 @@ def is_formatted(path: str) -> bool:
 def format_directories(
     storage: Storage, paths: Sequence[str], node_id: int, cluster_id: str | None = None
 ) -> list[tuple[str, bool]]:
-    """Format the unformatted directories; return (path, whether it was formatted now) for each. Raises StartError."""
+    """Format the unformatted directories. Raises StartError.
+
+    Return (path, whether this call formatted the directory) for each directory.
+    """
     directories = [LogDirectory(storage, path) for path in paths]
     before = [storage.exists(f"{item.path}/{META_PROPERTIES_FILE}") for item in directories]
     open_directories(storage, directories, node_id, cluster_id)

@@ -15,7 +15,11 @@ from headrace_broker.metadata.leadership import TopicConfigs
 
 
 def altered_configs(image: MetadataImage, broker_id: int | None = None) -> Sequence[DynamicConfigs]:
-    """Return the broker's dynamic configs, unless `broker_id` is None, then the dynamic defaults of all brokers."""
+    """Return the dynamic configs that apply, in order of precedence.
+
+    These are the dynamic configs of broker `broker_id`, followed by the dynamic defaults of all brokers. If `broker_id`
+    is None, only the dynamic defaults are returned.
+    """
     for_all: DynamicConfigs = (ConfigSource.DYNAMIC_DEFAULT_BROKER, image.broker_configs())
     return [for_all] if broker_id is None else [(ConfigSource.DYNAMIC_BROKER, image.broker_configs(broker_id)), for_all]
 

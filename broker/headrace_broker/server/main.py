@@ -8,7 +8,7 @@
     --parent-pid PID      ask the kernel to send SIGTERM when the parent dies (Linux). Exit immediately if PID is dead.
                           With --watch-fd the signal is SIGCONT, so that a suspended broker resumes and reads the
                           end-of-file
-    --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when serving, and close it
+    --ready-fd N          write "HOST:PORT" and a newline to this inherited descriptor when ready, and close it
 
 In a cluster with one node, the broker formats an empty data directory when it starts. When the broker accepts requests,
 it prints one line to standard output: `headrace broker 1 serves 127.0.0.1:9092 (started in 83 ms)`. Log lines go to

@@ -212,7 +212,7 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) of the first listener, with the port that was bound."""
+        """The host of the first listener, and the port that was bound."""
         first = self.advertised[0]
         return first.host, first.port
 
@@ -239,7 +239,10 @@ class Node:
             self.failed.set_result(reason)
 
     def on_metadata_log_failure(self, reason: str) -> None:
-        """Stop the node because the metadata log failed. The only node of a cluster stops only while it starts."""
+        """Stop the node because the metadata log failed.
+
+        The only node of a cluster does not stop, unless the failure occurs while it starts.
+        """
         if not (self._is_alone and self.is_serving) and not self.failed.done():
             self.failed.set_result(reason)
 

@@ -46,7 +46,10 @@ class OffsetsTopic:
         return -1 if led is None else led.log.high_watermark
 
     def read(self, partition: int, offset: int, size_bytes_max: int) -> Buffer | None:
-        """Read whole batches from `offset`, or the log start offset if that is later; None at the end of the log."""
+        """Read whole batches from `offset` on, or from the log start offset on if that is larger.
+
+        Return None at the end of the log.
+        """
         log = self._led_or_raise(partition).log
         start = max(offset, log.log_start_offset)
         # Read up to the log end offset, not the high watermark. A leader's log is never truncated, so its uncommitted

@@ -179,7 +179,7 @@ def _servers(options: argparse.Namespace) -> str | None:
 
 
 def warn_deprecated(options: argparse.Namespace, argv: Sequence[str] | None, names: Mapping[str, str]) -> None:
-    """Warn on standard error about each deprecated option name in use; `names` = {old: new}."""
+    """Warn on standard error about each deprecated option name in use. `names` maps old names to new names."""
     for argument in sys.argv[1:] if argv is None else argv:
         name = argument.partition("=")[0]
         if name in names:

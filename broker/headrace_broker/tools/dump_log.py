@@ -46,7 +46,7 @@ _DESCRIPTION = (
 
 @dataclass(slots=True)
 class Findings:
-    """The inconsistencies found in each file; they are printed at the end."""
+    """The inconsistencies that were found in each file. They are printed at the end."""
 
     index_mismatches: dict[str, list[str]] = field(default_factory=dict)
     time_mismatches: dict[str, list[str]] = field(default_factory=dict)

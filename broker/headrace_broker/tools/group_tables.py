@@ -146,7 +146,7 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> list[str
 
 
 def deleted_offsets_table(results: Mapping[TopicPartition, str | None]) -> list[str]:
-    """Return the lines for `--delete-offsets`; the first line is empty. Partition -1 = a missing topic."""
+    """Return the lines for `--delete-offsets`; the first line is empty. Partition -1 stands for a missing topic."""
     widths = [_widest((topic for topic, _ in results), 15), 10, 15]
     cells: list[Sequence[object]] = [["TOPIC", "PARTITION", "STATUS"]]
     for (topic, partition), error in sorted(results.items()):

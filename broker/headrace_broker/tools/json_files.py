@@ -13,7 +13,7 @@ _VERSION = 1
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the JSON object in the file. Raises ToolError if the object's version is not 1, or for invalid JSON."""
+    """Return the JSON object in the file. Raises ToolError if the JSON is invalid or the object's version is not 1."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)

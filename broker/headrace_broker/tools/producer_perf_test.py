@@ -106,7 +106,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def payloads(options: argparse.Namespace, rng: random.Random) -> Callable[[int, int], list[bytes | None]]:
-    """Return a function that takes `first` and `count` and returns the values of records first to first + count - 1.
+    """Return a function `f(first, count)` that returns the values of records `first` to `first + count - 1`.
 
     Raises ToolError if the payload file cannot be read.
     """
@@ -140,7 +140,7 @@ def read_payloads(path: str, delimiter: str) -> list[bytes]:
 
 
 def keys(options: argparse.Namespace, rng: random.Random, first: int, count: int) -> list[bytes | None] | None:
-    """Return the keys of records first to first + count - 1, or None for records without keys."""
+    """Return the keys of records `first` to `first + count - 1`, or None if the records have no keys."""
     if options.key_distribution == "none":
         return None
     if options.key_distribution == "range":

@@ -77,8 +77,8 @@ def check_plan(plan: ReassignmentPlan) -> None:
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
     """Raise ToolError if the plan names a log directory that is not the only log directory of its broker.
 
-    `directories` = {broker: log directories}. Each broker chooses the log directory of its replica, so a plan cannot
-    choose between several log directories.
+    `directories` maps each broker to its log directories. Each broker chooses the log directory of its replica, so a
+    plan cannot choose between several log directories.
     """
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
@@ -196,7 +196,7 @@ def plan_states(
 
 
 def log_dir_states(plan: ReassignmentPlan, found: Mapping[Replica, str]) -> list[str]:
-    """Return the lines of --verify for a plan's log directories; `found` = {replica: its current log directory}."""
+    """Return the lines of --verify for a plan's log directories. `found` maps replicas to their log directories."""
     lines = []
     for (topic, index, broker), target in sorted(plan.log_dirs.items()):
         current = found.get((topic, index, broker))

@@ -17,7 +17,10 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition's state; `leader_id` None = no leader, `elr` None = the broker does not support the ELR (KIP-966)."""
+    """The state of a partition.
+
+    `leader_id` is None if the partition has no leader. `elr` is None if the broker does not support the ELR (KIP-966).
+    """
 
     partition: int
     leader_id: int | None
@@ -63,7 +66,7 @@ class Report:
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
 
     def shows(self, topic: TopicDescription, partition: PartitionDescription, live: Collection[int]) -> bool:
-        """Return whether to show the partition; `live` = the ids of the live brokers."""
+        """Return whether to show the partition. `live` contains the ids of the live brokers."""
         count = len(partition.in_sync_replicas)
         has_leader = partition.leader_id is not None
         return (

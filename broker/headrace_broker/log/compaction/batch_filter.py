@@ -1,10 +1,12 @@
 """Determines what compaction retains of a batch: the whole batch, some records, only the header, or nothing.
 
-Offsets never change: a batch from which records are removed keeps its base offset, last offset and sequence numbers.
+Compaction never changes offsets. If it removes records from a batch, the batch keeps its base offset, last offset and
+sequence numbers.
+
 The delete horizon (KIP-534) of a batch is the time from which compaction may remove the tombstones or the transaction
-marker in the batch. The first cleaning that processes the batch sets the delete horizon: it stores the time as the base
-timestamp of the batch and sets attribute bit 6. A transaction marker gets its delete horizon in the first cleaning that
-finds no remaining records of its transaction.
+marker in the batch. The first cleaning that processes the batch sets the delete horizon: it stores this time as the
+base timestamp of the batch and sets attribute bit 6. For a transaction marker, the first cleaning that finds no
+remaining records of the transaction sets the delete horizon.
 """
 
 from __future__ import annotations
@@ -85,8 +87,9 @@ class BatchFilter:
     def _retained_indexes(self, header: BatchHeader, columns: RecordColumns) -> list[int]:
         """Return the indexes of the records to retain.
 
-        These are the newest record of each key, tombstones until their delete horizon, and all records at or after the
-        end offset of the offset map. Before this offset, records without a key are removed.
+        Compaction retains the newest record of each key, tombstones whose delete horizon has not passed, and all
+        records at or after the end offset of the offset map. It removes records without a key that are before this end
+        offset.
         """
         count = len(columns)
         offsets: Sequence[int] = columns.offsets or ()
@@ -103,11 +106,11 @@ class BatchFilter:
         ]
 
     def _empty_batch(self, header: BatchHeader) -> Buffer | None:
-        """Return the header of the batch without its records, or None if compaction may remove the batch too.
+        """Return the batch as a header without records, or None if compaction may remove the whole batch.
 
-        A batch is retained if it contains a producer's last sequence, the last offset before the high watermark, or the
-        segment's last offset. If compaction removed the batch with the segment's last offset, recovery would find a gap
-        before the next segment.
+        The header is retained if the batch contains a producer's last sequence, the last offset before the high
+        watermark, or the segment's last offset. If compaction removed the batch with the segment's last offset,
+        recovery would find a gap before the next segment.
         """
         is_last_batch = header.next_offset in (self._high_watermark, self.segment_end)
         if not is_last_batch and not self._is_last_of_producer(header):
@@ -127,8 +130,8 @@ class BatchFilter:
 def _rewrite_batch(header: BatchHeader, batch: memoryview, kept: Sequence[int], horizon_ms: int | None) -> bytearray:
     """Return the batch with only the records whose indexes are in `kept`.
 
-    If `horizon_ms` is not None, this delete horizon becomes the base timestamp of the batch, and the timestamp delta of
-    each record is adjusted. Otherwise the bytes of the records do not change.
+    If the delete horizon `horizon_ms` is not None, it becomes the base timestamp of the batch, and the timestamp delta
+    of each record is adjusted. Otherwise the bytes of the records do not change.
     """
     records = bytes(memoryview(decompress_batch(batch, 0, header, DECOMPRESSED_SIZE_BYTES_MAX))[HEADER_SIZE:])
     try:

@@ -32,10 +32,10 @@ class SegmentView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """The range of a log to clean, from `first_dirty_offset` to `end_offset`, which is the base offset of a segment.
+    """The range of a log to clean, from `first_dirty_offset` up to, but excluding, `end_offset`.
 
-    `clean_bytes` is the size of the segments before `first_dirty_offset`. `is_overdue` means that a record has been
-    dirty for longer than max.compaction.lag.ms.
+    `end_offset` is the base offset of a segment. `clean_bytes` is the size of the segments before `first_dirty_offset`.
+    `is_overdue` means that a record has been dirty for longer than max.compaction.lag.ms.
     """
 
     first_dirty_offset: int
@@ -67,7 +67,9 @@ def find_dirty_range(
     last_stable_offset: int,
     now_ms: int,
 ) -> DirtyRange:
-    """Return the range of the log that can be cleaned. `segments` are oldest first, the last one is active.
+    """Return the range of the log that can be cleaned.
+
+    `segments` lists all segments, the oldest first. The last segment is the active segment.
 
     The range ends before the first of these: the active segment, the segment with the last stable offset, and the first
     segment with a record younger than min.compaction.lag.ms. A `cleaner_offset` outside the log is ignored.

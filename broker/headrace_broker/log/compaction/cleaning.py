@@ -1,10 +1,10 @@
 """Cleans one log in two passes: builds the offset map of its dirty range, then rewrites its segments.
 
-This module only accesses the log's files, through the storage interface. It uses neither the broker nor the clock. The
-first pass stops when the offset map is full; only the records read so far are then cleaned. The second pass writes each
-group of old segments as one new segment with `.cleaned` files. It syncs these files before it reports the segment. The
-broker replaces the old segments in the order of the reports, because a tombstone must not be removed before the older
-records of its key.
+This module only accesses the log's files, through the storage interface. It uses neither the broker nor the clock. If
+the offset map becomes full, the first pass stops, and only the records that it has read are cleaned. The second pass
+writes each group of old segments as one new segment with `.cleaned` files. It syncs these files before it reports the
+segment. The broker replaces the old segments in the order of the reports, because a tombstone must not be removed
+before the older records of its key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> 
 
 
 class _Cleaning:
-    """The cleaning of one log; `path` is the file being read, for error messages."""
+    """The cleaning of one log. `path` is the file that is currently read, which error messages name."""
 
     def __init__(self, storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> None:
         self.path = job.directory
@@ -86,7 +86,10 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTxn]:
-        """Return the aborted transactions of the whole log. An abort marker may be after the range to clean."""
+        """Return the aborted transactions of the whole log.
+
+        A transaction in the range to clean may have its abort marker after this range.
+        """
         names = [name for name in self._storage.listdir(self._job.directory) if name.endswith(TRANSACTION_INDEX_SUFFIX)]
         entries: list[AbortedTxn] = []
         for name in names:
@@ -180,7 +183,7 @@ class _Cleaning:
     # Second pass
 
     def _groups(self, map_end_offset: int) -> list[tuple[list[LogSegment], int]]:
-        """Return the groups of segments to merge into one segment each, with the end offset of each group."""
+        """Return (segments, end offset) of each group of segments that is merged into one segment."""
         by_base = {segment.base_offset: segment for segment in self._segments}
         sizes = [self._sizes(segment) for segment in self._segments if segment.base_offset < map_end_offset]
         following = [segment.base_offset for segment in self._segments[len(sizes) :]]

@@ -12,7 +12,8 @@ class LastRecord:
     """Identifies the last batch of an active producer.
 
     Compaction must retain this batch, because it contains the producer's last sequence and epoch. `last_offset` is the
-    last offset of the producer's last data batch, or -1 if the producer has only a transaction marker of `epoch`.
+    last offset of the producer's last data batch. It is -1 if the producer's only batch with `epoch` is a transaction
+    marker.
     """
 
     producer_id: int
@@ -24,9 +25,9 @@ class LastRecord:
 class CleaningJob:
     """A log to clean, and the state of this log at `now_ms`.
 
-    `segments` are (base offset, size in bytes) of the inactive segments before `end_offset`, oldest first. Records from
-    `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that a record has been dirty for longer than
-    max.compaction.lag.ms.
+    `segments` lists (base offset, size in bytes) of each inactive segment before `end_offset`, the oldest first.
+    Records from `first_dirty_offset` on have not been cleaned yet. `is_overdue` means that a record has been dirty for
+    longer than max.compaction.lag.ms.
     """
 
     directory: str
@@ -68,7 +69,7 @@ class CleaningDone:
 
 @dataclass(frozen=True, slots=True)
 class CleaningFailed:
-    """The cleaning failed; `is_lasting` means that a retry would also fail."""
+    """The cleaning failed. `is_lasting` means that a retry would also fail."""
 
     reason: str
     is_lasting: bool

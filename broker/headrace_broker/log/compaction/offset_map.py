@@ -27,9 +27,9 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the map has reached its memory limit, estimated from the average key size.
+        """Whether the map has reached its memory limit.
 
-        `add` does not check the limit.
+        The memory use is estimated from the average key size. `add` does not check the limit.
         """
         if not self._keys_seen:
             return False

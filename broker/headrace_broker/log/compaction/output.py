@@ -20,7 +20,7 @@ If more unsynced bytes were in the page cache, the broker's own fsyncs would be 
 class SegmentOutput:
     """Writes the files of the cleaned segment `segment`. The file names end with `.cleaned`.
 
-    The constructor removes files with these names that an earlier cleaning left over.
+    If an earlier cleaning left files with these names, the constructor removes them.
     """
 
     def __init__(

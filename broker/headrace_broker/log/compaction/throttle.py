@@ -14,6 +14,6 @@ class CleanerThrottle:
         self._free_at_s = 0.0
 
     def delay_s(self, size_bytes: int, now_s: float) -> float:
-        """Return how long to wait after `size_bytes` were just read or written."""
+        """Return the number of seconds to wait after the cleaner has read or written `size_bytes`."""
         self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_second
         return self._free_at_s - now_s

@@ -279,7 +279,10 @@ class LogCleaner:
 
 
 def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
-    """Return the last records of active producers that are in the range to clean. The cleaner must keep them."""
+    """Return the last record of each active producer whose last record is before `end_offset`.
+
+    The cleaner must keep these records.
+    """
     records = (
         LastRecord(producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
         for producer_id, entry in log.producers.producers.items()

@@ -80,9 +80,9 @@ class CleanerProcess:
                 await self.close()
 
     async def _running(self, is_overdue: bool) -> Process:
-        """Return the running cleaner process, started if necessary.
+        """Return the cleaner process. If no process is running, start one.
 
-        The process has idle priority unless the job is overdue. If it runs with the other priority, restart it.
+        The process has idle priority unless the job is overdue. A running process with the wrong priority is restarted.
         """
         if self._process is not None and self._process.returncode is None:
             if self._is_overdue == is_overdue:

@@ -1,4 +1,7 @@
-"""AlterConfigs (33): replace a topic's whole set of configs; old clients use it instead of IncrementalAlterConfigs."""
+"""AlterConfigs (33): replace a topic's whole set of configs.
+
+Old clients use this API instead of IncrementalAlterConfigs.
+"""
 
 from __future__ import annotations
 

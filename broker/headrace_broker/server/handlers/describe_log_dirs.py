@@ -27,7 +27,10 @@ _PARTITIONS_PER_STEP = 1000
 
 
 async def handle(context: RequestContext, request: DescribeLogDirsRequest, version: int) -> DescribeLogDirsResponse:
-    """Describe every log directory and the requested partitions in it; without a topic list, all partitions."""
+    """Describe every log directory and the requested partitions in it.
+
+    Without a topic list, describe all partitions.
+    """
     wanted = None if request.topics is None else {item.topic: set(item.partitions) for item in request.topics}
     by_dir: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {
         directory.path: defaultdict(list) for directory in context.logs.directories

@@ -4,7 +4,7 @@ A response contains whole batches exactly as they are stored. The first batch co
 even if it exceeds max_bytes. Records are never decoded.
 
 Consumers may also fetch from a follower (KIP-392), up to the follower's high watermark. If replica.selector.class
-selects a follower, the leader responds without records and with that preferred read replica.
+selects a follower, the leader's response contains no records and names this follower as the preferred read replica.
 
 Version 7 adds fetch sessions (KIP-227). This broker supports fetch sessions from version 13 on. In versions 7 to 12 it
 responds with session id 0, so that every request is a full fetch. Version 11 adds the consumer's rack. Version 12 adds
@@ -447,7 +447,7 @@ def _check_epoch_and_divergence(
 def _record_follower_offset(
     broker: Broker, partition: Partition, request: FetchRequest, wanted: FetchPartition, replica: int
 ) -> bool:
-    """Store the fetch offset in the leader's state of the follower. Returns False if the offset is out of range."""
+    """Store the follower's fetch offset in the leader's state. Returns False if the offset is out of range."""
     is_within = partition.log.log_start_offset <= wanted.fetch_offset <= partition.log.log_end_offset
     if is_within:
         broker.replication.on_follower_fetch(partition, replica, request.replica_state.replica_epoch, wanted)

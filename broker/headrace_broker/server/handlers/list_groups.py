@@ -1,4 +1,7 @@
-"""ListGroups (16): list the groups that this broker coordinates. Version 4 adds a state filter, 5 a type filter."""
+"""ListGroups (16): list the groups that this broker coordinates.
+
+Version 4 adds a state filter, and version 5 adds a type filter.
+"""
 
 from __future__ import annotations
 

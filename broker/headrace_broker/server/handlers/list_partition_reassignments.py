@@ -20,7 +20,10 @@ LISTENERS = BROKER_AND_CONTROLLER
 def handle(
     context: RequestContext, request: ListPartitionReassignmentsRequest, version: int
 ) -> ListPartitionReassignmentsResponse:
-    """List the requested partitions with adding or removing replicas; without a topic list, those of all topics."""
+    """List the requested partitions that have adding or removing replicas.
+
+    Without a topic list, list such partitions of all topics.
+    """
     image = context.image
     wanted = None if request.topics is None else {item.name: set(item.partition_indexes) for item in request.topics}
     topics: list[OngoingTopicReassignment] = []

@@ -28,7 +28,7 @@ _TOPIC_IDS_VERSION = 10
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest, version: int) -> Awaitable[OffsetFetchResponse]:
-    """Replace topic ids by names, and pass the request to the group coordinator."""
+    """Replace topic ids with names, and pass the request to the group coordinator."""
     if version >= _TOPIC_IDS_VERSION:
         return _fetch_by_id(context, request, version)
     return context.groups.fetch_offsets(request, version)

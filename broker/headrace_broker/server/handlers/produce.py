@@ -5,9 +5,9 @@ the receive buffer. The broker sets their offset and epoch in the buffer, and wr
 buffer is reused.
 
 From version 10 on, a response with NOT_LEADER_OR_FOLLOWER contains the current leader (KIP-951). Version 13 identifies
-topics by id. Versions 0 to 2 are advertised but not supported, because old versions of librdkafka compress only if the
-broker advertises version 0 (KAFKA-18659). A request with acks=0 has no response. If it fails, the broker closes the
-connection, so that the producer detects the error.
+topics by id. Versions 0 to 2 are not supported. The broker advertises them nevertheless, because old versions of
+librdkafka compress only if the broker advertises version 0 (KAFKA-18659). A request with acks=0 has no response. If it
+fails, the broker closes the connection, so that the producer detects the error.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ def _result_after_replication(
 def _is_still_in_log(partition: Partition, info: AppendInfo, epoch: int) -> bool:
     """Return whether a batch that was appended in leader epoch `epoch` is still in the log.
 
-    If another broker was the leader in the meantime, this broker's log may have been truncated. If this broker has led
-    in every epoch since then, for example after a replica was removed, the batch is still in the log.
+    If another broker was the leader in the meantime, this broker's log may have been truncated. If this broker was the
+    leader in every epoch since then, for example after a replica was removed, the batch is still in the log.
     """
     if partition.leader_epoch == epoch:
         return True

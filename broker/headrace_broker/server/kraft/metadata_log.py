@@ -158,8 +158,8 @@ class MetadataLog:
     def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
         """Return whether the log contains the snapshot's last offset, in the snapshot's epoch or a later epoch.
 
-        The log may lack this offset if the process had fetched the snapshot from the leader, because the log had
-        diverged, and crashed before it reset the log to the snapshot.
+        The log may lack this offset after a crash: the log had diverged, the process fetched the snapshot from the
+        leader, and it crashed before it reset the log to the snapshot.
         """
         end_offset, epoch = snapshot
         known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))
@@ -172,21 +172,21 @@ class MetadataLog:
         return self.snapshots.ids[0][0] if base_offset > 0 else 0
 
     def pop_snapshot_records(self) -> tuple[OffsetAndEpoch | None, list[MetadataRecord]]:
-        """Return the snapshot that replay begins with, and its records. The next call returns no records.
+        """Return the snapshot that replay begins with, and its records.
 
-        This frees the memory of the records.
+        To free memory, the log then discards the records. Later calls return no records.
         """
         records, self._snapshot_records = self._snapshot_records, []
         return self._snapshot, records
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the snapshot at whose end offset the log begins; None if the log begins at offset 0."""
+        """Return the snapshot whose end offset is the log start offset, or None if the log begins at offset 0."""
         if self.log_start_offset == 0:
             return None
         return next((known for known in self.snapshots.ids if known[0] == self.log_start_offset), None)
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return the newest complete snapshot."""
+        """Return the newest complete snapshot, or None."""
         return self.snapshots.ids[-1] if self.snapshots.ids else None
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, size_bytes_max: int) -> tuple[int, bytes] | None:
@@ -270,7 +270,7 @@ class MetadataLog:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record; 0 if there is no record."""
+        """The epoch of the last record, or 0 if there is no record."""
         if self.log.log_end_offset > self.log.log_start_offset:
             return max(self.log.latest_epoch, 0)
         snapshot = self.latest_snapshot()
@@ -374,7 +374,7 @@ class MetadataLog:
                 self.voters = frozenset(voter.voter_id for voter in message.voters)
 
     def timestamp_of(self, offset: int) -> int | None:
-        """Return the timestamp of the batch that contains `offset`; None if `offset` is not in the log.
+        """Return the timestamp of the batch that contains `offset`, or None if `offset` is not in the log.
 
         The timestamp is the time of the controller's clock when the controller appended the batch.
         """

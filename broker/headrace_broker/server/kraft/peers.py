@@ -66,7 +66,8 @@ class Peers:
     def on_request_from(self, node_id: int) -> None:
         """Mark a node as alive because it sent a request.
 
-        A node may never connect to another live node: a leader, for example, seldom connects to its followers.
+        This node may have no connection to a node that is alive. For example, a leader seldom connects to its
+        followers.
         """
         self.connection_errors.pop(node_id, None)
         self.refused_nodes.discard(node_id)

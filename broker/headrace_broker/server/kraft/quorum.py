@@ -154,7 +154,7 @@ class Quorum:
 
     @property
     def is_majority_lost(self) -> bool:
-        """Whether the processes of so many voters are dead that no majority is left to commit records."""
+        """Whether so many voters' processes are dead that the remaining voters are not a majority."""
         voters = self.raft.config.voters
         return 2 * len(voters - self.peers.refused_nodes) <= len(voters)
 
@@ -322,9 +322,9 @@ class Quorum:
             self._flushing = self._loop.create_task(self._sync())
 
     async def _sync(self) -> None:
-        """Sync (fdatasync) until all appended records are synced.
+        """Sync the log (fdatasync) repeatedly, until all appended records are synced.
 
-        The next sync includes all appends that were made during a sync.
+        Each sync includes the records that were appended during the previous sync.
         """
         try:
             self._flush_again = True
@@ -411,7 +411,7 @@ class Quorum:
         self.on_leader_changed()
 
     def leave(self) -> None:
-        """Leave the quorum: process no more inputs, close the connections."""
+        """Leave the quorum: process no more inputs and close the connections."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -66,7 +66,7 @@ class SnapshotFiles:
     def write_chunk(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         """Write a chunk to the `.part` file at `position`, the end of the previous chunk. Raises OSError.
 
-        Position 0 starts the file again from the beginning.
+        If `position` is 0, the file is written from the beginning again.
         """
         file = self._storage.open(self.path(snapshot) + PART_SUFFIX)
         try:

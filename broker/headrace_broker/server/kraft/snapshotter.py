@@ -95,13 +95,18 @@ class Snapshotter:
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             self._delete_old_snapshots()
         except (OSError, ApiError) as error:
-            logger.error("Metadata snapshot: cannot write the snapshot, retrying when the next one is due: %s", error)
+            logger.error(
+                "Metadata snapshot: cannot write the snapshot, retrying when the next snapshot is due: %s", error
+            )
             self._bytes_at_last, self._last_ms = bytes_now, started_ms
             return
         logger.info("Metadata snapshot: wrote a snapshot of %d bytes with end offset %d", position, snapshot[0])
 
     def _delete_old_snapshots(self) -> None:
-        """Delete the snapshots that exceed the retention time or size, with the log before the next snapshot."""
+        """Delete the snapshots that exceed the retention time or size.
+
+        Also delete the log segments before the oldest remaining snapshot.
+        """
         snapshots, policy = self._log.snapshots, self._policy
         kept = list(snapshots.ids)
         size_bytes = self._log.log.size_bytes + sum(map(snapshots.size, kept))

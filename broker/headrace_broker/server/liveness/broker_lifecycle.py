@@ -222,7 +222,7 @@ class BrokerLifecycle:
             pass  # it is time for the next heartbeat
 
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Ask the controller to move leadership to other brokers. Returns False if it does not confirm in time."""
+        """Ask the controller to move leadership to other brokers. Return whether the controller confirmed in time."""
         if self._heartbeat_task is None:
             return False
         self._wants_shutdown = True

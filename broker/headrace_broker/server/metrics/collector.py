@@ -54,7 +54,10 @@ _TIMES: tuple[tuple[str, str, Callable[[RequestMetrics], Latencies]], ...] = (
 
 
 class Collector:
-    """Builds the metrics page of one node. Create it on the event loop's thread, whose idle ratio it reports."""
+    """Builds the metrics page of one node.
+
+    The page reports the idle ratio of the event loop's thread, so the collector must be created on that thread.
+    """
 
     def __init__(self, node: Node, meter: Meter, quorum_meter: QuorumMeter) -> None:
         self._node = node

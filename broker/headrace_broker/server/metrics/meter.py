@@ -199,7 +199,7 @@ class Meter:
         return metrics
 
     def fold_deleted_topics(self) -> None:
-        """Replace the metrics of all topics that this broker no longer hosts by their sum in `deleted_topics`."""
+        """Add the metrics of all topics that this broker no longer hosts to `deleted_topics`, and remove them."""
         for name in self.topics.keys() - set(self._hosted_topics):
             self.deleted_topics.add(self.topics.pop(name))
 

@@ -136,7 +136,7 @@ async def handle_in_parts(
 ) -> Any:
     """Handle a request in parts and return the merged response.
 
-    Between two parts, `lock` is free, so that other large requests can handle a part.
+    `lock` is released between two parts, so that a part of another large request can be handled.
     """
     merger = ResponseMerger(split.responses)
     for part in split_request(request, split):
@@ -193,7 +193,7 @@ class LargeRequests:
         return write(response)
 
     async def run_in_executor(self, work: Callable[[], Result]) -> Result:
-        """Run `work` in the thread. It must only compute, without I/O."""
+        """Run `work` in the thread. `work` must do no I/O."""
         with self._gc_paused():
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

@@ -10,7 +10,7 @@ Three rules keep the broker responsive when the pool is exhausted:
   other connections wait for memory.
 
 The pool therefore exceeds its limit by at most one request. The default limit, -1 as in Kafka, stands for a quarter of
-the machine's (or container's) memory, at most `DEFAULT_BYTES_MAX`. All methods run on the event loop.
+the machine's (or container's) memory, but at most `DEFAULT_BYTES_MAX`. All methods run on the event loop.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class RequestMemoryPool:
         return list(self._allocated)
 
     def try_allocate(self, user: MemoryPoolUser, capacity_bytes: int, request_bytes: int) -> bool:
-        """Allocate a buffer of `capacity_bytes` for a request of `request_bytes`, instead of the connection's old one.
+        """Allocate a buffer of `capacity_bytes` for a request of `request_bytes`.
+
+        The new buffer replaces the connection's old buffer.
 
         Returns False if too little memory is free; the connection then waits until the pool calls `retry_allocation`.
         """

@@ -1,12 +1,14 @@
 """Chooses the error for a batch that an idempotent producer sent after a batch with a retriable error.
 
-A producer has up to five batches in flight. The first may be rejected because this broker does not lead the partition
-yet or has too few in-sync replicas. If that changes before the second batch arrives, the second batch appears to leave
-a sequence gap, although nothing is missing: the producer retries the first batch. If librdkafka receives
-OUT_OF_ORDER_SEQUENCE_NUMBER, it starts a new producer epoch and resends batches, even batches that were already
-appended to other partitions. This duplicates records. The broker therefore rejects the batches that follow a rejected
-batch on the same connection with the same error, until the producer retries the rejected batch. Any other sequence gap
-fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
+A producer has up to five batches in flight. The first batch may be rejected because this broker does not lead the
+partition yet, or because the partition has too few in-sync replicas. If this problem ends before the second batch
+arrives, the second batch appears to leave a sequence gap. In fact no batch is missing, because the producer retries the
+first batch.
+
+If librdkafka receives OUT_OF_ORDER_SEQUENCE_NUMBER, it starts a new producer epoch and resends batches, even batches
+that were already appended to other partitions. This duplicates records. The broker therefore rejects the batches that
+follow a rejected batch on the same connection with the same error, until the producer retries the rejected batch. Any
+other sequence gap fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Routes each request frame to its handler, and sends the handler's response.
 
 A handler module declares `API_KEY`, `VERSIONS` and `handle(context, request, version)`, which returns the response or
-an awaitable of it. A module may also declare `ADVERTISED`, the version range in ApiVersions if it is wider than
-`VERSIONS`, and `REQUEST_SPLITS`, the arrays by which a large request is split. Produce and Fetch are the most frequent
-requests, so their modules declare `handle_frame(broker, connection, frame, version, correlation_id)` instead of
-`handle` and decode the frame themselves.
+an awaitable that returns the response. A module may also declare:
+
+- `ADVERTISED`: the version range in ApiVersions responses, if it is wider than `VERSIONS`
+- `REQUEST_SPLITS`: the arrays by which a large request is split
+
+Produce and Fetch are the most frequent requests, so their modules declare `handle_frame(broker, connection, frame,
+version, correlation_id)` instead of `handle` and decode the frame themselves.
 
 The routes are built from the modules in `handlers`, so the broker advertises exactly the APIs it implements.
 """
@@ -300,7 +303,7 @@ class RequestRouter:
     # -- end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all connections. Requests in progress are cancelled: their clients see a disconnect."""
+        """Close all connections and cancel the requests in progress. The clients see a disconnect."""
         for task in self._tasks:
             task.cancel()
         self.large_requests.close()

@@ -35,7 +35,7 @@ class SocketServer:
         self.listeners: list[Listener] = []
 
     def bind(self, listener: Listener) -> Listener:
-        """Bind one listener; returns it with its actual port. Raises StartError."""
+        """Bind one listener and return the listener with its actual port. Raises StartError."""
         addresses = _addresses(listener)
         for attempt in range(_BIND_ATTEMPTS):
             try:

@@ -60,8 +60,9 @@ class FetchSessionTable:
     def has_nothing_for_replica(self, session: FetchSession, leader: int) -> bool:
         """Return whether the leader has nothing that it must send to a follower immediately.
 
-        This is the case if the follower has all records of its partitions, has reported that to this leader, and no
-        consumer reads from the follower. If consumers read from it, it must receive a new high watermark immediately.
+        This is the case if the follower has all records of its partitions, the follower has reported this to the
+        leader, and no consumer reads from the follower. If consumers read from the follower, it must receive a new high
+        watermark immediately.
         """
         if session.replica_id < 0:
             return False

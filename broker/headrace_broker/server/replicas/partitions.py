@@ -59,7 +59,10 @@ class Partition:
         self.uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of uncommitted batches
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Raise ApiError if a request's leader epoch is not the partition's (KIP-320). -1 is always accepted."""
+        """Raise ApiError if a request's leader epoch differs from the partition's leader epoch (KIP-320).
+
+        The value -1 is always accepted.
+        """
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         code = (
@@ -95,7 +98,7 @@ class PartitionTable:
         return (partition for topic in self.by_name.values() for partition in topic.values())
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Return the partition, or None when it is not on this broker."""
+        """Return the partition, or None if it is not on this broker."""
         partitions = self.by_name.get(topic)
         return None if partitions is None else partitions.get(index)
 

@@ -8,8 +8,8 @@ fails is retried after a growing backoff. After the error FENCED_LEADER_EPOCH, a
 the image has a new leader epoch for it.
 
 If the leader does not respond, the fetcher reopens the connection long before replica.socket.timeout.ms. After a
-network partition has ended, TCP may need as long as the network partition lasted to resume the old connection. The high
-watermark would not advance during this time if this follower is in the ISR.
+network partition has ended, TCP may resume the old connection only after a further delay, which can be as long as the
+network partition was. If this follower is in the ISR, the high watermark would not advance during this delay.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ class ReplicaFetcher:
     ) -> asyncio.Future[FetchResponse]:
         """Send the next request.
 
-        `ends` has, for each partition with received records that are not appended yet, the (offset, epoch) after them.
+        Some partitions may have received records that are not appended yet. For each of them, `ends` contains the
+        offset after these records and the epoch of the last record.
         """
         request = self._request()
         to_request, self._to_request = self._to_request, {}

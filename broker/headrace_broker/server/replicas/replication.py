@@ -153,7 +153,7 @@ class Replication:
     # -- leader ------------------------------------------------------------------------------------------------------
 
     def check_min_isr(self, partition: Partition) -> None:
-        """Raise ApiError NOT_ENOUGH_REPLICAS when the ISR is too small for acks=all."""
+        """Raise ApiError NOT_ENOUGH_REPLICAS if the ISR is too small for acks=all."""
         replicas = partition.replicas
         if replicas is not None and replicas.is_under_min_isr:
             raise ApiError(
@@ -256,7 +256,10 @@ class Replication:
         )
 
     def is_throttled_as_follower(self, partition: Partition) -> bool:
-        """Whether this broker's replica is subject to the follower throttle: it is throttled, and not in the ISR."""
+        """Whether the follower throttle applies to this broker's replica.
+
+        This is so if the partition's replica on this broker is configured as throttled and is not in the ISR.
+        """
         topic = self._broker.image.topics.get(partition.topic)
         return (
             topic is not None
@@ -333,7 +336,7 @@ class Replication:
     # -- in-sync replicas --------------------------------------------------------------------------------------------
 
     def check_lag(self) -> None:
-        """Propose to remove lagging followers from the ISR; call it every replica.lag.time.max.ms / 2."""
+        """Propose to remove lagging followers from the ISR. Call this method every replica.lag.time.max.ms / 2."""
         for partition in self._broker.partitions:
             if partition.replicas is not None:
                 self._propose(partition, may_shrink=True)
