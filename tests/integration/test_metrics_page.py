@@ -81,7 +81,9 @@ def test_metrics_listener_returns_404_for_an_unknown_path(broker: BrokerProcess)
 
 @pytest.mark.parametrize("listener", ["127.0.0.1:9404", "https://127.0.0.1:9404", "http://127.0.0.1", "http://h:x"])
 def test_invalid_metrics_listener_is_rejected(tmp_path: Path, listener: str) -> None:
-    error = pytest.raises(AssertionError, match=r"headrace.metrics.listeners: '.*' is not http://host:port")
+    error = pytest.raises(
+        AssertionError, match=r"headrace.metrics.listeners: '.*' does not have the form http://host:port"
+    )
     with error, running_broker(tmp_path, headrace_metrics_listeners=listener):
         pass
 

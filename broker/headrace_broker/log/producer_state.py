@@ -227,7 +227,9 @@ def decode_snapshot(data: bytes) -> dict[int, ProducerEntry]:
             f"the snapshot has version {version}; headrace reads only version {_SNAPSHOT_VERSION}"
         )
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"the header gives {count} entries, but the file has {len(data)} bytes")
+        raise CorruptSnapshotError(
+            f"the file has {len(data)} bytes, which does not match its header with {count} entries"
+        )
     if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_START:]):
         raise CorruptSnapshotError("the checksum of the snapshot does not match its contents")
     producers: dict[int, ProducerEntry] = {}

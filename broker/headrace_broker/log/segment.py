@@ -170,7 +170,7 @@ class LogSegment:
         return self._index is not None or self._time_index is not None
 
     def account_indexes(self) -> None:
-        """Count the indexes of this inactive segment towards the index memory limit of `OpenSegments`."""
+        """Add the size of this inactive segment's indexes to the total that `OpenSegments` limits."""
         entries = len(self._index or ()), len(self._time_index or ())
         self._open_segments.account_indexes(self, OFFSET_ENTRY_SIZE * entries[0] + TIME_ENTRY_SIZE * entries[1])
 

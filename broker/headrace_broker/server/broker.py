@@ -252,7 +252,7 @@ class Broker:
                 await asyncio.sleep(0)  # let the metadata quorum's callbacks run
 
     def _previous_clean_epoch(self) -> int:
-        """Return the broker epoch of the last shutdown if the shutdown was clean and no log is corrupt; else -1."""
+        """Return the broker epoch of the last shutdown if the shutdown was clean and no log is corrupt, else -1."""
         if self.logs.is_corrupt:
             return -1
         directories = self.logs.directories
@@ -411,7 +411,7 @@ class Broker:
             self.logs.delete(partition.topic, partition.index, self.now_ms())
         except ApiError as error:  # the next start finds the log and marks it stray
             logger.error(
-                "Partition %s-%d: cannot delete the log, the next start marks it stray: %s",
+                "Partition %s-%d: cannot delete the log, so the next start marks it stray: %s",
                 partition.topic,
                 partition.index,
                 error.message,

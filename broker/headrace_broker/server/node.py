@@ -382,7 +382,7 @@ class Node:
     def check_clock(self, offset: int, before_ms: int) -> None:
         """Compare this node's clock with the controller's clock. Raises StartError if they differ too much.
 
-        The controller appended the record at `offset` between `before_ms` and now, in terms of this node's clock.
+        The controller appended the record at `offset` between `before_ms` and now, both according to this node's clock.
         """
         written_ms = self.quorum.log.timestamp_of(offset)
         if written_ms is None:
@@ -399,7 +399,7 @@ class Node:
                 f"{skew}, more than log.message.timestamp.after.max.ms: one node would reject records because of their "
                 "timestamps, and another node would accept them; synchronize both clocks with NTP, then start again"
             )
-        logger.warning("%s: timestamps and retention are off by this time; synchronize both clocks with NTP", skew)
+        logger.warning("%s: timestamps and retention are wrong by this amount; synchronize both clocks with NTP", skew)
 
     # -- requests to the controller ----------------------------------------------------------------------------------
 

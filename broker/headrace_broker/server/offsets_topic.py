@@ -27,7 +27,7 @@ class OffsetsTopic:
         self._append = append
 
     def partition_count(self) -> int:
-        """Return the number of partitions; 0 while the topic does not exist."""
+        """Return the number of partitions, or 0 while the topic does not exist."""
         topic = self._image().topics.get(GROUP_METADATA_TOPIC)
         return 0 if topic is None else len(topic.partitions)
 

@@ -41,7 +41,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its partitions; `configs` are the configs that are not defaults, in the broker's order."""
+    """A topic and its partitions. `configs` contains the configs that are not defaults, in the broker's order."""
 
     name: str
     topic_id: str

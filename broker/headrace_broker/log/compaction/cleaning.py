@@ -61,7 +61,7 @@ def clean(storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> 
 
 
 class _Cleaning:
-    """The cleaning of one log. `path` is the file that is currently read, which error messages name."""
+    """The cleaning of one log. `path` is the file that is currently read. Error messages contain this path."""
 
     def __init__(self, storage: Storage, job: CleaningJob, maybe_throttle: MaybeThrottle) -> None:
         self.path = job.directory

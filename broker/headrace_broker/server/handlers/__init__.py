@@ -1,1 +1,4 @@
-"""The request handlers, one module per API; each declares `API_KEY`, `VERSIONS` and a handler for `network.routing`."""
+"""The request handlers, one module per API.
+
+Each module declares `API_KEY`, `VERSIONS` and a handler, which `network.routing` calls.
+"""

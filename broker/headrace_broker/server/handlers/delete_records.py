@@ -32,7 +32,10 @@ _FAILED = -1
 
 
 async def handle(context: RequestContext, request: DeleteRecordsRequest, version: int) -> DeleteRecordsResponse:
-    """Delete records before the given offsets on this leader and on every live replica; -1 means the high watermark."""
+    """Delete the records before the requested offsets, on this leader and on every live replica.
+
+    The offset -1 stands for the high watermark.
+    """
     deleted = [
         (topic.name, [_delete(context, topic.name, wanted) for wanted in topic.partitions]) for topic in request.topics
     ]

@@ -23,7 +23,10 @@ VERSIONS = (0, 0)
 def handle(
     context: RequestContext, request: DescribeTopicPartitionsRequest, version: int
 ) -> DescribeTopicPartitionsResponse:
-    """Describe topics in the order of their names, up to the partition limit; the cursor marks the next page."""
+    """Describe topics in the order of their names, up to the partition limit.
+
+    The cursor in the response marks the start of the next page.
+    """
     image = context.image
     first_partition = 0
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topics)

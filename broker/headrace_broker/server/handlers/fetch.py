@@ -1,4 +1,4 @@
-"""Fetch (1): read record batches, and wait for new ones while fewer than min_bytes are available.
+"""Fetch (1): read record batches, and wait for new batches while fewer than min_bytes bytes are available.
 
 A response contains whole batches exactly as they are stored. The first batch contains the fetch offset, and is complete
 even if it exceeds max_bytes. Records are never decoded.

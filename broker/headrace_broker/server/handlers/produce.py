@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 def handle_frame(broker: Broker, connection: Connection, frame: memoryview, version: int, correlation_id: int) -> None:
-    """Append every batch and respond; with acks=all, wait for the high watermark first."""
+    """Append every batch and respond. With acks=all, respond only when the batches are committed."""
     transactional_id, acks, timeout_ms, topics = read_produce_request(
         frame, version, broker.partitions.partitions_per_request_max
     )

@@ -203,7 +203,7 @@ class MetadataLog:
             records = self.snapshots.part_records(snapshot)
         except SnapshotError as error:
             self.snapshots.discard(snapshot)
-            raise OSError(errno.EIO, f"the snapshot fetched from the leader is corrupt: {error}") from None
+            raise OSError(errno.EIO, f"the snapshot that was fetched from the leader is corrupt: {error}") from None
         self.snapshots.sync_part(snapshot)
         self.snapshots.finish(snapshot)
         self.snapshots.sync_names()
@@ -418,7 +418,7 @@ class MetadataLog:
         return reason
 
     def resume_if_space_available(self) -> None:
-        """Resume appending after the disk was full, if the disk has space again; call this method every second."""
+        """If the disk was full and has free space again, resume appending. Call this method every second."""
         if self.log.is_disk_full and self._log_directory.has_free_space():
             self.log.try_go_online()
 

@@ -201,7 +201,8 @@ class Quorum:
     def _process(self) -> None:
         """Apply the pending effects and process the pending inputs.
 
-        Stop at a change of quorum-state; `_persist` continues when the change is on disk.
+        If an input changes quorum-state, this method returns early. When the change is on disk, `_persist` continues
+        with the pending effects and inputs.
         """
         if self._is_closed:
             return

@@ -75,7 +75,7 @@ def parse_listener(text: str) -> tuple[str | None, int]:
     except ValueError:
         port = None
     if port is None or parts.scheme != "http" or parts.path not in ("", "/", "/metrics"):
-        raise StartError(f"{_KEY}: '{text}' is not http://host:port")
+        raise StartError(f"{_KEY}: '{text}' does not have the form http://host:port")
     return parts.hostname or None, port
 
 

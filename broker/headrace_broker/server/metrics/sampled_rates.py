@@ -23,7 +23,7 @@ class Rate:
         self.total += number
 
     def per_second(self, now_s: float) -> float:
-        """Return the rate over the current and the previous window, or since creation if that is a shorter time."""
+        """Return the rate over the current and the previous window, or since creation if that was less time ago."""
         self._roll_window(now_s)
         covered_s = min(now_s - self._created_s, now_s - self._window_start_s + _WINDOW_S)
         return (self._previous + self._current) / max(covered_s, 1.0)

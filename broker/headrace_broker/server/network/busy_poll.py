@@ -28,7 +28,7 @@ _yield_cpu: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
 class BusyPoll:
-    """The busy polling of one event loop; connections report each read after they have processed it."""
+    """The busy polling of one event loop. Connections report each read after they have processed the data."""
 
     def __init__(
         self,

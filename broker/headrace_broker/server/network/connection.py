@@ -380,7 +380,10 @@ class Connection(asyncio.BufferedProtocol):
             self._start, self._end = 0, pending
 
     def _grow(self, start: int, end: int, needed: int) -> None:
-        """Grow the buffer for a frame of `needed` bytes; for a large frame, only as fast as its bytes arrive."""
+        """Grow the buffer for a frame of `needed` bytes.
+
+        For a large frame, the buffer grows only as fast as the bytes of the frame arrive.
+        """
         pending = end - start
         if pending == len(self._buffer) or needed <= _BUFFER_BYTES_BUSY:
             capacity = min(_round_up(needed), max(_BUFFER_BYTES_BUSY, _BUFFER_GROWTH * len(self._buffer)))

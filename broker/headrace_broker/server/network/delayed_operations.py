@@ -90,7 +90,7 @@ class DelayedOperations:
         return key in self._by_key or key in self._produces
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> list[DelayedOperation]:
-        """Handle the growth of the key's data by `size_bytes` to `end_offset`; return the completed operations."""
+        """Return the operations that complete because the key's data has grown by `size_bytes` to `end_offset`."""
         due = self._complete_produces(key, end_offset)
         for operation in self._by_key.get(key, ()):
             if operation.missing_bytes is not None:

@@ -12,5 +12,5 @@ def read_fetch_request(frame: memoryview, version: int) -> FetchRequest:
     """Decode a Fetch request. Raises ProtocolError if the frame is malformed."""
     request, end = decoder(FetchRequest, version)(frame, parse_request_header(frame).body_offset)
     if end != len(frame):
-        raise ProtocolError(f"Fetch request v{version} of {len(frame)} bytes ends at byte {end}")
+        raise ProtocolError(f"Fetch request v{version} has {len(frame)} bytes, but its fields end at byte {end}")
     return request

@@ -46,7 +46,7 @@ def read_produce_request(frame: memoryview, version: int, partitions_max: int = 
     except (StructError, IndexError, UnicodeDecodeError, MalformedError) as error:
         raise ProtocolError(f"malformed Produce request v{version} of {len(frame)} bytes: {error}") from None
     if end != len(frame):
-        raise ProtocolError(f"Produce request v{version} of {len(frame)} bytes ends at byte {end}")
+        raise ProtocolError(f"Produce request v{version} has {len(frame)} bytes, but its fields end at byte {end}")
     return parts
 
 

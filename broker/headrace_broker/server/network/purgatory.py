@@ -52,7 +52,10 @@ class Purgatory:
         return operation
 
     def try_complete(self, key: Hashable, end_offset: int, size_bytes: int) -> None:
-        """Handle the growth of the key's data to `end_offset`; completed operations run once the caller returns."""
+        """Complete the operations that can complete because the key's data has grown to `end_offset`.
+
+        The completed operations run once the caller returns.
+        """
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 
     def force_complete(self, key: Hashable) -> None:

@@ -1,8 +1,8 @@
 """The socket server of a node. It binds the listeners before the node registers, and accepts connections afterwards.
 
 If the configured port is 0, the operating system chooses the port, and the node registers the chosen port. The host
-`localhost` binds the IPv4 and the IPv6 loopback address if both exist, because clients may resolve the name to either.
-An empty host binds all interfaces, over IPv4 and IPv6.
+`localhost` binds the IPv4 and the IPv6 loopback address if both exist, because clients may resolve the name to either
+address. An empty host binds all interfaces, over IPv4 and IPv6.
 """
 
 from __future__ import annotations

@@ -226,7 +226,10 @@ class Replication:
         return chosen
 
     def on_leader_high_watermark(self, partition: Partition, high_watermark: int) -> None:
-        """Advance the high watermark of this follower to the leader's, and complete delayed fetches of consumers."""
+        """Advance this follower's high watermark to the leader's high watermark.
+
+        This also completes delayed fetches of consumers.
+        """
         if high_watermark > partition.log.high_watermark:
             self._broker.complete_delayed_reads(partition, _advance_high_watermark(partition, high_watermark))
 
