@@ -128,9 +128,11 @@ def resolve_config(
 ) -> ConfigValue:
     """Return the effective value of a topic configuration.
 
-    Order of precedence: the topic's own value, the broker's dynamic value (from the first source in `dynamic` that sets
-    it), the value in the broker's properties file, the default. As in Kafka, a value from a secondary broker key
-    (log.retention.hours for retention.ms) is reported as the default and is not listed as a synonym. If a configuration
+    The value comes from the first of these sources that has one: the topic's own configs, the dynamic broker configs
+    (`dynamic`, in this order), the broker's properties file, the default.
+
+    Some topic configurations have secondary broker keys, for example log.retention.hours for retention.ms. As in Kafka,
+    a value from a secondary broker key is reported as the default and is not listed as a synonym. If a configuration
     has secondary keys, its synonyms do not include the default.
     """
     key = TOPIC_CONFIGS[name]

@@ -192,7 +192,7 @@ class LogDirectory:
     def checkpoint_task(
         self, name: str, offsets: Mapping[TopicPartition, int], *, durable: bool = True
     ) -> Callable[[], None]:
-        """Return a function that writes the checkpoint file. It may run in any thread. The function raises OSError.
+        """Return a function that writes the checkpoint file and can run in any thread. The function raises OSError.
 
         If `durable` is set, the function also syncs the file. The function writes nothing if the file already contains
         these offsets, if a newer task for the same file has started, or if the directory is closed.

@@ -286,8 +286,9 @@ def create_segment(
 ) -> LogSegment:
     """Create the files of a new active segment and return the segment. Existing files with the same names are replaced.
 
-    If this raises OSError, the new files are removed, so that appends to the previous segment can continue. With
-    `tolerate_full_disk`, a full disk is not an error: the log is opened although some files of the segment are missing.
+    If this function raises OSError, the new files are removed, so that appends to the previous segment can continue.
+    With `tolerate_full_disk`, a full disk is not an error: the log is opened although some files of the segment are
+    missing.
     """
     segment = LogSegment(
         storage,
@@ -337,14 +338,15 @@ def _remove_leftovers(storage: Storage, directory: str) -> list[str]:
 
 
 def _finish_swaps(storage: Storage, directory: str, names: list[str], open_segments: OpenSegments) -> list[int]:
-    """Complete replacements of segments by compacted segments after a crash has interrupted them (KAFKA-6264).
+    """Complete the replacement of segments with compacted segments, if a crash has interrupted it (KAFKA-6264).
 
     A `.log.swap` file and its indexes are complete. They replace the segments whose base offsets are in the offset
     range of the `.log.swap` file. This function and `SegmentedLog.replace_segments` rename the `.log` file last in each
-    step, so an existing `.log` file has either its own indexes or none. If a `.swap` segment is corrupt, this function
-    checks whether the first of the replaced segments still exists. If so, all replaced segments exist, and the corrupt
-    segment is removed. If not, the corrupt segment is still renamed to its final name, and the function returns its
-    base offset, so that recovery truncates this segment.
+    step, so an existing `.log` file has either its own indexes or none.
+
+    If a `.swap` segment is corrupt, this function checks whether the first of the replaced segments still exists. If
+    so, all replaced segments exist, and the corrupt segment is removed. If not, the corrupt segment is still renamed to
+    its final name, and the function returns its base offset, so that recovery truncates this segment.
     """
     corrupt_offsets = []
     for base_offset in sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):

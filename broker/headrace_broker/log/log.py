@@ -49,7 +49,7 @@ class AppendInfo:
 
 @dataclass(slots=True)
 class LogRead:
-    """Record batches as stored in the segment files, in one or more buffers. The last batch may be incomplete."""
+    """Record batches as they are stored in the segment files. The last batch may be incomplete."""
 
     buffers: list[bytes]
     size_bytes: int
@@ -147,10 +147,11 @@ class PartitionLog(SegmentedLog):
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Append one batch. Offsets, leader epoch and, for LogAppendTime, timestamps are set in `records` in place.
+        """Append one batch. This method sets its offsets and leader epoch in `records` in place.
 
-        A duplicate batch of an idempotent producer is not appended again; the result contains the offsets of the first
-        append. If the batch is rejected or cannot be written, this raises ApiError and the log is unchanged.
+        If the topic uses LogAppendTime, this method also sets the timestamps. A duplicate batch of an idempotent
+        producer is not appended again. The result then contains the offsets of the first append. If the batch is
+        rejected or cannot be written, this raises ApiError and the log is unchanged.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
@@ -181,9 +182,12 @@ class PartitionLog(SegmentedLog):
     ) -> AppendInfo | None:
         """Append the leader's batches unchanged, with their offsets and leader epochs.
 
-        An incomplete last batch is ignored. Batches with a leader epoch above `leader_epoch_max` are ignored too: the
-        fetch was sent to a broker that is no longer the leader. After DeleteRecords, the leader's log start offset may
-        be inside a batch. If the log of a follower is empty and starts at such an offset, the whole batch is appended.
+        An incomplete last batch is ignored. Batches with a leader epoch above `leader_epoch_max` are ignored too,
+        because they come from a broker that is no longer the leader.
+
+        After DeleteRecords, the leader's log start offset may be inside a batch. If the log of a follower is empty and
+        starts at such an offset, the whole batch is appended.
+
         Returns None if no complete batch is appended. Raises ApiError for offsets below the log end offset and for
         corrupt batches.
         """

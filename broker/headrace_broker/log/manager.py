@@ -447,7 +447,7 @@ class LogManager:
     def _take_removed_directories_offline(self) -> None:
         """If another program has deleted a log directory, take the directory offline.
 
-        Records appended to the open files of a deleted directory would be lost.
+        Records that are appended to the open files of a deleted directory would be lost.
         """
         for directory in self.directories:
             if directory.offline_reason is None and not self._storage.exists(directory.path):

@@ -1,10 +1,11 @@
 """The producer state of a partition: sequence checks, duplicate detection, snapshots (KIP-98, KIP-360).
 
-The last five batches of each producer are kept, so that a retried batch returns the offset of the first append.
-Kafka's snapshots contain one entry per producer, for its last batch. A snapshot of this broker contains one entry for
-each of the five batches, oldest first, so that retries also succeed after a truncation or a restart. Kafka can read
-such a snapshot, because it uses the last entry of a producer. The leader calls `check`, writes the batch, then calls
-`update`. Followers and recovery only call `update`.
+The last five batches of each producer are kept, so that a retried batch returns the offset of the first append. Kafka's
+snapshots contain one entry per producer, for its last batch. A snapshot of this broker contains one entry for each of
+the five batches, oldest first, so that retries also succeed after a truncation or a restart. Kafka can read such a
+snapshot, because it uses the last entry of a producer.
+
+The leader calls `check`, writes the batch, then calls `update`. Followers and recovery only call `update`.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class ProducerStateManager:
         return bytes(data)
 
     def load_snapshot(self, data: bytes, end_offset: int) -> None:
-        """Replace the state with a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
+        """Replace the state with a snapshot that was taken at `end_offset`. Raises CorruptSnapshotError."""
         self.producers = decode_snapshot(data)
         self.end_offset = end_offset
         self._open_transactions = {

@@ -55,7 +55,7 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int:
-    """Return the offset in the name of a segment's file."""
+    """Return the offset that the name of a segment's file contains."""
     return int(name.partition(".")[0])
 
 
@@ -142,7 +142,10 @@ class LogSegment:
         return file
 
     def _pread(self, size_bytes: int, position: int) -> bytes:
-        """Read up to the end of the records. Raises OSError if another program has truncated the file."""
+        """Read `size_bytes` from `position` on, but not beyond the end of the records.
+
+        Raises OSError if another program has truncated the file.
+        """
         size_bytes = min(size_bytes, self.size_bytes - position)
         data = self.file.pread(size_bytes, position)
         if len(data) < size_bytes:
@@ -284,7 +287,7 @@ class LogSegment:
     def max_timestamp(self) -> int:
         """The largest timestamp of the segment, or -1 if the segment is empty.
 
-        After a restart, it is read from the time index.
+        After a restart, this timestamp is read from the time index.
         """
         if self._max_timestamp is None:
             self._max_timestamp, relative_offset = self._last_time_entry()

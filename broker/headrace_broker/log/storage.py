@@ -22,7 +22,7 @@ def is_out_of_file_descriptors(error: OSError) -> bool:
 
 
 def is_disk_full_error(error: OSError) -> bool:
-    """Return whether `error` means that the disk is full or its quota is used up. A retry may succeed later."""
+    """Return whether `error` means that the disk is full or a disk quota is used up. A retry may succeed later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,7 +33,7 @@ class StorageFile(Protocol):
         """Write all of `data` at `position`. After an OSError, any part of `data` may have been written."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return `size` bytes from `position` on, fewer at the end of the file."""
+        """Return `size` bytes from `position` on, or fewer at the end of the file."""
 
     def size(self) -> int: ...
 

@@ -26,7 +26,9 @@ def encode_transaction_index(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_transaction_index(data: bytes) -> list[AbortedTxn]:
-    """Return the entries of a transaction index. An incomplete last entry, left by an unfinished write, is ignored.
+    """Return the entries of a transaction index.
+
+    If an interrupted write left an incomplete last entry, this entry is ignored.
 
     Raises ValueError for an unknown version.
     """

@@ -1,7 +1,8 @@
 """Validates the batches that a leader appends, and recompresses them to the topic's codec (Kafka's LogValidator).
 
-By default, the leader checks only the batch header and the checksum. It reads the records themselves in two cases: a
-compacted topic rejects records without keys, and a topic with its own `compression.type` recompresses the records.
+By default, the leader checks only the batch header and the checksum. It reads the records themselves in only two cases.
+If the topic is compacted, the leader rejects records without keys. If the topic has its own `compression.type`, the
+leader recompresses the records.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Compaction never changes offsets. If it removes records from a batch, the batch keeps its base offset, last offset and
 sequence numbers.
 
-The delete horizon (KIP-534) of a batch is the time from which compaction may remove the tombstones or the transaction
+The delete horizon (KIP-534) of a batch is the time after which compaction may remove the tombstones or the transaction
 marker in the batch. The first cleaning that processes the batch sets the delete horizon: it stores this time as the
 base timestamp of the batch and sets attribute bit 6. For a transaction marker, the first cleaning that finds no
 remaining records of the transaction sets the delete horizon.

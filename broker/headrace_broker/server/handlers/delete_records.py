@@ -78,7 +78,7 @@ def _write_checkpoint(context: RequestContext) -> None:
         context.logs.checkpoints.write(LOG_START_FILE, durable=False)
     except OSError as error:
         logger.warning(
-            "DeleteRecords: cannot write %s: %s. If the broker crashes before the next checkpoint, in about a minute,"
+            "DeleteRecords: cannot write %s: %s. If the broker crashes before the next checkpoint (in about a minute),"
             " the deleted records may reappear",
             LOG_START_FILE,
             error.strerror or error,
