@@ -147,7 +147,7 @@ class PartitionLog(SegmentedLog):
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo:
-        """Append one batch. This method sets its offsets and leader epoch in `records` in place.
+        """Append one batch, after setting the batch's offsets and leader epoch in `records` in place.
 
         If the topic uses LogAppendTime, this method also sets the timestamps. A duplicate batch of an idempotent
         producer is not appended again. The result then contains the offsets of the first append. If the batch is

@@ -494,7 +494,7 @@ class LogSegment:
         return size_bytes
 
     def _may_begin_here(self, chunk: bytes, offset: int) -> bool:
-        """Return whether `chunk` looks like the start of a batch at or before `offset`."""
+        """Return whether `chunk` looks like the start of a batch whose base offset is at most `offset`."""
         if len(chunk) < HEADER_SIZE or chunk[_MAGIC_OFFSET] != MAGIC:
             return False
         return self.base_offset <= int.from_bytes(chunk[:8], "big", signed=True) <= offset

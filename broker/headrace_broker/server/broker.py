@@ -2,8 +2,8 @@
 
 The broker accepts requests only after it has applied the metadata up to its own registration. It leads or follows a
 partition only if the committed image assigns that role to it. If the broker cannot write a log, it stops, and other
-replicas become leaders. A broker that is the only node of its cluster does not stop: it serves its other logs. All
-methods run on the event loop.
+replicas become leaders. A broker that is the only node of its cluster does not stop, and continues to serve its other
+logs. All methods run on the event loop.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class ControllerService:
 
     @property
     def latest_image(self) -> MetadataImage | None:
-        """The cluster image including uncommitted records while this node is the active controller, otherwise None."""
+        """The cluster image including uncommitted records, or None if this node is not the active controller."""
         return None if self._controller is None else self._controller.image
 
     async def submit(self, decision: Decision[Response]) -> Response:
@@ -213,7 +213,7 @@ class ControllerService:
         return await self.submit(lambda image: alter_reassignments(image, request, self._topic_configs))
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect leaders because an operator requested it. Raises ApiError."""
+        """Elect leaders at the request of an operator. Raises ApiError."""
         return await self.submit(lambda image: elect_leaders(image, request, self._topic_configs))
 
     async def alter_configs(

@@ -68,8 +68,8 @@ def _check_formatted(directories: Sequence[LogDirectory], metadata_dir: str | No
     if any(item.path == metadata_dir and not item.is_formatted for item in directories):
         raise StartError(
             f"{metadata_dir} is not formatted, and a node of a larger cluster does not generate a cluster id: run "
-            "kafka-storage format -t ID -c FILE with the id that kafka-cluster cluster-id prints, or, for a new "
-            "cluster, with one id from kafka-storage random-uuid for all nodes"
+            "kafka-storage format -t ID -c FILE. ID is the id that kafka-cluster cluster-id prints or, for a new "
+            "cluster, an id from kafka-storage random-uuid, which must be the same on all nodes"
         )
 
 

@@ -25,7 +25,7 @@ def altered_configs(image: MetadataImage, broker_id: int | None = None) -> Seque
 
 
 class LogConfigProvider:
-    """Resolves topics' LogConfigs, on one broker or, if `broker_id` is None, cluster-wide.
+    """Resolves topics' LogConfigs for one broker or, if `broker_id` is None, for the whole cluster.
 
     Topics with equal configs share one LogConfig.
     """

@@ -1,7 +1,7 @@
 """Configs of the resources that are neither topics nor brokers: groups, client metrics subscriptions, broker loggers.
 
-These configs cannot be altered on this broker. DescribeConfigs returns Apache Kafka's defaults, marked read-only, for
-any group id and any subscription name, and the levels of this process's loggers.
+These configs cannot be altered on this broker, so DescribeConfigs marks them as read-only. It returns Apache Kafka's
+defaults for any group id and any subscription name, and the levels of this process's loggers.
 """
 
 from __future__ import annotations

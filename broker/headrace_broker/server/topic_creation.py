@@ -1,4 +1,4 @@
-"""Creates topics that no client creates explicitly: topics in Metadata requests (auto-creation), internal topics."""
+"""Creates topics that no client creates explicitly: topics in Metadata requests (auto-creation) and internal topics."""
 
 from __future__ import annotations
 

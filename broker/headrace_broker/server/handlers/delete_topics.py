@@ -1,4 +1,7 @@
-"""DeleteTopics (20): delete topics. Version 5 adds error messages; in version 6, a request may name topics by id."""
+"""DeleteTopics (20): delete topics.
+
+Version 5 adds error messages. In version 6, a request can identify topics by id.
+"""
 
 from __future__ import annotations
 

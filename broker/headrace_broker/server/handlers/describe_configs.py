@@ -1,7 +1,7 @@
 """DescribeConfigs (32): return the effective configs of resources, and the source of each value.
 
-Version 1 adds synonyms; version 3 adds types and documentation. The configs of topics and of this broker can be
-altered; the configs of groups, client metrics subscriptions and broker loggers are read-only
+Version 1 adds synonyms, and version 3 adds types and documentation. The configs of topics and of this broker can be
+altered. The configs of groups, client metrics subscriptions and broker loggers are read-only
 (`server.resource_configs`).
 """
 

@@ -278,7 +278,7 @@ def _readable_end_offset(partition: Partition | None, replica: int) -> int:
 
 
 def _replica_id(request: FetchRequest, version: int) -> int:
-    """Return the id of the follower that sent the request, -1 for a consumer."""
+    """Return the id of the follower that sent the request, or -1 for a consumer."""
     return request.replica_state.replica_id if version >= _FIRST_VERSION_WITH_STATE else request.replica_id
 
 

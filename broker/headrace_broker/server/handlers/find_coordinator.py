@@ -1,7 +1,7 @@
 """FindCoordinator (10): return the broker that coordinates a group.
 
-The coordinator is the leader of the `__consumer_offsets` partition that the group id hashes to; the first request
-creates the topic. Version 1 adds the key type (0 group, 1 transaction, 2 share); from version 4 on, a request may
+The coordinator is the leader of the `__consumer_offsets` partition that the group id hashes to. The first request
+creates this topic. Version 1 adds the key type (0 group, 1 transaction, 2 share). From version 4 on, a request may
 contain several keys.
 
 This broker does not support transactions and share groups yet. A request for a transaction or share coordinator fails

@@ -1,9 +1,11 @@
 """InitProducerId (22): return a new producer id with epoch 0 to an idempotent producer.
 
-From version 3 on, a producer sends its current id and epoch to request an epoch bump after an error; this broker
-returns a new id instead. Transactions are not supported yet: a request with a transactional id fails with an error that
-clients treat as fatal. An InitProducerId response has no field for an error message, but transactional producers send
-FindCoordinator first, and the response to FindCoordinator contains the message.
+From version 3 on, a producer sends its current id and epoch to request an epoch bump after an error. This broker
+returns a new id instead.
+
+Transactions are not supported yet: a request with a transactional id fails with an error that clients treat as fatal.
+An InitProducerId response has no field for an error message, but transactional producers send FindCoordinator first,
+and the response to FindCoordinator contains the message.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def handle(
 def _topic_key(topic: MetadataRequestTopic, version: int) -> tuple[str | None, bytes]:
     """Return the (name, id) to look up the topic by. Either the name or the id is unset.
 
-    From version 12 on an id takes precedence over the name: the Java client sends an empty name with the id.
+    From version 12 on, an id takes precedence over the name, because the Java client sends an empty name with the id.
     """
     if version < _BY_ID_SINCE:
         return topic.name or "", b""

@@ -64,7 +64,7 @@ class SnapshotFiles:
             file.close()
 
     def write_chunk(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a chunk to the `.part` file at `position`, the end of the previous chunk. Raises OSError.
+        """Write a chunk to the `.part` file at `position`, which is the end of the previous chunk. Raises OSError.
 
         If `position` is 0, the file is written from the beginning again.
         """

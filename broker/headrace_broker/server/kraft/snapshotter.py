@@ -2,7 +2,9 @@
 
 Deletes old snapshots, and the log segments before the oldest remaining snapshot (KIP-630). Every node writes its own
 snapshots. The image is immutable, so the event loop encodes it one batch of records at a time and does other work in
-between; syncs run in a thread. A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
+between. Syncs run in a thread.
+
+A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
 `metadata.log.max.record.bytes.between.snapshots`. It writes the snapshot earlier if the new records are several times
 as large as the last snapshot, so that the duration of a start depends on the size of the metadata and not on the number
 of changes.

@@ -1,4 +1,4 @@
-"""The broker's metrics: its replicas, led partitions, fetchers, delayed operations and groups."""
+"""The broker's metrics about replicas, partition leaders, fetchers, delayed operations and groups."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Meter:
         router.handler_of = self._metered_handler_of  # type: ignore[method-assign]
 
     def instrument_broker(self, broker: Broker) -> None:
-        """Also measure the broker's appends and reads."""
+        """Start to measure the broker's appends and reads."""
         self._hosted_topics = broker.partitions.by_name
         self._append, self._read = broker.append, broker.read
         broker.append = self._metered_append  # type: ignore[method-assign]
@@ -166,7 +166,7 @@ class Meter:
             metrics.local_time.record(request.local_s)
 
     def _supported(self, listener: str, api_key: int, version: int) -> tuple[int, int]:
-        """Return the API key and version; replace unsupported numbers by `_UNSUPPORTED`.
+        """Return the API key and version, with unsupported numbers replaced by `_UNSUPPORTED`.
 
         A client can send any number, and without the replacement each number would add metrics.
         """
@@ -199,7 +199,7 @@ class Meter:
         return metrics
 
     def fold_deleted_topics(self) -> None:
-        """Add the metrics of all topics that this broker no longer hosts to `deleted_topics`, and remove them."""
+        """Move the metrics of topics that this broker no longer hosts into the sum `deleted_topics`."""
         for name in self.topics.keys() - set(self._hosted_topics):
             self.deleted_topics.add(self.topics.pop(name))
 

@@ -23,7 +23,10 @@ class Rate:
         self.total += number
 
     def per_second(self, now_s: float) -> float:
-        """Return the rate over the current and the previous window, or since creation if that was less time ago."""
+        """Return the rate over the current and the previous window.
+
+        If this object was created during these windows, return the rate since its creation.
+        """
         self._roll_window(now_s)
         covered_s = min(now_s - self._created_s, now_s - self._window_start_s + _WINDOW_S)
         return (self._previous + self._current) / max(covered_s, 1.0)

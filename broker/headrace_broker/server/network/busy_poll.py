@@ -6,8 +6,8 @@ from clients of a group coordinator. In this situation, the loop polls its socke
 yields the CPU to other processes on each poll. A request needs no more CPU time with polling than with sleeping,
 because the caches of a CPU are empty after the CPU has slept.
 
-Polling starts only after `_READS_IN_A_ROW` small reads in quick succession, and one pause or one large read ends it. So
-for every `_READS_IN_A_ROW` reads, the loop polls in vain for less than `_POLL_NS`. On a machine with one CPU, busy
+Polling starts only after `_READS_IN_A_ROW` small reads in quick succession. It ends after one pause or one large read.
+So for every `_READS_IN_A_ROW` reads, the loop polls in vain for less than `_POLL_NS`. On a machine with one CPU, busy
 polling is off.
 """
 

@@ -1,9 +1,9 @@
 """One client connection: receives request frames and sends responses in request order, with bounded memory.
 
 The transport writes directly into one receive buffer per connection. The buffer starts small and grows to the size of
-the frame being received. It also grows when a read fills it, so that a busy client needs fewer reads, and it shrinks
-when the connection is idle. The router receives each frame as a memoryview of the buffer. It must not keep the
-memoryview after `handle` returns, because the connection reuses the buffer immediately.
+the frame that is being received. It also grows when a read fills it, so that a busy client needs fewer reads, and it
+shrinks when the connection is idle. The router receives each frame as a memoryview of the buffer. The router must not
+keep the memoryview after `handle` returns, because the connection reuses the buffer immediately.
 
 Order: responses are sent in the order of their requests. A Produce or Fetch request may be delayed (it reserves a
 `ResponseSlot`) without blocking the requests after it. Any other request that has to wait mutes the connection, because

@@ -4,8 +4,10 @@ If an API returns one result per item, its handler module declares in `REQUEST_S
 merge the responses. A request that arrives in a large frame is decoded in a thread, which yields the GIL to the event
 loop every few milliseconds. The request is then split into *parts*, which are requests of at most a few hundred items
 each. Between two parts, the event loop does other work. The responses to the parts are merged into one response, which
-the thread encodes. Parts of several large requests alternate, so that a slow request does not delay the others. Only a
-few large requests are in memory at a time. Small requests do not use this module.
+the thread encodes.
+
+Parts of several large requests alternate, so that a slow request does not delay the others. Only a few large requests
+are in memory at a time. Small requests do not use this module.
 """
 
 from __future__ import annotations
@@ -170,7 +172,7 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...],
     ) -> Result:
-        """Decode a request, handle it in parts, encode the response; `read` and `write` run in the thread."""
+        """Decode a request, handle it in parts, and encode the response. `read` and `write` run in the thread."""
         async with self._requests:
             with self._gc_paused():
                 request = await self.run_in_executor(read)

@@ -4,7 +4,8 @@ The pool counts only receive buffers of more than `UNCOUNTED_BYTES`. When the po
 reading from a connection that needs a larger buffer, until memory is free, and TCP applies backpressure to the client.
 Three rules keep the broker responsive when the pool is exhausted:
 
-* Requests of the usual size are still received: requests above `LARGE_BYTES` may use only three quarters of the pool.
+* Requests of the usual size are still received, because requests above `LARGE_BYTES` may use only three quarters of the
+  pool.
 * At least one request always proceeds: one connection at a time may exceed the limit by the size of its request.
 * The router closes a connection that holds memory from the pool and receives hardly any data for a second or two while
   other connections wait for memory.

@@ -1,9 +1,10 @@
 """The partitions that this broker leads or follows, by topic name or topic id.
 
 Produce and Fetch look partitions up here. A `Partition` combines the image (leader, epoch) with the log.
-`PartitionTable.update` applies the image and returns the partitions without a log; `open` opens or creates the log.
-`remove_topic` and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a new
-id, and a lookup by the new id does not return the partitions of the deleted topic. All methods run on the event loop.
+`PartitionTable.update` applies the image and returns the partitions that have no log yet. `open` opens or creates the
+log. `remove_topic` and `remove_reassigned` return the partitions that the broker must delete. A recreated topic has a
+new id, and a lookup by the new id does not return the partitions of the deleted topic. All methods run on the event
+loop.
 """
 
 from __future__ import annotations
