@@ -37,7 +37,7 @@ _TERMINATED = 143
 
 
 class ToolError(Exception):
-    """An error that ends a tool; its text is printed for the user."""
+    """An error that ends a tool. The error's text is printed for the user."""
 
 
 class _Version(argparse.Action):
@@ -52,7 +52,7 @@ class _Version(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses options like Kafka's tools; a usage error is printed on standard error, with exit status 1."""
+    """Parses options like Kafka's tools. After a usage error, prints it on standard error and exits with status 1."""
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(

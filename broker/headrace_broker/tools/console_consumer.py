@@ -1,8 +1,8 @@
 """kafka-console-consumer: write the records of topics to standard output.
 
-The event loop fetches records; a separate thread formats and writes them, so that slow output never delays the
-consumer's heartbeats. Without `--group`, the consumer joins no group. It assigns all partitions to itself, and reads
-topics and partitions that are created later from their beginning.
+The event loop fetches records. A separate thread formats and writes them, so that slow output never delays the
+consumer's heartbeats. Without `--group`, the consumer joins no group and assigns all partitions to itself. If topics or
+partitions are created later, the consumer reads them from the beginning.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def format_date(moment_ms: float, pattern: str) -> str:
 
 
 class _ConsumeCounts:
-    """Counts records and bytes, and the time spent joining the group."""
+    """Counts records and bytes, and measures the time that the consumer needs to join the group."""
 
     def __init__(self) -> None:
         self.records = 0

@@ -77,7 +77,7 @@ def clamp_offsets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[OffsetPlan, list[str]]:
-    """Limit the offsets to log start and log end offsets. Return the plan, and a warning for each changed offset."""
+    """Limit each offset to the range of the log. Return the plan, and a warning for each offset that was changed."""
     plan: OffsetPlan = {}
     warnings = []
     for (topic, partition), offset in requested.items():

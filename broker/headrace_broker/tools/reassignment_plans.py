@@ -75,7 +75,7 @@ def check_plan(plan: ReassignmentPlan) -> None:
 
 
 def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[str]]) -> None:
-    """Raise ToolError if the plan names a log directory that is not the only log directory of its broker.
+    """Raise ToolError if the plan names a log directory, unless this is the only log directory of its broker.
 
     `directories` maps each broker to its log directories. Each broker chooses the log directory of its replica, so a
     plan cannot choose between several log directories.
@@ -150,7 +150,10 @@ def replica_moves(
     moving: Mapping[TopicPartition, Reassignment],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, Move]:
-    """Return the replica moves that are in progress once the plan has started, including earlier reassignments."""
+    """Return the replica moves that are in progress once the plan has started.
+
+    They include the moves of earlier reassignments.
+    """
     found: dict[TopicPartition, Move] = {
         partition: (set(move.replicas) - set(move.adding), set(move.adding)) for partition, move in moving.items()
     }

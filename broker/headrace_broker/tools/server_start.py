@@ -1,7 +1,7 @@
 """kafka-server-start: run a broker with Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
 
 The tool does the same as `headrace broker start`. With `-daemon`, the broker runs in the background and writes to
-`$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`). This process exits when the broker is ready, or with an error if
+`$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`). The tool then exits when the broker is ready, or with an error if
 the broker fails to start.
 """
 

@@ -1,7 +1,7 @@
 """kafka-server-stop: send SIGTERM to this user's local brokers, or only to brokers with a given role or node id.
 
 Brokers are recognized by their command lines (`headrace broker start`, `kafka-server-start`, or the module that they
-run). Brokers that another process manages, such as the embedded broker of a Connect worker, are left alone. As in
+run). Brokers that another process manages, such as the embedded broker of a Connect worker, are not stopped. As in
 Kafka's script, the environment variable `SIGNAL` selects another signal.
 """
 
