@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
 from headrace_connectors.jdbc.names import unquoted
 from headrace_connectors.jdbc.query_text import single_statement
@@ -101,7 +102,12 @@ class JdbcSourceConfig(Config):
         group=_DATABASE,
     )
     db_timezone: str = key(
-        "db.timezone", default="UTC", doc="Time zone of database timestamps without a time zone.", group=_DATABASE
+        "db.timezone",
+        default="UTC",
+        doc="Time zone of database timestamps without a time zone: a name such as Europe/Berlin, or an offset such as "
+        "+02:00.",
+        group=_DATABASE,
+        validator=check_time_zone,
     )
     numeric_mapping: NumericMapping = key(
         "numeric.mapping",

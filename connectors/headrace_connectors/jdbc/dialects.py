@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy
 from sqlalchemy import event
@@ -23,8 +22,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.pool import NullPool
 
-from headrace.api.errors import ConfigError, ConnectError
+from headrace.api.errors import ConnectError
 from headrace.data.schema import STRING_SCHEMA
+from headrace_connectors.common.time_zones import time_zone
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import qualified_name, split_name
@@ -82,7 +82,7 @@ class Dialect(ABC):
     def __init__(self, url: JdbcUrl, config: JdbcSourceConfig) -> None:
         self.url = url
         self.config = config
-        self.zone = _zone(config.db_timezone)
+        self.zone = time_zone(config.db_timezone)
         self.options = TypeOptions(
             numeric_mapping="precision_only" if config.numeric_precision_mapping else config.numeric_mapping,
             unconstrained_scale=config.numeric_unconstrained_scale,
@@ -331,13 +331,6 @@ def driver_errors() -> Iterator[None]:
         yield
     except sqlalchemy.exc.DBAPIError as error:
         raise (error.orig or error) from None
-
-
-def _zone(name: str) -> dt.tzinfo:
-    try:
-        return dt.UTC if name.upper() in ("UTC", "GMT", "Z") else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ConfigError("db.timezone", name, "unknown time zone; set a name such as UTC or Europe/Berlin") from None
 
 
 def like_to_regex(sql_like: str) -> re.Pattern[str]:

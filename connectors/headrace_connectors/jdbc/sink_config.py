@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.api.config import Config, ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
 
 KAFKA_KEY_COLUMNS = ("__connect_topic", "__connect_partition", "__connect_offset")
@@ -112,7 +113,12 @@ class JdbcSinkConfig(Config):
         group=_MAPPING,
     )
     db_timezone: str = key(
-        "db.timezone", default="UTC", doc="Time zone of database timestamps without a time zone.", group=_MAPPING
+        "db.timezone",
+        default="UTC",
+        doc="Time zone of database timestamps without a time zone: a name such as Europe/Berlin, or an offset such as "
+        "+02:00.",
+        group=_MAPPING,
+        validator=check_time_zone,
     )
     date_timezone: str = key(
         "date.timezone",

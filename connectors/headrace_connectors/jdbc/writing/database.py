@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, ClassVar, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy
 from sqlalchemy.engine import Engine
 
-from headrace.api.errors import ConfigError, DataError
+from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME as DATE
 from headrace.data.logical import DECIMAL_NAME as DECIMAL
 from headrace.data.logical import TIME_NAME as TIME
 from headrace.data.logical import TIMESTAMP_NAME as TIMESTAMP
 from headrace.data.schema import Schema, Type
+from headrace_connectors.common.time_zones import time_zone
 from headrace_connectors.jdbc.dialects import driver_errors
 from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
@@ -84,7 +84,7 @@ class Database(ABC):
     def __init__(self, url: JdbcUrl, config: JdbcSinkConfig) -> None:
         self.url = url
         self.config = config
-        self.zone = _zone(config.db_timezone)
+        self.zone = time_zone(config.db_timezone)
         self.engine = self._engine()
 
     @abstractmethod
@@ -330,10 +330,3 @@ def last_of_each_key(target: Target, values: list[Sequence[Any]]) -> list[Sequen
 def milliseconds_of_day(value: dt.time) -> int:
     """Return the time of day in milliseconds."""
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
-
-
-def _zone(name: str) -> dt.tzinfo:
-    try:
-        return dt.UTC if name.upper() in ("UTC", "GMT", "Z") else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ConfigError("db.timezone", name, "unknown time zone; set a name such as UTC or Europe/Berlin") from None
