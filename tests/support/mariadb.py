@@ -40,15 +40,15 @@ def unavailable_reason() -> str | None:
 
 
 @contextmanager
-def running() -> Iterator[MariaDb]:
-    """Run a server; stop and remove it at the end."""
+def running(*options: str) -> Iterator[MariaDb]:
+    """Run a server with further options (``--sql-mode=``); stop and remove it at the end."""
     directory = Path(mkdtemp(prefix="headrace-mariadb-"))
     user = "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-    if os.geteuid() == 0:
-        shutil.chown(directory, user)
     port = free_port()
     data = f"--datadir={directory / 'data'}"
     try:
+        if os.geteuid() == 0:
+            shutil.chown(directory, user)
         _run(
             ["mariadb-install-db", "--no-defaults", data, f"--user={user}", "--auth-root-authentication-method=normal"]
         )
@@ -60,7 +60,7 @@ def running() -> Iterator[MariaDb]:
         init.chmod(0o644)
         command = ["mariadbd", "--no-defaults", data, f"--user={user}", "--bind-address=127.0.0.1", f"--port={port}",
                    f"--socket={directory / 's'}", f"--init-file={init}", f"--pid-file={directory / 'pid'}",
-                   "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]  # fmt: skip
+                   "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", *options]  # fmt: skip
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
