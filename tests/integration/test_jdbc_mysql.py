@@ -148,6 +148,33 @@ def test_zero_dates_are_handled_as_configured_with_unmappable_values(
     assert rows(read_all({**props, "mode": "incrementing", "unmappable.values": policy})) == expected
 
 
+@pytest.mark.parametrize(("behavior", "expected"), [("CONVERT_TO_NULL", None), ("convertToNull", None), ("ROUND", 1)])
+def test_property_zero_date_time_behavior_replaces_zero_dates(
+    database: Any, props: dict[str, str], behavior: str, expected: int | None
+) -> None:
+    database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date NOT NULL, at datetime NOT NULL)")
+    database.execute("INSERT INTO t VALUES (1, '0000-00-00', '0000-00-00 00:00:00'), (2, '2026-02-03', '2026-02-03')")
+    address = f"{props['connection.url']}?zeroDateTimeBehavior={behavior}"
+    (batch,) = read_all({**props, "connection.url": address, "mode": "incrementing"})
+    assert batch.value_schema is not None
+    day = expected and dt.date(expected, 1, 1)
+    assert batch.values == [
+        (1, day, expected and dt.datetime(expected, 1, 1, tzinfo=dt.UTC)),
+        (2, dt.date(2026, 2, 3), dt.datetime(2026, 2, 3, tzinfo=dt.UTC)),
+    ]
+    assert [field.schema.optional for field in batch.value_schema.fields] == [False, *[expected is None] * 2]
+
+
+def test_zero_date_cannot_be_part_of_a_source_offset(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, at datetime NOT NULL)")
+    database.execute("INSERT INTO t VALUES (1, '0000-00-00')")
+    address = f"{props['connection.url']}?zeroDateTimeBehavior=CONVERT_TO_NULL"
+    props = {**props, "connection.url": address, "timestamp.column.name": "at", "incrementing.column.name": "id"}
+    for mode in ("timestamp", "timestamp+incrementing"):
+        with pytest.raises(ConnectError, match="a zero date that zeroDateTimeBehavior converts to null cannot be part"):
+            read_all({**props, "mode": mode})
+
+
 def test_stop_of_the_task_cancels_the_statement_that_streams_a_large_table(
     database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -24,6 +26,7 @@ from headrace.data.schema import (
     struct,
 )
 from support import mariadb
+from support.certificates import create_certificates
 from support.jdbc_sink import item, put, record, tombstone
 
 pytestmark = [
@@ -147,3 +150,70 @@ def test_error_for_an_unreachable_server_names_its_address() -> None:
 def test_error_for_an_unknown_user_contains_the_servers_message_access_denied(server: mariadb.MariaDb) -> None:
     with pytest.raises((ConnectError, DataError), match="Access denied"):
         put(f"{server.jdbc_url}?user=nobody", [item(1)])
+
+
+@pytest.fixture
+def lax_server_settings(server: mariadb.MariaDb, database: Any) -> Iterator[None]:
+    """Let new sessions accept values that do not fit, in a time zone other than UTC, until the test ends."""
+    query(database, "SET GLOBAL sql_mode = ''")
+    query(database, "SET GLOBAL time_zone = '+05:30'")
+    yield
+    query(database, "SET GLOBAL sql_mode = DEFAULT")
+    query(database, "SET GLOBAL time_zone = DEFAULT")
+
+
+@pytest.mark.usefixtures("lax_server_settings")
+def test_values_that_do_not_fit_are_rejected_if_the_server_would_truncate_them(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(5), price DOUBLE)")
+    run = put(url, [item(1, "short"), item(2, "much too long")], errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [2]
+    assert "Data too long for column 'name'" in str(run.reported[0][1])
+    put(f"{url}&jdbcCompliantTruncation=false", [item(3, "much too long")])
+    assert query(database, "SELECT id, name FROM items ORDER BY id") == [(1, "short"), (3, "much ")]
+
+
+@pytest.mark.usefixtures("lax_server_settings")
+def test_key_that_is_longer_than_its_column_does_not_replace_another_row(url: str, database: Any) -> None:
+    keys = ["k" * 255 + "1", "k" * 255 + "2", "k"]
+    records = [record(n, {"id": n}, key=key, key_schema=STRING_SCHEMA) for n, key in enumerate(keys)]
+    props = {"insert__mode": "upsert", "pk__mode": "record_key", "pk__fields": "code", "fields__whitelist": "id"}
+    run = put(url, records, errors__tolerance="all", **props)
+    assert [found.offset for found, _ in run.reported] == [0, 1]
+    assert query(database, "SELECT code FROM items") == [("k",)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.usefixtures("lax_server_settings")
+def test_timestamps_are_instants_whatever_the_time_zone_of_the_server(url: str, database: Any, zone: str) -> None:
+    query(database, "CREATE TABLE items (id INT, at TIMESTAMP(3) NULL, local DATETIME(3), micros TIMESTAMP(3) NULL)")
+    schema = struct(
+        [("id", INT32_SCHEMA), ("at", TIMESTAMP_SCHEMA), ("local", TIMESTAMP_SCHEMA), ("micros", INT64_SCHEMA)]
+    )
+    instant = dt.datetime(2026, 10, 25, 1, 30, tzinfo=dt.UTC)  # an ambiguous local time in Berlin
+    value = {"id": 1, "at": instant, "local": instant, "micros": int(instant.timestamp()) * 1_000_000}
+    put(f"{url}&connectionTimeZone=SERVER&forceConnectionTimeZoneToSession=true", [record(1, value, schema)],
+        db__timezone=zone, timestamp__fields__list="micros")  # fmt: skip
+    found = query(database, "SELECT UNIX_TIMESTAMP(at), UNIX_TIMESTAMP(micros), local FROM items")
+    local = dt.datetime(2026, 10, 25, 1 if zone == "UTC" else 2, 30)
+    assert found == [(instant.timestamp(), instant.timestamp(), local)]
+
+
+def test_ssl_mode_required_fails_without_encryption(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (id INT, name TEXT, price DOUBLE)")
+    put(f"{url}&sslMode=PREFERRED", [item(1)])
+    with pytest.raises(ConnectError, match="SSL is required but the server doesn't support it"):
+        put(f"{url}&sslMode=REQUIRED", [item(2)], connection__attempts="1")
+
+
+def test_ssl_mode_verify_identity_accepts_only_trusted_certificates() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # the server runs as another user
+        certificates = create_certificates(directory)
+        for file in directory.iterdir():
+            file.chmod(0o644)
+        with mariadb.running(f"--ssl-cert={certificates.server}", f"--ssl-key={certificates.server}") as server:
+            url = f"{server.jdbc_url}?user={server.user}&sslMode=VERIFY_IDENTITY"
+            put(f"{url}&serverSslCert={certificates.authority}", [item(1)])
+            with pytest.raises(ConnectError, match="certificate verify failed"):
+                put(url, [item(2)], connection__attempts="1")

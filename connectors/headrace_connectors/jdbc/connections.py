@@ -15,6 +15,7 @@ _EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql
 class ConnectionConfig(Protocol):
     """The connection keys that the configurations of the source and the sink have in common."""
 
+    connection_url: str
     connection_user: str | None
     connection_password: Password | None
 

@@ -33,10 +33,9 @@ from headrace_connectors.jdbc.dialects import (
     ResultSet,
     TimestampExpression,
     like_to_regex,
-    run_on_connect,
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
-from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine
+from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
 from headrace_connectors.jdbc.names import qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
@@ -131,16 +130,12 @@ class MysqlDialect(Dialect):
                 self.config.connection_url,
                 f"must name a database, as in jdbc:{self.url.kind}://host/db",
             )
-        engine = mysql_engine(self.url, self.config, conv=_DECODERS, autocommit=False)
-        run_on_connect(engine, self._prepare)
-        return engine
-
-    def _prepare(self, connection: pymysql.Connection[Any]) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET time_zone = '+00:00'")
-            if self.config.transaction_isolation_mode != "DEFAULT":
-                level = self.config.transaction_isolation_mode.replace("_", " ")
-                cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        statements = []
+        if self.config.transaction_isolation_mode != "DEFAULT":
+            level = self.config.transaction_isolation_mode.replace("_", " ")
+            statements.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        self._zero_dates = properties_of(self.url, self.config).zero_dates
+        return mysql_engine(self.url, self.config, statements, conv=_decoders(self._zero_dates), autocommit=False)
 
     def is_transient(self, error: Exception) -> bool:
         return is_transient(error)
@@ -283,6 +278,8 @@ class MysqlDialect(Dialect):
             return None
         column = replace(column, declared=described["declared"])
         kind = described["kind"]
+        if kind in ("date", "datetime", "timestamp") and self._zero_dates == "CONVERT_TO_NULL":
+            return replace(column, schema=column.schema.replace(optional=True))
         if kind in _INTEGERS:
             schema = _INTEGERS[kind][described["is_unsigned"]]
             is_large = kind == "bigint" and described["is_unsigned"]
@@ -421,11 +418,27 @@ def _time(text: str) -> dt.time | Unmappable:
         return Unmappable(text, dt.time.min if text.startswith("-") else dt.time.max)
 
 
-_DECODERS = {
-    **conversions,
+_ZERO_DATE = "0000-00-00"
+_DECODERS: Mapping[int, Callable[[str], Any]] = {
     FIELD_TYPE.DATE: _date,
     FIELD_TYPE.NEWDATE: _date,
     FIELD_TYPE.DATETIME: _datetime,
     FIELD_TYPE.TIMESTAMP: _timestamp,
-    FIELD_TYPE.TIME: _time,
 }
+
+
+def _decoders(zero_dates: str) -> dict[int, Any]:
+    """Return PyMySQL's decoders of values for a value of the property zeroDateTimeBehavior."""
+    found: dict[Any, Any] = {**conversions, **_DECODERS, FIELD_TYPE.TIME: _time}
+    if zero_dates != "EXCEPTION":
+        found |= {code: _with_zero_dates(decode, zero_dates) for code, decode in _DECODERS.items()}
+    return found
+
+
+def _with_zero_dates(decode: Callable[[str], Any], zero_dates: str) -> Callable[[str], Any]:
+    def decode_zero_date(text: str) -> Any:
+        if not text.startswith(_ZERO_DATE):
+            return decode(text)
+        return decode(text).nearest if zero_dates == "ROUND" else None
+
+    return decode_zero_date

@@ -334,4 +334,9 @@ class _RunningStatement:
                     )
                 instant: dt.datetime = self._to_instant(value)
                 return instant
+        if self._timestamps:  # no query returns a row without a timestamp
+            raise ConnectError(
+                f"{self._name}: a zero date that zeroDateTimeBehavior converts to null cannot be part of a source "
+                f"offset, in row {repr(row)[:120]}; exclude such rows with a query"
+            )
         return None

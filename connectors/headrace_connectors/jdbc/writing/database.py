@@ -46,6 +46,8 @@ class ExistingTable(NamedTuple):
     kind: str
     """``TABLE``, ``PARTITIONED TABLE`` or ``VIEW``."""
     columns: tuple[str, ...]
+    instants: frozenset[str] = frozenset()
+    """The columns that store instants; the server converts their values from the session's time zone, UTC."""
 
     def column(self, name: str) -> str | None:
         """Return the column with this name, ignoring case if no column has exactly this name.
@@ -152,12 +154,16 @@ class Database(ABC):
                 if len(similar) != 1:
                     return None
                 name = similar[0]
-            columns = self._column_names(connection, name, schema)
             kind = self._kind(connection, name, schema) or tables[name]
-        return ExistingTable(".".join(map(self.quote, (*schemas, name))), kind, columns)
+            quoted = ".".join(map(self.quote, (*schemas, name)))
+            return self._describe(connection, ExistingTable(quoted, kind, ()), name, schema)
 
-    def _column_names(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> tuple[str, ...]:
-        return tuple(item["name"] for item in sqlalchemy.inspect(connection).get_columns(name, schema=schema))
+    def _describe(
+        self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
+    ) -> ExistingTable:
+        """Return the table with its columns."""
+        columns = sqlalchemy.inspect(connection).get_columns(name, schema=schema)
+        return table._replace(columns=tuple(item["name"] for item in columns))
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         """Return the kind of a table, such as PARTITIONED TABLE, or None to use the kind that SQLAlchemy reports."""
@@ -201,7 +207,7 @@ class Database(ABC):
 
     def literal(self, schema: Schema, value: Any) -> str:
         """Return a default value as SQL text."""
-        convert = self.converter(schema)
+        convert = self.converter(schema, self.zone)
         value = value if convert is None else convert(value)
         if isinstance(value, bool):
             return "TRUE" if value else "FALSE"
@@ -213,19 +219,22 @@ class Database(ABC):
 
     # -- values
 
-    def converter(self, schema: Schema) -> Convert:
-        """Return a function that converts non-null values to the driver's types, or None if no conversion is needed."""
+    def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
+        """Return a function that converts non-null values to the driver's types, or None if no conversion is needed.
+
+        `zone` is the time zone of timestamps.
+        """
         if schema.name == TIMESTAMP:
-            zone = self.zone
             return lambda instant: instant.astimezone(zone).replace(tzinfo=None)
         return None
 
-    def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
-        """Return a column's values, converted to the driver's types."""
-        convert = self.converter(column.schema)
+    def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of a column of a table, converted to the driver's types."""
+        zone = dt.UTC if table.column(column.name) in table.instants else self.zone
+        convert = self.converter(column.schema, zone)
         if column.is_timestamp:
             read = timestamp_reader(column.name, self.config.timestamp_precision_mode)
-            to_driver = self.converter(_TIMESTAMP)
+            to_driver = self.converter(_TIMESTAMP, zone)
             convert = read if to_driver is None else lambda value: to_driver(read(value))
         if convert is None:
             return values
@@ -235,7 +244,9 @@ class Database(ABC):
 
     def write(self, connection: Connection, target: Target, run: Run) -> None:
         """Write or delete the rows of a run. Raises the driver's exception, or DataError for an invalid value."""
-        values = [self.convert(column, items) for column, items in zip(run.columns, run.values, strict=True)]
+        values = [
+            self.convert(target.table, column, items) for column, items in zip(run.columns, run.values, strict=True)
+        ]
         if run.is_delete:
             self.delete(connection, target, values)
         else:

@@ -1,4 +1,9 @@
-"""Writes to MySQL and MariaDB with PyMySQL, which sends many rows with one INSERT."""
+"""Writes to MySQL and MariaDB with PyMySQL, which sends many rows with one INSERT.
+
+Each session adds STRICT_TRANS_TABLES to its `sql_mode`, as MySQL's JDBC driver does, so that the server rejects values
+that do not fit their columns. Timestamps are written to columns of the type TIMESTAMP in the session's time zone, UTC,
+and to other columns in that of `db.timezone`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,14 @@ from sqlalchemy.engine import Engine
 
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
-from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine
-from headrace_connectors.jdbc.writing.database import Connection, Database, Target
+from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
+from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
 
 _KEY_LENGTH = 255
+_STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
-    SELECT column_name FROM information_schema.columns
+    SELECT column_name, data_type FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY ordinal_position
 """
 
@@ -39,7 +45,7 @@ class MysqlDatabase(Database):
     }
 
     def _engine(self) -> Engine:
-        return mysql_engine(self.url, self.config)
+        return mysql_engine(self.url, self.config, [_STRICT] if properties_of(self.url, self.config).is_strict else [])
 
     def is_transient(self, error: Exception) -> bool:
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
@@ -62,10 +68,13 @@ class MysqlDatabase(Database):
             schema, value
         )  # fmt: skip
 
-    def _column_names(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> tuple[str, ...]:
+    def _describe(
+        self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
+    ) -> ExistingTable:
         # SQLAlchemy parses SHOW CREATE TABLE and misreads names with backticks.
-        rows = connection.exec_driver_sql(_COLUMNS, (schema, name))
-        return tuple(row[0] for row in rows)
+        rows = list(connection.exec_driver_sql(_COLUMNS, (schema, name)))
+        instants = frozenset(name for name, kind in rows if kind == "timestamp")
+        return table._replace(columns=tuple(name for name, _ in rows), instants=instants)
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON DUPLICATE KEY UPDATE."""

@@ -19,7 +19,14 @@ from sqlalchemy.engine import Engine
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.postgresql import postgresql_engine
-from headrace_connectors.jdbc.writing.database import Connection, Convert, Database, Target, last_of_each_key
+from headrace_connectors.jdbc.writing.database import (
+    Connection,
+    Convert,
+    Database,
+    ExistingTable,
+    Target,
+    last_of_each_key,
+)
 from headrace_connectors.jdbc.writing.fields import Column
 
 _COPY_ROWS = 20
@@ -93,22 +100,22 @@ class PostgresqlDatabase(Database):
         """Return the value's text in quotes; PostgreSQL converts it to the type of the column."""
         return "'" + str(_text_of(schema, self.zone)(value)).replace("'", "''") + "'"
 
-    def converter(self, schema: Schema) -> Convert:
+    def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
         """Return a function that formats non-null values as PostgreSQL's text."""
-        return _text_of(schema, self.zone)
+        return _text_of(schema, zone)
 
-    def convert(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+    def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
         """Return a column's values as PostgreSQL's text. A column of numbers or strings is converted with one call."""
         schema = column.schema
         if column.is_timestamp or schema.name in _LOGICAL:
-            return super().convert(column, values)
+            return super().convert(table, column, values)
         if schema.type is Type.STRING:
             return values
         if schema.type in _INTEGERS and None not in values:
             return list(map(str, values))
         if schema.type in _FLOATS and None not in values:
             return _float_texts(values)
-        return super().convert(column, values)
+        return super().convert(table, column, values)
 
     def upsert_sql(self, target: Target) -> str:
         """Return INSERT with ON CONFLICT."""

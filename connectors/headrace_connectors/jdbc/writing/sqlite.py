@@ -64,7 +64,7 @@ class SqliteDatabase(Database):
         """Return NUMERIC for all logical types."""
         return "NUMERIC"
 
-    def converter(self, schema: Schema) -> Convert:
+    def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
         """Convert decimals to text, and dates and times to milliseconds."""
         if schema.name == DECIMAL_NAME:
             return str

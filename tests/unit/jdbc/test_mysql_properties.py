@@ -1,0 +1,88 @@
+"""Tests of the connection properties of MySQL's and MariaDB's JDBC drivers."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+
+from headrace.api.errors import ConfigError
+from headrace_connectors.jdbc.mysql_properties import MysqlProperties, mysql_properties
+
+BASE: dict[str, Any] = {"charset": "utf8mb4", "connect_timeout": 10}
+
+
+def convert(is_mariadb: bool = False, **properties: str) -> MysqlProperties:
+    return mysql_properties(properties, is_mariadb=is_mariadb)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"sslMode": "PREFERRED"}, {"useSSL": "true"}, {"useSSL": "true", "requireSSL": "false"}],
+)
+def test_encryption_is_optional_by_default(properties: dict[str, str]) -> None:
+    assert convert(**properties).arguments == BASE
+
+
+@pytest.mark.parametrize("properties", [{"sslMode": "DISABLED"}, {"sslMode": "disable"}, {"useSSL": "false"}])
+def test_encryption_can_be_disabled(properties: dict[str, str]) -> None:
+    assert convert(**properties).arguments == BASE | {"ssl_disabled": True}
+
+
+@pytest.mark.parametrize(
+    ("properties", "verifies", "checks_name"),
+    [
+        ({"sslMode": "REQUIRED"}, False, False),
+        ({"sslMode": "trust"}, False, False),
+        ({"useSSL": "true", "requireSSL": "true"}, False, False),
+        ({"useSSL": "true", "requireSSL": "true", "verifyServerCertificate": "true"}, True, False),
+        ({"sslMode": "VERIFY_CA"}, True, False),
+        ({"sslMode": "verify-ca"}, True, False),
+        ({"sslMode": "VERIFY_IDENTITY"}, True, True),
+        ({"sslMode": "verify-full"}, True, True),
+    ],
+)
+def test_ssl_mode_determines_what_is_verified(properties: dict[str, str], verifies: bool, checks_name: bool) -> None:
+    context = convert(**properties).arguments["ssl"]
+    assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verifies, checks_name)
+
+
+@pytest.mark.parametrize(
+    ("properties", "verifies", "checks_name"),
+    [
+        ({}, True, True),
+        ({"disableSslHostnameVerification": "true"}, True, False),
+        ({"trustServerCertificate": "true"}, False, False),
+    ],
+)
+def test_property_use_ssl_of_mariadb_verifies_the_server(
+    properties: dict[str, str], verifies: bool, checks_name: bool
+) -> None:
+    context = convert(True, useSsl="true", **properties).arguments["ssl"]
+    assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verifies, checks_name)
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"sslMode": "SECURE"}, "sslMode=SECURE is unknown; set one of DISABLED, PREFERRED, REQUIRED"),
+        ({"trustCertificateKeyStoreUrl": "file:/x.jks"}, "trustCertificateKeyStoreUrl is not supported: convert"),
+        ({"enabledTLSProtocols": "TLSv1.3"}, "enabledTLSProtocols is not supported"),
+        ({"serverSslCert": "/nowhere/ca.pem"}, "cannot read the certificates in /nowhere/ca.pem"),
+        ({"zeroDateTimeBehavior": "x"}, "zeroDateTimeBehavior=x is unknown"),
+        ({"connectTimeout": "3s"}, "connectTimeout=3s is not a number of milliseconds"),
+    ],
+)
+def test_invalid_or_unsupported_property_is_rejected(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        convert(**properties)
+
+
+def test_other_properties_are_converted_or_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    found = convert(connectTimeout="3000", zeroDateTimeBehavior="round", jdbcCompliantTruncation="false",
+                    connectionTimeZone="SERVER", allowPublicKeyRetrieval="true")  # fmt: skip
+    assert found == MysqlProperties(BASE | {"connect_timeout": 3}, "ROUND", is_strict=False)
+    assert caplog.text == ""
+    convert(cachePrepStmts="true")
+    assert "Connection property cachePrepStmts is ignored" in caplog.text
