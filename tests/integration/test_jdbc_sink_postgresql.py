@@ -37,6 +37,8 @@ pytestmark = [
 MANY = 60
 """More rows than the sink sends with INSERT."""
 
+ONLY_ID = struct([("id", INT32_SCHEMA)])
+
 Database = psycopg.Connection[Any]
 
 
@@ -115,6 +117,26 @@ class TestInsertModes:
         with pytest.raises(DataError, match=r"rejects record items-0@2 for table .items."):
             put(url, [item(number, price=-1.0 if number == 2 else 1.0) for number in range(count)])
         assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+
+@pytest.mark.parametrize("mode", ["update", "upsert"])
+@pytest.mark.parametrize(
+    ("type_", "keys"),
+    [
+        ("uuid", ("8a36daae-7626-4f4c-bb45-e0782c7a4d2b", "8A36DAAE-7626-4F4C-BB45-E0782C7A4D2B")),
+        ("char(4)", ("a", "a ")),
+        ("numeric", ("1.0", "1")),
+    ],
+)
+def test_last_of_several_keys_that_the_database_considers_equal_is_written(
+    url: str, database: Database, mode: str, type_: str, keys: tuple[str, str]
+) -> None:
+    database.execute(f"CREATE TABLE items (code {type_} PRIMARY KEY, id int)")  # type: ignore[call-overload]
+    database.execute("INSERT INTO items VALUES (%s, -1)", [keys[0]])
+    for last in (MANY, MANY + 1):
+        records = [record(n, {"id": n}, ONLY_ID, key=keys[n % 2], key_schema=STRING_SCHEMA) for n in range(last)]
+        put(url, records, insert__mode=mode, pk__mode="record_key", pk__fields="code")
+        assert query(database, "SELECT id FROM items") == [(last - 1,)]
 
 
 def test_every_connect_type_is_stored_without_loss(url: str, database: Database) -> None:

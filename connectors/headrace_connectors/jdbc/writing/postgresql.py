@@ -31,6 +31,7 @@ from headrace_connectors.jdbc.writing.fields import Column
 
 _COPY_ROWS = 20
 """Fewer rows than this are sent with INSERT."""
+_SEQUENCE = "headrace_sequence"
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _MUST_BE_ESCAPED = "\\\t\n\r"
 _INTEGERS = (Type.INT8, Type.INT16, Type.INT32, Type.INT64)
@@ -149,11 +150,17 @@ class PostgresqlDatabase(Database):
         if len(values[0]) < _COPY_ROWS or not target.others:
             super().update(connection, target, values)
             return
-        stage = self._stage(connection, target, last_of_each_key(target, values))
+        # The database decides which keys are equal: in the type uuid, keys with different text may be equal.
+        sequence = list(map(str, range(len(values[0]))))
+        stage = self._stage(connection, target, [*values, sequence], has_sequence=True)
+        last = (
+            f"SELECT DISTINCT ON ({', '.join(target.keys)}) {', '.join(target.names)} FROM {stage} "
+            f"ORDER BY {', '.join(target.keys)}, {_SEQUENCE} DESC"
+        )
         changes = ", ".join(f"{name}=stage.{name}" for name in target.others)
         keys = " AND ".join(f"target.{name}=stage.{name}" for name in target.keys)
         self.run_statement(
-            connection, f"UPDATE {target.table.quoted} AS target SET {changes} FROM {stage} AS stage WHERE {keys}"
+            connection, f"UPDATE {target.table.quoted} AS target SET {changes} FROM ({last}) AS stage WHERE {keys}"
         )
         self.run_statement(connection, f"TRUNCATE {stage}")
 
@@ -180,16 +187,23 @@ class PostgresqlDatabase(Database):
         attempts.succeeded()
         return True
 
-    def _stage(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> str:
-        """Copy rows to a temporary table with the target's columns, and return the table's name."""
+    def _stage(
+        self, connection: Connection, target: Target, values: list[Sequence[Any]], *, has_sequence: bool = False
+    ) -> str:
+        """Copy rows to a temporary table with the target's columns, and return the table's name.
+
+        With `has_sequence`, the last values are those of a further column, which contains the order of the rows.
+        """
+        names = (*target.names, _SEQUENCE) if has_sequence else target.names
         stage = self._staged.get(target)
         if stage is None:
             stage = f"headrace_stage_{len(self._staged)}"
             self.run_statement(connection, f"DROP TABLE IF EXISTS {stage}")
-            columns = f"SELECT {', '.join(target.names)} FROM {target.table.quoted} LIMIT 0"
+            selected = [*target.names, f"0 AS {_SEQUENCE}"] if has_sequence else target.names
+            columns = f"SELECT {', '.join(selected)} FROM {target.table.quoted} LIMIT 0"
             self.run_statement(connection, f"CREATE TEMPORARY TABLE {stage} AS {columns}")
             self._staged[target] = stage
-        _copy(connection, stage, target.names, values)
+        _copy(connection, stage, names, values)
         return stage
 
     def transaction_failed(self) -> None:
