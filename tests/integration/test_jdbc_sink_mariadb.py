@@ -27,7 +27,7 @@ from headrace.data.schema import (
 )
 from support import mariadb
 from support.certificates import create_certificates
-from support.jdbc_sink import item, put, record, tombstone
+from support.jdbc_sink import item, put, put_after_change, record, tombstone
 
 pytestmark = [
     pytest.mark.slow,
@@ -217,3 +217,18 @@ def test_ssl_mode_verify_identity_accepts_only_trusted_certificates() -> None:
             put(f"{url}&serverSslCert={certificates.authority}", [item(1)])
             with pytest.raises(ConnectError, match="certificate verify failed"):
                 put(url, [item(2)], connection__attempts="1")
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+@pytest.mark.parametrize("change", ["DROP TABLE items", "ALTER TABLE items DROP COLUMN name"])
+def test_table_or_column_that_was_dropped_is_created_again(url: str, database: Any, mode: str, change: str) -> None:
+    first = [item(number) for number in range(3)]
+    second = [item(number + len(first)) for number in range(len(first))]
+    props = {"insert__mode": mode, "pk__mode": "record_value", "pk__fields": "id", "auto__evolve": "true"}
+    run = put_after_change(url, first, lambda: query(database, change), second, errors__tolerance="all", **props)
+    assert run.reported == []
+    names = [name for (name,) in query(database, "SELECT name FROM items ORDER BY id")]
+    if mode == "update":
+        assert set(names) <= {None}
+    else:
+        assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]

@@ -26,7 +26,7 @@ from headrace.data.schema import (
     struct,
 )
 from support import postgres
-from support.jdbc_sink import item, put, record, tombstone
+from support.jdbc_sink import item, put, put_after_change, record, tombstone
 
 pytestmark = [
     pytest.mark.postgres,
@@ -324,3 +324,20 @@ def test_only_records_whose_strings_contain_a_null_character_are_rejected(url: s
     run = put(url, records, errors__tolerance="all")
     assert [found.offset for found, _ in run.reported] == [7]
     assert query(database, "SELECT count(*) FROM items") == [(MANY - 1,)]
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+@pytest.mark.parametrize("change", ["DROP TABLE items", "ALTER TABLE items DROP COLUMN name"])
+def test_table_or_column_that_was_dropped_is_created_again(
+    url: str, database: Database, mode: str, change: str
+) -> None:
+    first = [item(number) for number in range(MANY)]
+    second = [item(number + len(first)) for number in range(len(first))]
+    props = {"insert__mode": mode, "pk__mode": "record_value", "pk__fields": "id", "auto__evolve": "true"}
+    run = put_after_change(url, first, lambda: database.execute(change), second, errors__tolerance="all", **props)
+    assert run.reported == []
+    names = [name for (name,) in query(database, "SELECT name FROM items ORDER BY id")]
+    if mode == "update":
+        assert set(names) <= {None}
+    else:
+        assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]

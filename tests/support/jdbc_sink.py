@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from headrace.data.records import SinkRecord
 from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, Schema, struct
+from headrace.data.sink_records import SinkRecords
 from headrace.data.struct import Struct
 from headrace.testing import SinkRun, run_sink
-from headrace_connectors.jdbc.sink import JdbcSinkConnector
+from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
 
 KEY = struct([("id", INT32_SCHEMA)])
 ROW = struct(
@@ -57,7 +59,28 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
     """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task."""
+    return run_sink(JdbcSinkConnector, _settings(url, props), records)
+
+
+def put_after_change(
+    url: str, before: Sequence[SinkRecord], change: Callable[[], object], after: Sequence[SinkRecord], **props: str
+) -> SinkRun:
+    """Write `before` and then as many records `after`, with the same task. Between the two, call `change`."""
+    assert len(before) == len(after)
+    puts = count()
+
+    class ChangingTask(JdbcSinkTask):
+        def put(self, records: SinkRecords) -> None:
+            if len(records) and next(puts) == 1:
+                change()
+            super().put(records)
+
+    class ChangingConnector(JdbcSinkConnector):
+        task_class = ChangingTask
+
+    return run_sink(ChangingConnector, _settings(url, props), [*before, *after], max_poll_records=len(before))
+
+
+def _settings(url: str, props: Mapping[str, str]) -> dict[str, str]:
     settings = {"connection.url": url, "auto.create": "true", "connection.backoff.ms": "0", "retry.backoff.ms": "0"}
-    return run_sink(
-        JdbcSinkConnector, settings | {key.replace("__", "."): value for key, value in props.items()}, records
-    )
+    return settings | {key.replace("__", "."): value for key, value in props.items()}

@@ -30,7 +30,7 @@ from headrace.data.schema import (
 from headrace.testing.conformance import SinkConformance
 from headrace_connectors.jdbc.sink import JdbcSinkConnector
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
-from support.jdbc_sink import ROW, item, put, record, tombstone
+from support.jdbc_sink import ROW, item, put, put_after_change, record, tombstone
 
 
 @pytest.fixture
@@ -207,6 +207,25 @@ class TestTables:
         query(database, "CREATE TABLE ITEMS (ID INTEGER, Name TEXT, price REAL)")
         put(url, [item(1)], auto__create="false")
         assert query(database, "SELECT ID, Name FROM ITEMS") == [(1, "n1")]
+
+    @pytest.mark.parametrize("change", ["DROP TABLE items", "ALTER TABLE items DROP COLUMN name"])
+    @pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+    def test_table_or_column_that_was_dropped_is_created_again(
+        self, url: str, database: Path, mode: str, change: str
+    ) -> None:
+        props = {"insert__mode": mode, "pk__mode": "record_value", "pk__fields": "id", "auto__evolve": "true"}
+        put_after_change(url, [item(1)], lambda: query(database, change), [item(2)], **props)
+        rows = [] if mode == "update" else [("n2",)]
+        assert query(database, "SELECT name FROM items WHERE id = 2") == rows
+
+    def test_records_for_a_table_that_was_dropped_are_reported_if_it_may_not_be_created(
+        self, url: str, database: Path
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")
+        props = {"auto__create": "false", "errors__tolerance": "all"}
+        run = put_after_change(url, [item(1)], lambda: query(database, "DROP TABLE items"), [item(2)], **props)
+        assert [found.offset for found, _ in run.reported] == [2]
+        assert "Table items is missing" in str(run.reported[0][1])
 
     def test_write_to_a_view_is_rejected_if_table_types_does_not_contain_view(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE t (id INTEGER, name TEXT, price REAL)")

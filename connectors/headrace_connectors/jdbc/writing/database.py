@@ -97,6 +97,10 @@ class Database(ABC):
         """Whether the same write may succeed later, on a new connection."""
 
     @abstractmethod
+    def is_missing_object(self, error: Exception) -> bool:
+        """Whether a table or a column of a statement does not exist."""
+
+    @abstractmethod
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return the SQL type of a logical type (Decimal, Date, Time or Timestamp)."""
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pymysql
 import sqlalchemy
+from pymysql.constants import ER
 from sqlalchemy.engine import Engine
 
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
@@ -50,6 +51,10 @@ class MysqlDatabase(Database):
     def is_transient(self, error: Exception) -> bool:
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         return is_transient(error)
+
+    def is_missing_object(self, error: Exception) -> bool:
+        """Whether a table or a column of a statement does not exist."""
+        return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return the SQL type of a logical type."""

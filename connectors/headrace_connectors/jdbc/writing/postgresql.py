@@ -77,6 +77,10 @@ class PostgresqlDatabase(Database):
         state = getattr(error, "sqlstate", None) or ""
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
+    def is_missing_object(self, error: Exception) -> bool:
+        """Whether a table or a column of a statement does not exist."""
+        return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
+
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         quoted = ".".join(
             self.engine.dialect.identifier_preparer.quote_identifier(part) for part in (schema, name) if part

@@ -21,6 +21,7 @@ from headrace_connectors.jdbc.writing.database import Connection, Convert, Datab
 
 _BUSY_TIMEOUT_S = 10.0
 _PRIMARY_CODE = 0xFF
+_MISSING = ("no such table", "no such column", "has no column named")
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -59,6 +60,10 @@ class SqliteDatabase(Database):
         """Whether another process has locked the database, or a file operation has failed."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
+
+    def is_missing_object(self, error: Exception) -> bool:
+        """Whether a table or a column of a statement does not exist. SQLite has no error code for this."""
+        return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return NUMERIC for all logical types."""

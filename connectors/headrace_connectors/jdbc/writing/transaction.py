@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from headrace.api.errors import DataError
@@ -9,6 +10,8 @@ from headrace.data.sink_records import SinkRecords
 from headrace_connectors.jdbc.writing.database import Connection, Database, Target
 from headrace_connectors.jdbc.writing.runs import Run
 from headrace_connectors.jdbc.writing.table_cache import TableCache
+
+logger = logging.getLogger(__name__)
 
 
 class Writer:
@@ -28,13 +31,30 @@ class Writer:
         self._records = records
         self._tolerates_errors = tolerates_errors
         self._errors: dict[int, Exception] = {}
+        self._has_fresh_tables = False
 
     def write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         """Write the runs, commit the transaction, and return the errors of rejected records by index.
 
-        If errors are not tolerated, raises the first error instead. Raises the driver's exception for an error that may
-        be temporary. After an exception, the caller must roll back the transaction.
+        If a table or column was dropped after the task had found it, this method writes all runs again, and first
+        creates the table or column if the configuration allows this. If errors are not tolerated, raises the first
+        error instead. Raises the driver's exception for an error that may be temporary. After an exception, the caller
+        must roll back the transaction.
         """
+        try:
+            return self._write(runs)
+        except self._database.driver_error as error:
+            if self._has_fresh_tables or not self._database.is_missing_object(error):
+                raise
+            logger.warning("A table has changed (%s), reading its columns again", self._database.error_text(error))
+        self._connection.rollback()
+        self._database.transaction_failed()
+        self._tables.clear()
+        self._errors.clear()
+        self._has_fresh_tables = True
+        return self._write(runs)
+
+    def _write(self, runs: Sequence[Run]) -> dict[int, Exception]:
         targets = [(run, target) for run in runs if (target := self._target(run)) is not None]
         self._database.begin(self._connection)
         for run, target in targets:
@@ -57,7 +77,7 @@ class Writer:
             with self._database.savepoint(self._connection):
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
-            if not isinstance(error, DataError) and self._database.is_transient(error):
+            if not isinstance(error, DataError) and self._ends_transaction(error):
                 raise
             if len(run) == 1:
                 self._reject(run, target, error)
@@ -65,6 +85,11 @@ class Writer:
             middle = len(run) // 2
             self._write_run(run.part(0, middle), target)
             self._write_run(run.part(middle, len(run)), target)
+
+    def _ends_transaction(self, error: Exception) -> bool:
+        """Whether the error concerns the whole transaction and not only some of its rows."""
+        is_stale = not self._has_fresh_tables and self._database.is_missing_object(error)
+        return is_stale or self._database.is_transient(error)
 
     def _reject(self, run: Run, target: Target, cause: Exception) -> None:
         index = run.indexes[0]
