@@ -102,6 +102,15 @@ class TestInsertModes:
         put(url, records, insert__mode="upsert", pk__mode="record_key", delete__enabled="true")
         assert query(database, "SELECT id, name FROM items ORDER BY id") == [(2, "n2"), (3, "again")]
 
+    def test_tombstones_before_the_first_value_delete_nothing(self, url: str, database: Path) -> None:
+        props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
+        put(url, [tombstone(1, 0)], **props)
+        assert query(database, "SELECT name FROM sqlite_master") == []
+        put(url, [tombstone(1, 1), item(2), tombstone(3, 3)], **props)
+        assert query(database, "SELECT id, name FROM items") == [(2, "n2")]
+        with pytest.raises(DataError, match="Table items is missing and auto-creation is disabled"):
+            put(url + "2", [tombstone(1, 0)], **props, auto__create="false")
+
     def test_upsert_into_a_table_with_only_key_columns_keeps_the_existing_row(self, url: str, database: Path) -> None:
         only_key = struct([("id", INT32_SCHEMA)])
         put(url, [record(0, {"id": 1}, only_key), record(1, {"id": 1}, only_key)],

@@ -29,20 +29,22 @@ class TableCache:
         self._tables.clear()
         self._targets.clear()
 
-    def target(self, connection: Connection, run: Run) -> Target:
-        """Return the target of a run. Call this method only while no transaction is open.
+    def target(self, connection: Connection, run: Run) -> Target | None:
+        """Return the target of a run, or None if there is nothing to delete, because the table does not exist yet.
 
-        Raises DataError if the table or a column is missing and may not be created, and the driver's exception if the
-        database fails.
+        Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
+        not be created, and the driver's exception if the database fails.
         """
-        found = self._targets.get((run.table, run.columns))
-        if found is None:
-            found = self._targets[run.table, run.columns] = self._find(connection, run)
+        found = self._targets.get((run.table, run.columns)) or self._find(connection, run)
+        if found is not None:
+            self._targets[run.table, run.columns] = found
         return found
 
-    def _find(self, connection: Connection, run: Run) -> Target:
+    def _find(self, connection: Connection, run: Run) -> Target | None:
         table = self._tables.get(run.table) or self._database.find_table(run.table)
         if table is None:
+            if run.is_delete and self._config.auto_create:
+                return None
             table = self._create(connection, run)
         if table.kind not in self._types:
             types = ",".join(self._config.table_types)
@@ -56,7 +58,7 @@ class TableCache:
         return Target(table, names, keys)
 
     def _create(self, connection: Connection, run: Run) -> ExistingTable:
-        if not self._config.auto_create or run.is_delete:
+        if not self._config.auto_create:
             raise DataError(f"Table {run.table} is missing and auto-creation is disabled (auto.create=false)")
         statement = self._database.create_table(connection, run.table, run.columns)
         problem = self._run_ddl(connection, run.table, [statement])
