@@ -20,6 +20,7 @@ from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConf
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import postgres
 from support.jdbc import Context, Offsets, read_all, rows
+from support.ports import free_port
 
 pytestmark = [
     pytest.mark.postgres,
@@ -117,6 +118,19 @@ def test_timestamp_and_incrementing_mode_resumes_between_rows_with_equal_timesta
     # The source does not read this row yet: its timestamp is later than the database's current time.
     database.execute("INSERT INTO orders (at) VALUES (now() + interval '1 hour')")
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
+
+
+def test_url_may_name_several_hosts_and_schemas(
+    server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute("CREATE SCHEMA other; CREATE TABLE other.orders (id int); INSERT INTO other.orders VALUES (7)")
+    address = (
+        f"jdbc:postgresql://127.0.0.1:{free_port()},127.0.0.1:{server.port}/postgres?targetServerType=primary"
+        "&currentSchema=public,%20other&options=-c%20statement_timeout=5s"
+    )
+    query = "SELECT id, current_setting('statement_timeout') AS wait FROM orders"
+    props = {**props, "connection.url": address, "mode": "bulk", "query": query, "topic.prefix": "orders"}
+    assert rows(read_all(props)) == [(7, "5s")]
 
 
 def test_db_timezone_applies_to_timestamps_without_zone(

@@ -56,7 +56,7 @@ from sqlalchemy.types import (
     UnicodeText,
 )
 
-from headrace.api.errors import ConnectError
+from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.logical import scale_of
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig
@@ -72,10 +72,11 @@ from headrace_connectors.jdbc.dialects import (
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.names import qualified_name
+from headrace_connectors.jdbc.postgresql_properties import libpq_options
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import JdbcColumn, Unmappable, base_schema, to_decimal, to_integer
-from headrace_connectors.jdbc.url import JdbcUrl
+from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 logger = logging.getLogger(__name__)
 
@@ -144,15 +145,6 @@ _BINARY_TYPES: frozenset[type[TypeEngine[Any]]] = frozenset(
     }
 )
 
-
-# libpq's names of connection properties that have a different name in PostgreSQL's JDBC driver.
-_LIBPQ_NAMES = {
-    "ApplicationName": "application_name",
-    "connectTimeout": "connect_timeout",
-    "loginTimeout": "connect_timeout",
-}
-
-
 # The OIDs of types that are read as text, although psycopg would convert them to other Python types.
 _READ_AS_TEXT = (
     *(info.oid for info in psycopg.adapters.types if info.name not in _CONVERTED_BY_PSYCOPG),
@@ -160,39 +152,28 @@ _READ_AS_TEXT = (
 )
 
 
-def libpq_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Convert properties of PostgreSQL's JDBC driver to libpq options. Skip unknown properties with a warning."""
-    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-    options: dict[str, str] = {}
-    for name, value in properties.items():
-        if name in known:
-            options[name] = value
-        elif name == "tcpKeepAlive":
-            options["keepalives"] = "1" if value.lower() == "true" else "0"
-        elif name in _LIBPQ_NAMES:
-            options[_LIBPQ_NAMES[name]] = value
-        elif name == "currentSchema":
-            options["options"] = f"-csearch_path={value}"
-        elif name == "ssl":
-            options.setdefault("sslmode", "verify-full" if value.lower() in ("", "true") else "prefer")
-        else:
-            logger.warning("Connection property %s is ignored, because libpq has no such option", name)
-    return options
-
-
 def postgresql_engine(url: JdbcUrl, config: ConnectionConfig) -> Engine:
     """Return an engine for the URL, with the user, password and driver properties of the configuration."""
     user, password, properties = credentials(url, config)
+    try:
+        options = libpq_options(properties)
+    except ConfigError as error:
+        raise ConfigError("connection.url", redact_passwords(config.connection_url), error.reason) from error
     address = sqlalchemy.URL.create(
         "postgresql+psycopg",
         username=user,
         password=password,
-        host=url.host,
+        host=None if url.hosts else url.host,
         port=url.port,
         database=url.database or None,
-        query={"connect_timeout": "10", **libpq_options(properties)},
+        query={"connect_timeout": "10", **options},
     )
-    return engine_for(address)
+    if not url.hosts:
+        return engine_for(address)
+    hosts, ports = zip(*url.hosts, strict=True)
+    return engine_for(
+        address, connect_args={"host": ",".join(hosts), "port": ",".join(str(port or "") for port in ports)}
+    )
 
 
 class PostgresqlDialect(Dialect):

@@ -134,7 +134,7 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
     """Starts `tasks.max` tasks, each with a connection of its own."""
 
     task_class = JdbcSinkTask
-    java_names = ("io.confluent.connect.jdbc.JdbcSinkConnector",)
+    java_names = ("io.confluent.connect.jdbc.JdbcSinkConnector", "io.aiven.connect.jdbc.JdbcSinkConnector")
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:

@@ -6,6 +6,7 @@ This module has no I/O.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
@@ -14,9 +15,14 @@ from headrace.api.errors import ConfigError
 SUPPORTED = ("sqlite", "postgresql", "mysql", "mariadb")
 
 _SQLALCHEMY = re.compile(r"(?!jdbc:)(?P<name>[a-z0-9_]+)(?:\+[a-z0-9_]+)?://")
-_NETWORK = re.compile(
-    r"//(?P<host>\[[^\]]+\]|[^:/?]*)(?::(?P<port>\d+))?(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?$"
-)
+_NETWORK = re.compile(r"//(?P<hosts>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?$")
+_HOST = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d+))?")
+_OF_JAVA: Mapping[str, tuple[str, str]] = {
+    "oracle:thin:": ("Oracle", "oracle+oracledb://host:1521/?service_name=NAME"),
+    "oracle:oci:": ("Oracle", "oracle+oracledb://host:1521/?service_name=NAME"),
+    "sqlserver:": ("SQL Server", "mssql+pyodbc://host:1433/database?driver=ODBC+Driver+18+for+SQL+Server"),
+}
+"""Formats of URLs that only Java drivers parse: the database, and the SQLAlchemy URL to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,8 @@ class JdbcUrl:
     host: str = ""
     port: int | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    hosts: tuple[tuple[str, int | None], ...] = ()
+    """The hosts and ports, if there are several; then `host` contains all of them."""
     is_sqlalchemy: bool = False
     """Whether the URL is one of SQLAlchemy instead of a JDBC URL."""
 
@@ -54,6 +62,14 @@ def parse(url: str) -> JdbcUrl:
             "must look like jdbc:sqlite:/path/to/file or jdbc:postgresql://host:5432/database",
         )
     kind, address = match[1].lower(), match[2]
+    for prefix, (name, example) in _OF_JAVA.items():
+        if f"{kind}:{address}".lower().startswith(prefix):
+            raise ConfigError(
+                "connection.url",
+                redact_passwords(url),
+                f"JDBC URLs of {name} are not supported: the source reads {name} with a URL of SQLAlchemy, such as "
+                f"{example}; install the Python package of its driver",
+            )
     if kind == "sqlite" or (kind not in SUPPORTED and not address.startswith("//")):
         return _file_url(url, kind, address)
     return _network_url(url, kind, address)
@@ -75,6 +91,9 @@ def validate(url: str) -> None:
 
 def validate_known(url: str) -> None:
     """Raise ValueError if the URL is invalid, or if headrace has no dialect of its own for its database."""
+    if any(url.strip().lower().startswith(f"jdbc:{prefix}") for prefix in _OF_JAVA):
+        kind = url.split(":")[1]
+        raise ValueError(f"{kind} is not supported; supported databases are {', '.join(SUPPORTED)}")
     validate(url)
     parsed = parse(url)
     if not parsed.is_known:
@@ -96,11 +115,22 @@ def _network_url(url: str, kind: str, address: str) -> JdbcUrl:
         if address and "/" not in address:
             return JdbcUrl(kind, unquote(address), host="localhost")
         raise ConfigError("connection.url", redact_passwords(url), f"must look like jdbc:{kind}://host:port/database")
-    port = int(match["port"]) if match["port"] else None
+    hosts = [_host(url, kind, text) for text in match["hosts"].split(",")]
+    if len(hosts) > 1 and kind != "postgresql":
+        raise ConfigError("connection.url", redact_passwords(url), "several hosts are supported only with PostgreSQL")
+    host, port = hosts[0] if len(hosts) == 1 else (match["hosts"], None)
     return JdbcUrl(
         kind,
         unquote(match["database"] or ""),
-        host=match["host"].strip("[]") or "localhost",
+        host=host,
         port=port,
         properties=dict(parse_qsl(match["query"] or "", keep_blank_values=True)),
+        hosts=tuple(hosts) if len(hosts) > 1 else (),
     )
+
+
+def _host(url: str, kind: str, text: str) -> tuple[str, int | None]:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise ConfigError("connection.url", redact_passwords(url), f"must look like jdbc:{kind}://host:port/database")
+    return match[1].strip("[]") or "localhost", int(match[2]) if match[2] else None

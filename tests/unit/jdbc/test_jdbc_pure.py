@@ -26,13 +26,13 @@ from headrace_connectors.jdbc import generic, names, types
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.connections import credentials
 from headrace_connectors.jdbc.offsets import TimestampIncrementingOffset
-from headrace_connectors.jdbc.postgresql import PostgresqlDialect, libpq_options
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.query_text import single_statement
 from headrace_connectors.jdbc.rows import RowConverter
 from headrace_connectors.jdbc.statements import OffsetExpressions, select
 from headrace_connectors.jdbc.tables import Table, group_tables, names_of_types
 from headrace_connectors.jdbc.types import JdbcColumn, TypeOptions, base_schema
-from headrace_connectors.jdbc.url import JdbcUrl, parse
+from headrace_connectors.jdbc.url import JdbcUrl, parse, validate_known
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 NO_OFFSET = TimestampIncrementingOffset()
@@ -45,6 +45,15 @@ NO_OFFSET = TimestampIncrementingOffset()
         ("jdbc:sqlite:file:shop.db?cache=shared", JdbcUrl("sqlite", "shop.db", properties={"cache": "shared"})),
         ("jdbc:postgresql://db:5433/shop", JdbcUrl("postgresql", "shop", "db", 5433)),
         ("jdbc:postgresql://[::1]/shop", JdbcUrl("postgresql", "shop", "::1")),
+        (
+            "jdbc:postgresql://db1:5433,db2,[::1]:5434/shop",
+            JdbcUrl(
+                "postgresql",
+                "shop",
+                "db1:5433,db2,[::1]:5434",
+                hosts=(("db1", 5433), ("db2", None), ("::1", 5434)),
+            ),
+        ),
         ("jdbc:postgresql:shop", JdbcUrl("postgresql", "shop", "localhost")),
         ("jdbc:duckdb:/data/shop.db", JdbcUrl("duckdb", "/data/shop.db")),
         ("jdbc:mssql+pyodbc://db/shop", JdbcUrl("mssql+pyodbc", "shop", "db")),
@@ -65,12 +74,26 @@ def test_jdbc_url_is_parsed(text: str, expected: JdbcUrl) -> None:
         ("postgresql://db/shop", "must look like"),
         ("oracle", "must look like"),
         ("jdbc:sqlite:", "must name a database file"),
+        ("jdbc:oracle:thin:@//h:1521/XE", r"JDBC URLs of Oracle are not supported.*oracle\+oracledb://host:1521"),
+        ("jdbc:sqlserver://h:1433;databaseName=x", r"JDBC URLs of SQL Server are not supported.*mssql\+pyodbc://"),
+        ("jdbc:mysql://h1,h2/shop", "several hosts are supported only with PostgreSQL"),
+        ("jdbc:postgresql://h:x/shop", "must look like jdbc:postgresql://host:port/database"),
     ],
 )
 def test_invalid_jdbc_url_is_rejected(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as error:
         parse(text)
     assert error.value.key == "connection.url"
+
+
+@pytest.mark.parametrize(
+    "text", ["jdbc:oracle:thin:@//h:1521/XE", "jdbc:sqlserver://h;databaseName=x", "jdbc:db2://h/x"]
+)
+def test_sink_lists_the_databases_that_it_supports(text: str) -> None:
+    with pytest.raises(
+        ValueError, match="is not supported; supported databases are sqlite, postgresql, mysql, mariadb"
+    ):
+        validate_known(text)
 
 
 def _expressions(incrementing: str | None = None, *timestamps: str) -> OffsetExpressions:
@@ -267,19 +290,6 @@ def test_rendered_database_url_contains_no_password() -> None:
     props = {"connection.url": address, "mode": "bulk", "connection.user": "me", "connection.password": "mine"}
     engine = PostgresqlDialect(parse(address), JdbcSourceConfig.parse(props)).engine
     assert engine.url.render_as_string() == "postgresql+psycopg://me:***@host/shop?connect_timeout=10"
-
-
-def test_jdbc_driver_properties_are_converted_to_libpq_options(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"ApplicationName": "a", "currentSchema": "s", "ssl": "true", "loginTimeout": "3", "tcpKeepAlive": "true"}
-    assert libpq_options({**given, "sslrootcert": "/ca", "prepareThreshold": "0"}) == {
-        "application_name": "a",
-        "options": "-csearch_path=s",
-        "sslmode": "verify-full",
-        "connect_timeout": "3",
-        "keepalives": "1",
-        "sslrootcert": "/ca",
-    }
-    assert "Connection property prepareThreshold is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
