@@ -41,7 +41,8 @@ def find_offset_columns(
 
     The incrementing column defaults to the table's only autoincrement column. `table` is the
     table's qualified name, or empty for a custom query. Raises ConfigError with the configuration
-    key if a column does not exist, or if a table's column has the wrong type or is nullable.
+    key if a column does not exist, if a table's column has the wrong type, or if its incrementing column or all of its
+    timestamp columns are nullable.
     """
     source = f"table {table}" if table else "query"
     incrementing = _incrementing(config, table, source, columns) if config.uses_incrementing else None
@@ -100,14 +101,16 @@ def _is_integer_decimal(schema: Schema) -> bool:
 
 
 def _check_not_null(source: str, incrementing: JdbcColumn | None, timestamps: Sequence[JdbcColumn]) -> None:
-    used = [(TIMESTAMP, column) for column in timestamps]
-    if incrementing is not None:
-        used.insert(0, (INCREMENTING, incrementing))
-    for key, column in used:
-        if column.nullable:
-            raise ConfigError(
-                key,
-                column.name,
-                f"{source}: column {column.name} is nullable, and rows with NULL in it are never read; declare it "
-                "NOT NULL, or set validate.non.null=false to skip such rows",
+    advice = "NOT NULL, or set validate.non.null=false to skip such rows"
+    for key, columns in ((INCREMENTING, [incrementing] if incrementing is not None else []), (TIMESTAMP, timestamps)):
+        if not columns or not all(column.nullable for column in columns):
+            continue
+        names = ", ".join(column.name for column in columns)
+        if len(columns) == 1:
+            problem = f"column {names} is nullable, and rows with NULL in it are never read; declare it {advice}"
+        else:
+            problem = (
+                f"columns {names} are nullable, and rows with NULL in all of them are never read; declare one of them "
+                f"{advice}"
             )
+        raise ConfigError(key, names, f"{source}: {problem}")

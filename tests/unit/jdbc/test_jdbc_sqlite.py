@@ -312,6 +312,18 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     assert _errors(props) == {}
 
 
+def test_one_timestamp_column_that_is_not_nullable_is_sufficient(database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TABLE visits (id INTEGER PRIMARY KEY, changed TIMESTAMP, seen TIMESTAMP, created TIMESTAMP NOT NULL)"
+    )
+    database.execute("INSERT INTO visits VALUES (1, NULL, NULL, '2026-01-01'), (2, '2026-01-03', NULL, '2026-01-02')")
+    props = _props(database, mode="timestamp", table_whitelist="visits", timestamp_column_name="changed,created")
+    assert _errors(props) == {}
+    assert [row[0] for row in rows(read_all(props))] == [1, 2]
+    ((message,),) = _errors({**props, "timestamp.column.name": "changed,seen"}).values()
+    assert "columns changed, seen are nullable, and rows with NULL in all of them are never read" in message
+
+
 def test_validation_of_a_slow_database_skips_the_remaining_tables_after_the_time_limit(
     database: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
