@@ -32,6 +32,7 @@ class Context:
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets
         self.props: Mapping[str, str] = {}
+        self.connector_name = "shop"
         self.reconfigurations = 0
         self.now_s = 0.0
 

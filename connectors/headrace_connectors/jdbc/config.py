@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from headrace.api.config import Config, ConfigType, Importance, Password, key
+from pydantic import field_validator
+
+from headrace.api.config import ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
-from headrace_connectors.jdbc.names import unquoted
+from headrace_connectors.jdbc.config_rules import check_java_patterns, errors_of_source
+from headrace_connectors.jdbc.connections import (
+    CREDENTIALS_PROVIDER_DOC,
+    check_credentials_provider,
+    warnings_about_dialect,
+)
+from headrace_connectors.jdbc.names import java_pattern, like_to_regex, unquoted
 from headrace_connectors.jdbc.query_text import single_statement
 
-TABLE_TYPES = ("TABLE", "VIEW", "PARTITIONED TABLE", "MATERIALIZED VIEW", "FOREIGN TABLE")
 Mode = Literal["bulk", "incrementing", "timestamp", "timestamp+incrementing"]
-NumericMapping = Literal["none", "precision_only", "best_fit", "best_fit_eager_double"]
-UnsupportedColumns = Literal["text", "warn", "fail"]
-UnmappableValues = Literal["fail", "null", "clamp", "skip"]
-Granularity = Literal[
+_NUMERIC_MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
+_UNSUPPORTED_COLUMNS = ("text", "warn", "fail")
+_UNMAPPABLE_VALUES = ("fail", "null", "clamp", "skip")
+_ISOLATION_MODES = ("DEFAULT", "READ_UNCOMMITTED", "READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE")
+_GRANULARITIES = (
     "connect_logical",
     "micros_long",
     "micros_string",
@@ -26,15 +35,26 @@ Granularity = Literal[
     "nanos_long",
     "nanos_string",
     "nanos_iso_datetime_string",
-]
+)
 
+_TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]*")
 _DATABASE, _MODE, _CONNECTOR = "Database", "Mode", "Connector"
 
 
-class JdbcSourceConfig(Config):
+def _check_topic_prefix(prefix: str) -> None:
+    if not _TOPIC_PREFIX.fullmatch(prefix):
+        raise ValueError("a topic name can contain only ASCII letters, digits, '.', '_' and '-'")
+
+
+class JdbcSourceConfig(ConfigWithIgnoredKeys):
     """Configuration of the JDBC source. Unknown `connection.*` keys are passed to the driver as properties."""
 
     passthrough_prefixes = ("connection.",)
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "date.calendar.system": "dates always use the proleptic Gregorian calendar",
+        "max.buffer.size": "the connector streams rows and buffers none",
+        "poll.linger.ms": "a poll returns as soon as there are rows",
+    }
 
     connection_url: str = key(
         "connection.url",
@@ -67,13 +87,15 @@ class JdbcSourceConfig(Config):
     table_include_list: list[str] = key(
         "table.include.list",
         default=[],
-        doc="Regular expressions that match the qualified names of tables to read.",
+        doc="Java regular expressions that match the qualified names of tables to read.",
+        validator=check_java_patterns,
         group=_DATABASE,
     )
     table_exclude_list: list[str] = key(
         "table.exclude.list",
         default=[],
-        doc="Regular expressions that match the qualified names of tables to skip.",
+        doc="Java regular expressions that match the qualified names of tables to skip.",
+        validator=check_java_patterns,
         group=_DATABASE,
     )
     schema_pattern: str | None = key(
@@ -85,7 +107,8 @@ class JdbcSourceConfig(Config):
     catalog_pattern: str | None = key(
         "catalog.pattern",
         default=None,
-        doc="Accepted for compatibility and ignored: the connector reads the database in connection.url.",
+        doc="Accepted for compatibility and ignored: the connector reads the database in connection.url, and logs a "
+        "warning if its name does not match.",
         group=_DATABASE,
     )
     table_types: list[str] = key(
@@ -98,8 +121,9 @@ class JdbcSourceConfig(Config):
     credentials_provider_class: str = key(
         "jdbc.credentials.provider.class",
         default="",
-        doc="Not supported: set connection.user and connection.password. A config provider can read them from a file.",
+        doc=CREDENTIALS_PROVIDER_DOC,
         group=_DATABASE,
+        validator=check_credentials_provider,
     )
     db_timezone: str = key(
         "db.timezone",
@@ -109,9 +133,19 @@ class JdbcSourceConfig(Config):
         group=_DATABASE,
         validator=check_time_zone,
     )
-    numeric_mapping: NumericMapping = key(
+    date_calendar_system: str = key(
+        "date.calendar.system",
+        default="LEGACY",
+        one_of=("LEGACY", "PROLEPTIC_GREGORIAN"),
+        case_insensitive=True,
+        doc="Accepted for compatibility and ignored: dates always use the proleptic Gregorian calendar.",
+        group=_DATABASE,
+    )
+    numeric_mapping: str = key(
         "numeric.mapping",
         default="none",
+        one_of=_NUMERIC_MAPPINGS,
+        case_insensitive=True,
         doc="How to map NUMERIC columns. none: to Decimal. precision_only: to integers if columns have at most 18 "
         "digits and no decimal places. best_fit: to integers or doubles if columns have at most 18 digits. "
         "best_fit_eager_double: like best_fit, but to doubles for all columns with decimal places or no precision.",
@@ -131,47 +165,56 @@ class JdbcSourceConfig(Config):
         "decimal places, but a Connect Decimal has a fixed number. A value with more decimal places cannot be mapped.",
         group=_DATABASE,
     )
-    unsupported_columns: UnsupportedColumns = key(
+    unsupported_columns: str = key(
         "unsupported.columns",
         default="text",
+        one_of=_UNSUPPORTED_COLUMNS,
+        case_insensitive=True,
         doc="What to do with columns whose SQL type has no Connect type, such as arrays, intervals, ranges, network "
         "addresses, money and times with time zone. text: read their values as text. warn: skip the columns and "
         "log a warning, as Confluent's connector does. fail: reject the configuration.",
         group=_DATABASE,
     )
-    unmappable_values: UnmappableValues = key(
+    unmappable_values: str = key(
         "unmappable.values",
         default="fail",
+        one_of=_UNMAPPABLE_VALUES,
+        case_insensitive=True,
         doc="What to do with values that their Connect type cannot represent, such as infinite timestamps, years "
         "before 1 or after 9999, the time 24:00:00, and SQLite values whose type is not their column's type. fail: "
         "fail the task. null: write null, if the column is nullable. clamp: write the nearest date or time. skip: skip "
         "the row and log a warning; with errors.tolerance=all, the row is also sent to the dead letter queue.",
         group=_DATABASE,
     )
-    timestamp_granularity: Granularity = key(
+    timestamp_granularity: str = key(
         "timestamp.granularity",
         default="connect_logical",
+        one_of=_GRANULARITIES,
+        case_insensitive=True,
         doc="How to write timestamp columns to records: as Connect's Timestamp type, or as a number or string in "
         "microseconds or nanoseconds.",
         group=_DATABASE,
     )
-    quote_sql_identifiers: Literal["ALWAYS", "NEVER", "always", "never"] = key(
+    quote_sql_identifiers: str = key(
         "quote.sql.identifiers",
         default="ALWAYS",
+        one_of=("ALWAYS", "NEVER"),
+        case_insensitive=True,
         doc="Whether to quote table and column names in SQL statements.",
         group=_DATABASE,
     )
     dialect_name: str = key(
         "dialect.name",
         default="",
-        doc="Accepted for compatibility and ignored: connection.url determines the dialect.",
+        doc="Accepted for compatibility and ignored: connection.url determines the dialect. If they contradict each "
+        "other, the connector logs a warning.",
         group=_DATABASE,
     )
-    transaction_isolation_mode: Literal[
-        "DEFAULT", "READ_UNCOMMITTED", "READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"
-    ] = key(
+    transaction_isolation_mode: str = key(
         "transaction.isolation.mode",
         default="DEFAULT",
+        one_of=_ISOLATION_MODES,
+        case_insensitive=True,
         doc="Isolation level of the transactions that read tables.",
         group=_DATABASE,
     )
@@ -199,13 +242,14 @@ class JdbcSourceConfig(Config):
     incrementing_column_mapping: list[str] = key(
         "incrementing.column.mapping",
         default=[],
-        doc="Incrementing columns by table, as regex:column. The regular expression matches the qualified table name.",
+        doc="Incrementing columns by table, as regex:column. The Java regular expression matches the qualified table "
+        "name.",
         group=_MODE,
     )
     timestamp_columns_mapping: list[str] = key(
         "timestamp.columns.mapping",
         default=[],
-        doc="Timestamp columns by table, as regex:[column1|column2]. The regular expression matches the qualified "
+        doc="Timestamp columns by table, as regex:[column1|column2]. The Java regular expression matches the qualified "
         "table name.",
         group=_MODE,
     )
@@ -237,7 +281,8 @@ class JdbcSourceConfig(Config):
     validate_non_null: bool = key(
         "validate.non.null",
         default=True,
-        doc="Whether to reject nullable incrementing and timestamp columns. Rows with NULL in them are never read.",
+        doc="Whether to reject a nullable incrementing column, and timestamp columns that are all nullable. Rows with "
+        "NULL in them are never read.",
         group=_MODE,
     )
     query: str = key(
@@ -267,6 +312,7 @@ class JdbcSourceConfig(Config):
         "the complete name of the topic.",
         importance=Importance.HIGH,
         group=_CONNECTOR,
+        validator=_check_topic_prefix,
     )
     poll_interval_ms: int = key(
         "poll.interval.ms",
@@ -310,6 +356,27 @@ class JdbcSourceConfig(Config):
         group=_CONNECTOR,
     )
 
+    @field_validator("numeric_mapping", "unsupported_columns", "unmappable_values", "timestamp_granularity")
+    @classmethod
+    def _to_lower_case(cls, value: str) -> str:
+        return value.lower()
+
+    @field_validator("quote_sql_identifiers", "transaction_isolation_mode")
+    @classmethod
+    def _to_upper_case(cls, value: str) -> str:
+        return value.upper()
+
+    def warnings_about_keys(self) -> list[str]:
+        """Return one warning for each key that is set and has no effect."""
+        found = super().warnings_about_keys()
+        database = url.parse(self.connection_url).database
+        if self.catalog_pattern and not like_to_regex(self.catalog_pattern).fullmatch(database):
+            found.append(
+                f"Configuration catalog.pattern={self.catalog_pattern} has no effect: the connector reads the database "
+                "in connection.url"
+            )
+        return found + warnings_about_dialect(self)
+
     @property
     def sql(self) -> str:
         """The custom query without trailing semicolons and comments, or "" if the connector reads tables."""
@@ -335,90 +402,15 @@ class JdbcSourceConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        sql = values.get("query") or values.get("query.masked")
-        selections = [
-            (name, value)
-            for name, value in (
-                ("table.whitelist", values.get("table.whitelist")),
-                ("table.blacklist", values.get("table.blacklist")),
-                ("table.include.list", values.get("table.include.list")),
-                ("query", sql),
-            )
-            if value
-        ]
-        if len(selections) > 1:
-            yield ConfigError(*selections[1], f"cannot be set together with {selections[0][0]}: set only one of them")
-        yield from _value_errors(values)
-        mode = values.get("mode", "")
-        has_mapping = bool(values.get("timestamp.columns.mapping"))
-        if "timestamp" in mode and values.get("timestamp.column.name") == [] and not has_mapping:
-            yield ConfigError("timestamp.column.name", None, f"must be set for mode={mode}")
-        if sql and mode == "incrementing" and values.get("incrementing.column.name") == "":
-            yield ConfigError("incrementing.column.name", None, "must be set for a query with mode=incrementing")
-        if values.get("snapshot.horizon") and mode == "bulk":
-            yield ConfigError("snapshot.horizon", "true", "has no effect with mode=bulk")
-        if (values.get("initial.load.chunks") or 1) > 1 and (sql or "incrementing" not in mode):
-            yield ConfigError(
-                "initial.load.chunks",
-                values["initial.load.chunks"],
-                "needs tables, and mode=incrementing or timestamp+incrementing",
-            )
-        if sql and values.get("topic.prefix") == "":
-            yield ConfigError("topic.prefix", None, "must be set for a query: it is the name of the topic")
-
-
-def _value_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors in the values of single keys. The types of the values have already been validated."""
-    for kind in values.get("table.types") or ():
-        if kind.strip().upper() not in TABLE_TYPES:
-            reason = f"unknown table type {kind}; the types are {', '.join(TABLE_TYPES)}"
-            yield ConfigError("table.types", ",".join(values["table.types"]), reason)
-    if values.get("jdbc.credentials.provider.class"):
-        yield ConfigError(
-            "jdbc.credentials.provider.class",
-            values["jdbc.credentials.provider.class"],
-            "credentials providers are not supported: set connection.user and connection.password, with a config "
-            "provider such as ${file:...} if they must not be in the configuration",
-        )
-    for name in ("query", "query.masked"):
-        try:
-            single_statement(str(getattr(values.get(name), "value", values.get(name)) or ""))
-        except ValueError as error:
-            yield ConfigError(name, None, str(error))
-    for name, column in (
-        ("incrementing.column.mapping", "incrementing.column.name"),
-        ("timestamp.columns.mapping", "timestamp.column.name"),
-    ):
-        if values.get(name) and values.get(column):
-            yield ConfigError(name, ",".join(values[name]), f"cannot be set together with {column}")
-        for item in values.get(name) or ():
-            problem = _mapping_error(item, has_list=column.startswith("timestamp"))
-            if problem is not None:
-                yield ConfigError(name, item, problem)
-
-
-def _mapping_error(item: str, *, has_list: bool) -> str | None:
-    """Return a description of the error in `item`, an entry of a column mapping, or None if the entry is valid.
-
-    The valid format is `regex:[column1|column2]` if `has_list` is true, otherwise `regex:column`.
-    """
-    pattern, separator, columns = item.rpartition(":")
-    expected = "regex:[column1|column2]" if has_list else "regex:column"
-    is_list = columns.startswith("[") and columns.endswith("]")
-    if not separator or not pattern or not columns.strip("[]| ") or is_list is not has_list:
-        return f"must have the format {expected}"
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f"{pattern} is not a regular expression: {error}"
-    return None
+        """Yield errors in combinations of keys."""
+        return errors_of_source(values)
 
 
 def _mapped(mapping: list[str], table: str) -> str | None:
     """Return the columns in the first entry of `mapping` whose pattern matches `table`, or None if none matches."""
     for item in mapping:
         pattern, _, columns = item.rpartition(":")
-        if table and any(re.fullmatch(pattern.strip(), name) for name in (table, unquoted(table))):
+        if table and any(map(java_pattern(pattern.strip()).matches, (table, unquoted(table)))):
             return columns.strip()
     return None
 

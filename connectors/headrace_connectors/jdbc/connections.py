@@ -7,8 +7,13 @@ from typing import NamedTuple, Protocol, cast
 
 from headrace.api.config import Config, Password, config_def
 from headrace.api.errors import ConfigError
-from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
+from headrace_connectors.jdbc.url import JdbcUrl, parse, redact_passwords
 
+CREDENTIALS_PROVIDER_DOC = (
+    "Only Confluent's DefaultJdbcCredentialsProvider, which is the default, is supported: it returns connection.user "
+    "and connection.password. A config provider can read them from a file."
+)
+_DEFAULT_CREDENTIALS_PROVIDER = "DefaultJdbcCredentialsProvider"
 _EXTRAS = {"sqlite": "jdbc", "postgresql": "jdbc-postgres", "mysql": "jdbc-mysql"}
 
 
@@ -16,10 +21,28 @@ class ConnectionConfig(Protocol):
     """The connection keys that the configurations of the source and the sink have in common."""
 
     connection_url: str
+    dialect_name: str
     connection_user: str | None
     connection_password: Password | None
 
     def originals_with_prefix(self, prefix: str) -> Mapping[str, str]: ...
+
+
+def check_credentials_provider(name: str) -> None:
+    """Raise ValueError for a class other than Confluent's default, which reads connection.user and .password."""
+    if name and name.rpartition(".")[2] != _DEFAULT_CREDENTIALS_PROVIDER:
+        raise ValueError(
+            "credentials providers are not supported: set connection.user and connection.password, with a config "
+            "provider such as ${file:...} if they must not be in the configuration"
+        )
+
+
+def warnings_about_dialect(config: ConnectionConfig) -> list[str]:
+    """Return a warning if `dialect.name` names another database than the URL."""
+    name, database = config.dialect_name, parse(config.connection_url)
+    if not name or not database.is_known or name.lower().startswith(database.dialect):
+        return []
+    return [f"Configuration dialect.name={name} has no effect: connection.url determines the database, {database.kind}"]
 
 
 def driver_properties(config: ConnectionConfig) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -331,12 +330,6 @@ def driver_errors() -> Iterator[None]:
         yield
     except sqlalchemy.exc.DBAPIError as error:
         raise (error.orig or error) from None
-
-
-def like_to_regex(sql_like: str) -> re.Pattern[str]:
-    """Convert an SQL LIKE pattern to a regular expression."""
-    text = "".join(".*" if char == "%" else "." if char == "_" else re.escape(char) for char in sql_like)
-    return re.compile(text, re.DOTALL)
 
 
 def engine_for(address: sqlalchemy.URL, **arguments: Any) -> Engine:

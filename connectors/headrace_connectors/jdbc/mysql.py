@@ -32,11 +32,10 @@ from headrace_connectors.jdbc.dialects import (
     Dialect,
     ResultSet,
     TimestampExpression,
-    like_to_regex,
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
 from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
-from headrace_connectors.jdbc.names import qualified_name, split_name
+from headrace_connectors.jdbc.names import like_to_regex, qualified_name, split_name
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table
 from headrace_connectors.jdbc.types import (

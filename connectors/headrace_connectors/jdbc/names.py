@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+
+from headrace.data.java_regex import JavaPattern
 
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
@@ -53,6 +56,18 @@ def matches(wanted: str, name: str, database: str = "") -> bool:
         wanted_parts = wanted_parts[1:]
     last_parts = (parts[start:] for start in range(len(parts)))
     return any(last == wanted_parts or ".".join(last) == wanted for last in last_parts)
+
+
+def like_to_regex(sql_like: str) -> re.Pattern[str]:
+    """Convert an SQL LIKE pattern to a regular expression."""
+    text = "".join(".*" if char == "%" else "." if char == "_" else re.escape(char) for char in sql_like)
+    return re.compile(text, re.DOTALL)
+
+
+@cache
+def java_pattern(pattern: str) -> JavaPattern:
+    """Return a compiled regular expression of Java. Raises ValueError if it is invalid."""
+    return JavaPattern(pattern)
 
 
 def _quoted(part: str) -> str:

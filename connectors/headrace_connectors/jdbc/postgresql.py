@@ -67,11 +67,10 @@ from headrace_connectors.jdbc.dialects import (
     FastReadError,
     ResultSet,
     engine_for,
-    like_to_regex,
     run_on_connect,
 )
 from headrace_connectors.jdbc.horizon import RunningTransactions
-from headrace_connectors.jdbc.names import qualified_name
+from headrace_connectors.jdbc.names import like_to_regex, qualified_name
 from headrace_connectors.jdbc.postgresql_properties import libpq_options
 from headrace_connectors.jdbc.statements import Statement
 from headrace_connectors.jdbc.tables import Table

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from headrace.api.config import Config, ConfigType, Importance, Password, key
+from headrace.api.config import ConfigType, Importance, Password, key
 from headrace.api.errors import ConfigError
+from headrace_connectors.common.keys_without_effect import ConfigWithIgnoredKeys
 from headrace_connectors.common.time_zones import check_time_zone
 from headrace_connectors.jdbc import url
+from headrace_connectors.jdbc.connections import (
+    CREDENTIALS_PROVIDER_DOC,
+    check_credentials_provider,
+    warnings_about_dialect,
+)
 
 KAFKA_KEY_COLUMNS = ("__connect_topic", "__connect_partition", "__connect_offset")
 _CONNECTION, _WRITES, _MAPPING, _DDL, _RETRIES = "Connection", "Writes", "Data Mapping", "DDL Support", "Retries"
 
 
-class JdbcSinkConfig(Config):
+_TABLE_TYPES = ("TABLE", "PARTITIONED TABLE", "FOREIGN TABLE", "VIEW")
+
+
+class JdbcSinkConfig(ConfigWithIgnoredKeys):
     """Configuration of the JDBC sink. Unknown `connection.*` keys are passed to the driver as properties."""
 
     passthrough_prefixes = ("connection.",)
+    without_effect: ClassVar[Mapping[str, str]] = {
+        "date.calendar.system": "dates always use the proleptic Gregorian calendar",
+        "date.timezone": "a Date is always written as the calendar date that it contains",
+        "mssql.use.merge.holdlock": "SQL Server is not supported",
+    }
 
     connection_url: str = key(
         "connection.url",
@@ -49,13 +63,15 @@ class JdbcSinkConfig(Config):
     credentials_provider_class: str = key(
         "jdbc.credentials.provider.class",
         default="",
-        doc="Not supported: set connection.user and connection.password. A config provider can read them from a file.",
+        doc=CREDENTIALS_PROVIDER_DOC,
         group=_CONNECTION,
+        validator=check_credentials_provider,
     )
     dialect_name: str = key(
         "dialect.name",
         default="",
-        doc="Accepted for compatibility and ignored: connection.url determines the database.",
+        doc="Accepted for compatibility and ignored: connection.url determines the database. If they contradict each "
+        "other, the connector logs a warning.",
         group=_CONNECTION,
     )
     insert_mode: str = key(
@@ -131,6 +147,8 @@ class JdbcSinkConfig(Config):
     date_calendar_system: str = key(
         "date.calendar.system",
         default="LEGACY",
+        one_of=("LEGACY", "PROLEPTIC_GREGORIAN"),
+        case_insensitive=True,
         doc="Accepted for compatibility: dates always use the proleptic Gregorian calendar.",
         group=_MAPPING,
     )
@@ -214,9 +232,10 @@ class JdbcSinkConfig(Config):
             yield ConfigError("pk.mode", "none", f"insert.mode={insert_mode} needs a primary key: set pk.mode")
         if pk_mode == "kafka" and len(pk_fields) not in (0, 3):
             yield ConfigError("pk.fields", ",".join(pk_fields), "pk.mode=kafka needs no names or exactly three names")
-        if values.get("jdbc.credentials.provider.class"):
-            yield ConfigError(
-                "jdbc.credentials.provider.class",
-                values["jdbc.credentials.provider.class"],
-                "credentials providers are not supported: set connection.user and connection.password",
-            )
+
+    def warnings_about_keys(self) -> list[str]:
+        """Return one warning for each key that is set and has no effect."""
+        unknown = [kind for kind in self.table_types if kind.strip().upper() not in _TABLE_TYPES]
+        reason = f"unknown table types; the types are {', '.join(_TABLE_TYPES)}"
+        types = [f"Configuration table.types={','.join(unknown)} has no effect: {reason}"] if unknown else []
+        return super().warnings_about_keys() + warnings_about_dialect(self) + types

@@ -195,6 +195,8 @@ class JdbcSourceConnector(SourceConnector[JdbcSourceConfig]):
         self._unsupported_tables: set[str] = set()
 
     def start(self, config: JdbcSourceConfig) -> None:
+        for warning in config.warnings_about_keys():
+            logger.warning("Connector %s: %s", self.context.connector_name, warning)
         self._config = config
         self._dialect = _dialect(config)
         if config.sql:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.api.errors import ConnectError
 from headrace_connectors.jdbc.config import JdbcSourceConfig
-from headrace_connectors.jdbc.names import matches, table_of, unquoted
+from headrace_connectors.jdbc.names import java_pattern, matches, table_of, unquoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def select_tables(config: JdbcSourceConfig, existing: Sequence[str], database: s
         return any(matches(name, table, database) for name in names)
 
     def is_matched(table: str, patterns: Iterable[str]) -> bool:
-        return any(re.fullmatch(pattern, name) for pattern in patterns for name in (table, unquoted(table)))
+        return any(java_pattern(pattern).matches(name) for pattern in patterns for name in (table, unquoted(table)))
 
     tables = [table for table in existing if not is_listed(table, config.table_blacklist)]
     if config.table_whitelist:

@@ -7,6 +7,7 @@ import pytest
 from headrace.api.config import Config
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
+from headrace_connectors.jdbc.tables import select_tables
 
 SOURCE = {"connection.url": "jdbc:postgresql://localhost/shop", "mode": "bulk", "topic.prefix": "shop-"}
 SINK = {"connection.url": "jdbc:postgresql://localhost/shop"}
@@ -35,3 +36,105 @@ class TestTimeZones:
     def test_unknown_name_is_an_error_of_the_configuration(self) -> None:
         for errors in (source_errors(db__timezone="Mars/X"), sink_errors(db__timezone="Mars/X")):
             assert "unknown time zone 'Mars/X'" in errors["db.timezone"]
+
+
+class TestEnumerations:
+    @pytest.mark.parametrize(
+        ("key", "value", "field", "expected"),
+        [
+            ("numeric.mapping", "BEST_FIT", "numeric_mapping", "best_fit"),
+            ("timestamp.granularity", "MICROS_LONG", "timestamp_granularity", "micros_long"),
+            ("transaction.isolation.mode", "read_committed", "transaction_isolation_mode", "READ_COMMITTED"),
+            ("unmappable.values", "Null", "unmappable_values", "null"),
+            ("unsupported.columns", "WARN", "unsupported_columns", "warn"),
+            ("quote.sql.identifiers", "Never", "quote_sql_identifiers", "NEVER"),
+        ],
+    )
+    def test_values_may_have_any_case(self, key: str, value: str, field: str, expected: str) -> None:
+        assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected
+
+    def test_unknown_value_is_an_error(self) -> None:
+        assert "String must be one of" in source_errors(numeric__mapping="best")["numeric.mapping"]
+
+
+class TestTablePatterns:
+    @pytest.mark.parametrize("key", ["table.include.list", "table.exclude.list"])
+    def test_invalid_pattern_is_an_error(self, key: str) -> None:
+        assert "Invalid regex" in _errors(JdbcSourceConfig, SOURCE, {key: "public\\.(orders"})[key]
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [
+            r"public\.\p{Alpha}+",
+            "(?i)PUBLIC[.]Orders",
+            "public[.][a-z&&[^x]]++",
+            r"\Qpublic.\Eorders",
+            "(?<n>public)[.]o.*",
+        ],
+    )
+    def test_patterns_have_the_syntax_of_java(self, pattern: str) -> None:
+        config = JdbcSourceConfig.parse({**SOURCE, "table.include.list": pattern})
+        assert select_tables(config, ["public.orders", "public.x1"]) == ["public.orders"]
+        config = JdbcSourceConfig.parse(
+            {**SOURCE, "mode": "incrementing", "incrementing.column.mapping": f"{pattern}:id"}
+        )
+        assert config.incrementing_column_of("public.orders") == "id"
+
+
+class TestCombinations:
+    @pytest.mark.parametrize(
+        ("props", "key", "message"),
+        [
+            ({"query": "SELECT 1", "query.masked": "SELECT 2"}, "query.masked", "together with query:"),
+            ({"table.whitelist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.whitelist:"),
+            ({"table.blacklist": "a", "table.exclude.list": "b"}, "table.exclude.list", "with table.blacklist:"),
+            ({"query": "SELECT 1", "table.exclude.list": "b"}, "table.exclude.list", "with query:"),
+            ({"table.exclude.list": "b"}, "table.exclude.list", "needs table.include.list; set table.include.list=.*"),
+        ],
+    )
+    def test_contradictory_selections_are_rejected(self, props: dict[str, str], key: str, message: str) -> None:
+        assert message in _errors(JdbcSourceConfig, SOURCE, props)[key]
+
+    def test_tables_may_be_excluded_from_an_include_list(self) -> None:
+        assert source_errors(table__include__list=".*", table__exclude__list="b") == {}
+
+    def test_topic_prefix_contains_only_characters_of_topic_names(self) -> None:
+        assert "can contain only ASCII letters" in source_errors(topic__prefix="bad topic/")["topic.prefix"]
+
+
+class TestKeysWithoutEffect:
+    def test_default_credentials_provider_of_confluent_is_accepted(self) -> None:
+        name = "io.confluent.connect.jdbc.util.DefaultJdbcCredentialsProvider"
+        props = {"jdbc.credentials.provider.class": name}
+        assert _errors(JdbcSourceConfig, SOURCE, props) == _errors(JdbcSinkConfig, SINK, props) == {}
+
+    @pytest.mark.parametrize(
+        ("props", "warning"),
+        [
+            ({"catalog.pattern": "other"}, "catalog.pattern=other has no effect: the connector reads the database in"),
+            ({"dialect.name": "OracleDatabaseDialect"}, "dialect.name=OracleDatabaseDialect has no effect"),
+            ({"poll.linger.ms": "1"}, "poll.linger.ms has no effect: a poll returns as soon as there are rows"),
+            ({"max.buffer.size": "1"}, "max.buffer.size has no effect"),
+            ({"date.calendar.system": "legacy"}, "date.calendar.system has no effect"),
+        ],
+    )
+    def test_source_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
+        (found,) = JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys()
+        assert warning in found
+
+    @pytest.mark.parametrize(
+        ("props", "warning"),
+        [
+            ({"dialect.name": "MySqlDatabaseDialect"}, "connection.url determines the database, postgresql"),
+            ({"date.calendar.system": "PROLEPTIC_GREGORIAN"}, "date.calendar.system has no effect"),
+            ({"date.timezone": "UTC"}, "date.timezone has no effect"),
+            ({"table.types": "TABLE,SYNONYM"}, "table.types=SYNONYM has no effect: unknown table types"),
+        ],
+    )
+    def test_sink_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
+        (found,) = JdbcSinkConfig.parse(SINK | props).warnings_about_keys()
+        assert warning in found
+
+    def test_matching_values_are_accepted_without_a_warning(self) -> None:
+        props = {"catalog.pattern": "sh%", "dialect.name": "PostgreSqlDatabaseDialect"}
+        assert JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys() == []
