@@ -27,7 +27,7 @@ from headrace.data.schema import (
 )
 from support import mariadb
 from support.certificates import create_certificates
-from support.jdbc_sink import item, put, put_after_change, record, tombstone
+from support.jdbc_sink import item, put, put_after_change, record, tombstone, validation_errors
 
 pytestmark = [
     pytest.mark.slow,
@@ -232,3 +232,14 @@ def test_table_or_column_that_was_dropped_is_created_again(url: str, database: A
         assert set(names) <= {None}
     else:
         assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]
+
+
+def test_validation_connects_to_the_server(server: mariadb.MariaDb, url: str) -> None:
+    assert validation_errors(url) == {}
+    props = {"connection__user": server.user, "connection__password": "wrong"}
+    ((key, (message,)),) = validation_errors(server.jdbc_url, **props).items()
+    assert (key, "Access denied for user 'tester'" in message) == ("connection.password", True)
+    ((key, (message,)),) = validation_errors(f"{url}&sslMode=REQUIRED").items()
+    assert (key, "SSL is required" in message) == ("connection.url", True)
+    ((key, (message,)),) = validation_errors(f"{url}&sslMode=SECURE").items()
+    assert (key, "sslMode=SECURE is unknown" in message) == ("connection.url", True)

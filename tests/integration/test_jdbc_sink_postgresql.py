@@ -26,7 +26,7 @@ from headrace.data.schema import (
     struct,
 )
 from support import postgres
-from support.jdbc_sink import item, put, put_after_change, record, tombstone
+from support.jdbc_sink import item, put, put_after_change, record, tombstone, validation_errors
 
 pytestmark = [
     pytest.mark.postgres,
@@ -341,3 +341,13 @@ def test_table_or_column_that_was_dropped_is_created_again(
         assert set(names) <= {None}
     else:
         assert names[-len(second) :] == [f"n{number + len(first)}" for number in range(len(second))]
+
+
+def test_validation_connects_to_the_server(server: postgres.Postgres, url: str) -> None:
+    assert validation_errors(url) == {}
+    ((key, (message,)),) = validation_errors(server.jdbc_url, connection__user="nobody").items()
+    assert (key, 'role "nobody" does not exist' in message) == ("connection.user", True)
+    ((key, (message,)),) = validation_errors(server.jdbc_url + "x", connection__user="postgres").items()
+    assert (key, 'database "postgresx" does not exist' in message) == ("connection.url", True)
+    ((key, (message,)),) = validation_errors("jdbc:postgresql://127.0.0.1:1/shop").items()
+    assert (key, "Cannot connect to postgresql://127.0.0.1:1/shop" in message) == ("connection.url", True)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from headrace.api.config import config_def
 from headrace.data.records import SinkRecord
 from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, Schema, struct
 from headrace.data.sink_records import SinkRecords
 from headrace.data.struct import Struct
 from headrace.testing import SinkRun, run_sink
 from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
+from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 
 KEY = struct([("id", INT32_SCHEMA)])
 ROW = struct(
@@ -60,6 +62,14 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
     """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task."""
     return run_sink(JdbcSinkConnector, _settings(url, props), records)
+
+
+def validation_errors(url: str, **props: str) -> dict[str, list[str]]:
+    """Validate a configuration and return the errors by key; ``__`` in a keyword stands for a dot."""
+    settings = _settings(url, props)
+    values = config_def(JdbcSinkConfig).validate(settings)
+    JdbcSinkConnector().validate(settings, values)
+    return {name: value.errors for name, value in values.items() if value.errors}
 
 
 def put_after_change(

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.api.config_def import ConfigValue
 from headrace.api.connector import SinkConnector
-from headrace.api.errors import ConnectError, RecordErrors, RetriableError
+from headrace.api.errors import ConfigError, ConfigErrors, ConnectError, RecordErrors, RetriableError
 from headrace.api.task import SinkTask
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.common.error_tolerance import tolerates_errors
@@ -142,6 +143,29 @@ class JdbcSinkConnector(SinkConnector[JdbcSinkConfig]):
         from headrace_connectors.jdbc.writing.databases import modules_for
 
         return [__name__, *modules_for(props.get("connection.url", ""))]
+
+    def start(self, config: JdbcSinkConfig) -> None:
+        """Log a warning for each configuration key that has no effect."""
+        for warning in config.warnings_about_keys():
+            logger.warning("Connector %s: %s", self.context.connector_name, warning)
+
+    def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
+        """Check that the driver is installed, and that the server responds and accepts the credentials."""
+        try:
+            config = JdbcSinkConfig.parse(props)
+        except ConfigErrors:
+            return
+        try:
+            database = _database(config)
+        except ConfigError as error:
+            values[error.key].errors.append(str(error))
+            return
+        try:
+            database.check_connection()
+        except database.driver_error as error:
+            given = [name for name in ("connection.password", "connection.user") if props.get(name)]
+            key = given[0] if given and database.is_denied(error) else "connection.url"
+            values[key].errors.append(f"Cannot connect to {database.address}: {database.error_text(error)}")
 
     def alter_offsets(self, config: JdbcSinkConfig, offsets: Mapping[Any, Mapping[str, Any] | None]) -> bool:
         """Return True for any offsets, because the task stores no offsets in the database."""

@@ -30,7 +30,7 @@ from headrace.data.schema import (
 from headrace.testing.conformance import SinkConformance
 from headrace_connectors.jdbc.sink import JdbcSinkConnector
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
-from support.jdbc_sink import ROW, item, put, put_after_change, record, tombstone
+from support.jdbc_sink import ROW, item, put, put_after_change, record, tombstone, validation_errors
 
 
 @pytest.fixture
@@ -334,6 +334,19 @@ class TestErrors:
 
 
 class TestConfiguration:
+    def test_validation_finds_a_missing_directory_and_creates_no_file(
+        self, url: str, database: Path, tmp_path: Path
+    ) -> None:
+        assert validation_errors(url) == {}
+        assert not database.exists()
+        query(database, "CREATE TABLE items (id INTEGER)")
+        assert validation_errors(url) == {}
+        (message,) = validation_errors(f"jdbc:sqlite:{tmp_path}/missing/shop.db")["connection.url"]
+        assert f"directory {tmp_path}/missing does not exist" in message
+        database.write_text("no database, but text " * 100)
+        with pytest.raises(ConnectError, match="file is not a database"):
+            put(url, [item(1)])
+
     @pytest.mark.parametrize(
         ("props", "keys"),
         [

@@ -97,6 +97,10 @@ class Database(ABC):
         """Whether the same write may succeed later, on a new connection."""
 
     @abstractmethod
+    def is_denied(self, error: Exception) -> bool:
+        """Whether the server rejected the user or the password."""
+
+    @abstractmethod
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""
 
@@ -120,6 +124,10 @@ class Database(ABC):
         connection = pooled.driver_connection
         pooled.detach()  # otherwise SQLAlchemy closes the connection when `pooled` is garbage-collected
         return connection
+
+    def check_connection(self) -> None:
+        """Open and close a connection. Raises the driver's exception."""
+        self.connect().close()
 
     def error_text(self, error: Exception) -> str:
         """Return the database's message, or only the error's class if trim.sensitive.log is true."""

@@ -52,6 +52,10 @@ class MysqlDatabase(Database):
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         return is_transient(error)
 
+    def is_denied(self, error: Exception) -> bool:
+        """Whether the server rejected the user or the password."""
+        return bool(error.args) and error.args[0] == ER.ACCESS_DENIED_ERROR
+
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)

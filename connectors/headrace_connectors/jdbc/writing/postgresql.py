@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ _FLOATS = (Type.FLOAT32, Type.FLOAT64)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
+_DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
 _COPY_ATTEMPTS_SKIPPED_MAX = 1024
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
 
@@ -76,6 +78,10 @@ class PostgresqlDatabase(Database):
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         state = getattr(error, "sqlstate", None) or ""
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
+
+    def is_denied(self, error: Exception) -> bool:
+        """Whether the server rejected the user or the password. libpq reports no SQLSTATE while it connects."""
+        return _DENIED.search(str(error)) is not None
 
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+from pathlib import Path
 from typing import Any, ClassVar
 
 import sqlalchemy
@@ -60,6 +61,18 @@ class SqliteDatabase(Database):
         """Whether another process has locked the database, or a file operation has failed."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         return isinstance(error, sqlite3.OperationalError) and code & _PRIMARY_CODE in TRANSIENT_CODES
+
+    def check_connection(self) -> None:
+        """Open the file if it exists; otherwise check that it can be created. Raises the driver's exception."""
+        path = Path(self.url.database)
+        if path.exists():
+            super().check_connection()
+        elif not path.parent.is_dir():
+            raise sqlite3.OperationalError(f"directory {path.parent} does not exist")
+
+    def is_denied(self, error: Exception) -> bool:
+        """Return False, because SQLite has no users."""
+        return False
 
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist. SQLite has no error code for this."""
