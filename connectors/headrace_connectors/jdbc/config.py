@@ -192,7 +192,7 @@ class JdbcSourceConfig(ConfigWithIgnoredKeys):
         one_of=_GRANULARITIES,
         case_insensitive=True,
         doc="How to write timestamp columns to records: as Connect's Timestamp type, or as a number or string in "
-        "microseconds or nanoseconds.",
+        "microseconds or nanoseconds. An iso_datetime_string has the time zone of db.timezone.",
         group=_DATABASE,
     )
     quote_sql_identifiers: str = key(

@@ -272,7 +272,7 @@ class Dialect(ABC):
         is_timestamp = isinstance(described["type"], sqlalchemy.DateTime)
         convert = self._convert(described["type"])
         if is_timestamp:
-            convert = chain(self.to_instant, from_instant(self.options.timestamp_granularity))
+            convert = chain(self.to_instant, from_instant(self.options.timestamp_granularity, self.zone))
         return JdbcColumn(
             described["name"],
             schema.replace(optional=nullable),

@@ -197,17 +197,17 @@ def timestamp_schema(granularity: str) -> Schema:
     return INT64_SCHEMA if granularity.endswith("_long") else STRING_SCHEMA
 
 
-def from_instant(granularity: str) -> Converter | None:
+def from_instant(granularity: str, zone: dt.tzinfo) -> Converter | None:
     """Return a function that converts an aware datetime to the field's value for a `timestamp.granularity`.
 
-    Returns None if no conversion is needed.
+    Strings with a date and a time are in the time zone `zone`. Returns None if no conversion is needed.
     """
     if granularity == "connect_logical":
         return None
     nanos = 1000 if granularity.startswith("nanos") else 1
     if granularity.endswith("_iso_datetime_string"):
         zeros = "000" if nanos == 1000 else ""
-        return lambda instant: instant.strftime("%Y-%m-%dT%H:%M:%S.%f") + zeros
+        return lambda instant: instant.astimezone(zone).replace(tzinfo=None).isoformat(timespec="microseconds") + zeros
     if granularity.endswith("_string"):
         return lambda instant: str(microseconds(instant) * nanos)
     return lambda instant: microseconds(instant) * nanos

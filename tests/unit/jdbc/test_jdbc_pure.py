@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import DECIMAL, NUMERIC, UUID, BigInteger, DateTime, Integer
@@ -201,9 +202,19 @@ def test_decimal_conversion_rejects_a_loss_of_digits() -> None:
 def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp_values(
     granularity: str, expected: Any
 ) -> None:
-    convert = types.from_instant(granularity)
+    convert = types.from_instant(granularity, dt.UTC)
     assert convert is not None
     assert convert(NOON.replace(microsecond=1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("granularity", "zeros"), [("micros_iso_datetime_string", ""), ("nanos_iso_datetime_string", "000")]
+)
+def test_dates_and_times_as_text_have_the_time_zone_of_the_database(granularity: str, zeros: str) -> None:
+    convert = types.from_instant(granularity, ZoneInfo("America/New_York"))
+    assert convert is not None
+    assert convert(NOON) == "2026-01-01T07:00:00.000000" + zeros
+    assert convert(NOON.replace(year=123, month=7)) == "0123-07-01T07:03:58.000000" + zeros  # the local mean time
 
 
 def test_error_for_a_value_of_a_wrong_type_contains_table_column_and_row() -> None:
