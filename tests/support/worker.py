@@ -143,7 +143,7 @@ class Worker:
 
     def bootstrap_servers(self) -> str:
         """Return the embedded broker's address from the worker's log."""
-        return self.log().rpartition("started an embedded broker at ")[2].partition(",")[0]
+        return self.log().rpartition("started an embedded broker at ")[2].partition(" ")[0]
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
         """Send a REST request and return the response body. Raises RestError."""
