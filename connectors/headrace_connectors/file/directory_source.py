@@ -57,6 +57,10 @@ class _StoppedError(Exception):
     """The task was stopped while it skipped the records of a file that it had read before a restart."""
 
 
+class _FileChangedError(Exception):
+    """Another program has changed the file while it was read."""
+
+
 class _Reading:
     """A file that is being read."""
 
@@ -67,14 +71,22 @@ class _Reading:
         self.errors = 0 if found.offset is None else int(found.offset["errors"])
         self.partition = partition_of(found.name)
         self.headers: Headers | None = None
-        self.is_changing = False
         self.reader: RecordReader | None = None
 
-    def is_complete(self) -> bool:
-        """Return whether the file's state is unchanged, and store the current state. Called at the end of the file."""
-        state = FileState.of(os.fstat(self.descriptor))
-        self.is_changing, self.state = state != self.state, state
-        return not self.is_changing
+    def check_unchanged(self) -> None:
+        """Raise _FileChangedError if the file has changed since it was opened.
+
+        The state of the file that was opened is never replaced, because it is stored in the source offset: an offset
+        with the state of the new content would say that this content was read.
+        """
+        if self.descriptor < 0:
+            return
+        try:
+            state = FileState.of(os.fstat(self.descriptor))
+        except OSError as error:
+            raise TemporaryFileError(str(error)) from error
+        if state != self.state:
+            raise _FileChangedError
 
     def offset(self, *, is_complete: bool) -> dict[str, Any]:
         """Return the source offset after the records that were read; `is_complete` marks the end of the file."""
@@ -140,21 +152,20 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         reading = self._reading
         assert reading is not None
         try:
-            if reading.reader is None:
-                reading.reader = self._open_reader(reading)
-            batch = self._read(reading, reading.reader)
+            batch = self._read(reading)
             self._failures = 0
             return batch
         except TemporaryFileError as error:
             self._retry(reading, str(error))
-            return None
         except _StoppedError:
             self._close()
-            return None
-        except BadRecordError as error:
-            return self._skip_record(reading, error)
-        except FileError as error:
-            return self._skip_rest(reading, error)
+        except _FileChangedError:
+            logger.warning(
+                "File %s changed while it was read: it is read again from its beginning, when it has not changed for "
+                "settle.time.ms=%d", self._path(reading), self.config.settle_ms,
+            )  # fmt: skip
+            self._close()
+        return None
 
     def commit(self) -> None:
         """Move or delete the files whose last offset is committed."""
@@ -272,25 +283,27 @@ class DirectorySourceTask(SourceTask[DirectorySourceConfig]):
         if config.format == "parquet":
             return ParquetReader(reading.descriptor, position)
         is_gzip = reading.name.endswith(".gz")
-        lines = RecordLines(
-            reading.descriptor, is_gzip=is_gzip, limit=config.record_max_bytes, is_complete=reading.is_complete
-        )
+        lines = RecordLines(reading.descriptor, is_gzip=is_gzip, limit=config.record_max_bytes)
         reader = text_reader(lines, config)
         if position > lines.position and not lines.skip_to(position, line, lambda: self.context.wait(0)):
             raise _StoppedError
         logger.debug("File %s: reading from byte %d", self._path(reading), position)
         return reader
 
-    def _read(self, reading: _Reading, reader: RecordReader) -> SourceBatch | None:
-        values = reader.read(self.config.batch_size)
-        is_complete = reader.is_at_end
-        if not len(values) and not is_complete:
-            logger.warning(
-                "File %s was changed while it was read, waiting until it stays unchanged", self._path(reading)
-            )
-            self.context.wait(max(self.config.settle_ms / 1000, 0.1))
-            return None
-        return self._batch(reading, values, is_complete=is_complete)
+    def _read(self, reading: _Reading) -> SourceBatch:
+        """Return the next records. Raises _FileChangedError if they may belong to two versions of the file."""
+        try:
+            if reading.reader is None:
+                reading.reader = self._open_reader(reading)
+            values = reading.reader.read(self.config.batch_size)
+        except BadRecordError as error:
+            reading.check_unchanged()
+            return self._skip_record(reading, error)
+        except FileError as error:
+            reading.check_unchanged()
+            return self._skip_rest(reading, error)
+        reading.check_unchanged()
+        return self._batch(reading, values, is_complete=reading.reader.is_at_end)
 
     def _batch(self, reading: _Reading, values: Values, *, is_complete: bool) -> SourceBatch:
         """Return a batch of these values with the source offset after them; close the file if it is complete."""

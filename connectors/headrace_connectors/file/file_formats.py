@@ -43,7 +43,7 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Values:
-        """Return at most `count` values. The list is empty at the end, and while another program is writing the file.
+        """Return at most `count` values, fewer also before the end; no values only at the end.
 
         Raises BadRecordError if the next record is invalid, and then skips this record. Raises FileError if the file
         is damaged.
@@ -173,10 +173,6 @@ class JsonReader(_TextReader):
         return values
 
 
-class _WriterIsActiveError(Exception):
-    """The end of the file is reached, but another program is still writing it."""
-
-
 class _CsvLines(Iterator[str]):
     """An iterator of a CSV file's decoded lines, from which csv.reader reads the lines of the next record."""
 
@@ -196,7 +192,7 @@ class _CsvLines(Iterator[str]):
         is_first = self.lines.position == 0
         found = self.lines.take(1)
         if not found:
-            raise StopIteration if self.lines.is_at_end else _WriterIsActiveError
+            raise StopIteration
         (line,) = found
         self.record.append(line)
         self._bytes += len(line)
@@ -291,10 +287,6 @@ class CsvReader(_TextReader):
             try:
                 row = next(self._parser)
             except StopIteration:
-                self._start_parser()
-                return None
-            except _WriterIsActiveError:
-                self._lines.push_back(source.record)
                 self._start_parser()
                 return None
             except (csv.Error, LineTooLongError, UnicodeDecodeError) as error:

@@ -37,23 +37,14 @@ class RecordLines:
     file is damaged, and TemporaryFileError if the file system fails.
     """
 
-    def __init__(
-        self, descriptor: int, *, is_gzip: bool, limit: int, is_complete: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Start at the beginning of the file.
-
-        `is_complete` is called at the end of the file. It returns False if another program has changed the file.
-
-        The caller closes the descriptor.
-        """
+    def __init__(self, descriptor: int, *, is_gzip: bool, limit: int) -> None:
+        """Start at the beginning of the file. The caller closes the descriptor."""
         raw = io.FileIO(descriptor, closefd=False)
         self._stream: io.FileIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw, mode="rb") if is_gzip else raw
         self._limit = limit
-        self._is_complete = is_complete
         self._rest = bytearray()
         self._lines: deque[bytes] = deque()
         self._is_at_end = False
-        self._waits_for_writer = False
         self.position = 0
         self.line = 0
 
@@ -89,15 +80,12 @@ class RecordLines:
     def take(self, count: int) -> list[bytes]:
         r"""Return one to `count` lines without their `\n`, or no lines at the end of the file.
 
-        The result may also be empty while another program is writing the file. Raises LineTooLongError if the next line
-        is too long; `skip_long_line` skips this line.
+        Raises LineTooLongError if the next line is too long; `skip_long_line` skips it.
         """
         while not self._lines and not self._is_at_end:
             self._read_block()
             if not self._lines and len(self._rest) > self._limit:
                 raise self._too_long()
-            if self._waits_for_writer:
-                break
         if count >= len(self._lines):
             lines = list(self._lines)
             self._lines.clear()
@@ -116,7 +104,7 @@ class RecordLines:
     def skip_long_line(self) -> None:
         """Skip the line for which `take` raised LineTooLongError."""
         skipped = 0
-        while not self._lines and not self._is_at_end and not self._waits_for_writer:
+        while not self._lines and not self._is_at_end:
             skipped += len(self._rest)
             self._rest.clear()
             self._read_block()
@@ -135,7 +123,6 @@ class RecordLines:
         self.line -= len(lines)
 
     def _read_block(self) -> None:
-        self._waits_for_writer = False
         try:
             data = self._stream.read(BLOCK_BYTES)
         except (OSError, EOFError, zlib.error) as error:
@@ -149,9 +136,6 @@ class RecordLines:
             lines.insert(0, bytes(self._rest))
             self._rest = bytearray(lines.pop())
             self._lines.extend(lines)
-            return
-        if not self._is_complete():
-            self._waits_for_writer = True
             return
         self._is_at_end = True
         if self._rest:

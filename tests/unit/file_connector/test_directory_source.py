@@ -21,30 +21,17 @@ import pytest
 from headrace.api import ConfigErrors, ConnectError, DataError
 from headrace.api.config import config_def
 from headrace.data.schema import Type
-from headrace.testing import RestartSource, run_source
+from headrace.testing import RestartSource
 from headrace.testing.conformance import SourceConformance
 from headrace_connectors.file import directory_search, finished_files, record_lines
 from headrace_connectors.file.directory_search import partition_of
 from headrace_connectors.file.directory_source import DirectorySourceConnector, DirectorySourceTask
+from support.directory_source import props, read, values
 
 HOSTILE_NAMES = (
     "a b.csv", "\u00fc\u4e2d.csv", "x" * 200, "quote'\"", "*?[a]", "-n", "$HOME", "line\nfeed", "back\\slash",
     os.fsdecode(b"not-utf8-\xff\xfe"), "%41", "tab\t", "{json}",
 )  # fmt: skip
-
-
-def props(directory: Path, **more: str) -> dict[str, str]:
-    base = {"directory": str(directory), "topic": "t", "format": "lines", "settle.time.ms": "0", "batch.size": "3"}
-    return base | {name.replace("_", "."): text for name, text in more.items()}
-
-
-def read(directory: Path, count: int = 1000, **more: Any) -> Any:
-    options = {name: more.pop(name) for name in ("offsets", "faults") if name in more}
-    return run_source(DirectorySourceConnector, props(directory, **more), records=count, **options)
-
-
-def values(run: Any) -> list[Any]:
-    return [dict(record.value) if hasattr(record.value, "schema") else record.value for record in run.records]
 
 
 class TestDirectorySourceKeepsFiles(SourceConformance):
@@ -349,28 +336,6 @@ def test_all_files_are_read_in_order_if_one_search_can_hold_only_some_of_the_fil
         (tmp_path / str(number)).write_text(f"{number}\n")
     assert [int(value) for value in values(read(tmp_path))] == list(range(100, 200))
     assert sorted(int(value) for value in values(read(tmp_path, finished_action="delete"))) == list(range(100, 200))
-
-
-class GrowingTask(DirectorySourceTask):
-    """A task that appends to its input file before each of the first four polls."""
-
-    def poll(self) -> Any:
-        if self.config.directory and (polls := getattr(self, "polls", 0)) < 4:
-            self.polls = polls + 1
-            with open(Path(self.config.directory) / "a", "a") as file:
-                file.write(f"{polls} begins,")
-        return super().poll()
-
-
-def test_file_that_grows_while_it_is_read_is_read_to_its_new_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "a").write_text("first\n")
-    monkeypatch.setattr(DirectorySourceConnector, "task_class", GrowingTask)
-    run = read(tmp_path)
-    assert values(run) == ["first", "0 begins,1 begins,2 begins,3 begins,"]
-    assert "was changed while it was read" in caplog.text
-    assert run.offset["size"] == (tmp_path / "a").stat().st_size
 
 
 def test_read_continues_with_the_next_record_after_temporary_file_system_errors(
