@@ -20,7 +20,7 @@ from headrace.data.columns import Lines, Values
 from headrace.data.schema import STRING_SCHEMA, Schema, struct
 from headrace_connectors.file.csv_columns import Column, parse_columns, text_columns, with_nulls
 from headrace_connectors.file.directory_config import DirectorySourceConfig, character
-from headrace_connectors.file.record_lines import FileError, LineTooLongError, RecordLines
+from headrace_connectors.file.record_lines import FileError, LineTooLongError, RecordLines, TemporaryFileError
 
 csv.field_size_limit(sys.maxsize)  # record.max.bytes limits the size of a record
 
@@ -265,6 +265,10 @@ class CsvReader(_TextReader):
                 if row is None:
                     break
                 rows.append(self._values(row, before + 1))
+            except (FileError, TemporaryFileError):
+                if not rows:
+                    raise
+                break  # the next call raises the error
             except BadRecordError:
                 if not rows:
                     raise
@@ -289,6 +293,10 @@ class CsvReader(_TextReader):
             except StopIteration:
                 self._start_parser()
                 return None
+            except (FileError, TemporaryFileError):
+                self._lines.push_back(source.record)
+                self._start_parser()
+                raise
             except (csv.Error, LineTooLongError, UnicodeDecodeError) as error:
                 self._start_parser()
                 if not source.record:

@@ -6,13 +6,12 @@ memory, however large the file is. Positions count bytes of the uncompressed con
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections import deque
 from collections.abc import Callable
 
 from headrace.api.errors import DataError
+from headrace_connectors.common.gzip_reader import GzipReader
 
 BLOCK_BYTES = 256 * 1024
 _SKIP_BYTES = 16 * 1024 * 1024
@@ -39,8 +38,8 @@ class RecordLines:
 
     def __init__(self, descriptor: int, *, is_gzip: bool, limit: int) -> None:
         """Start at the beginning of the file. The caller closes the descriptor."""
-        raw = io.FileIO(descriptor, closefd=False)
-        self._stream: io.FileIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw, mode="rb") if is_gzip else raw
+        self._file = io.FileIO(descriptor, closefd=False)
+        self._stream: io.FileIO | GzipReader = GzipReader(self._file.read) if is_gzip else self._file
         self._limit = limit
         self._rest = bytearray()
         self._lines: deque[bytes] = deque()
@@ -54,18 +53,19 @@ class RecordLines:
         In a compressed file, this takes time: stop and return False when `should_go_on` returns False.
         """
         try:
-            if isinstance(self._stream, gzip.GzipFile):
-                reached = self._stream.seek(min(position, _SKIP_BYTES))
-                while reached < position:
-                    before, reached = reached, self._stream.seek(min(position, reached + _SKIP_BYTES))
-                    if reached == before:
-                        break  # the end of the file
-                    if not should_go_on():
+            if isinstance(self._stream, GzipReader):
+                self._file.seek(0)
+                self._stream, missing = GzipReader(self._file.read), position
+                while missing and (skipped := self._stream.skip(min(missing, _SKIP_BYTES))):
+                    missing -= skipped
+                    if missing and not should_go_on():
                         return False
             else:
-                self._stream.seek(position)
-        except (OSError, EOFError, zlib.error) as error:
-            raise _file_error(error) from error
+                self._file.seek(position)
+        except OSError as error:
+            raise TemporaryFileError(str(error)) from error
+        except DataError as error:
+            raise FileError(str(error)) from error
         self._rest.clear()
         self._lines.clear()
         self._is_at_end = False
@@ -125,8 +125,10 @@ class RecordLines:
     def _read_block(self) -> None:
         try:
             data = self._stream.read(BLOCK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            raise _file_error(error) from error
+        except OSError as error:
+            raise TemporaryFileError(str(error)) from error
+        except DataError as error:
+            raise FileError(str(error)) from error
         if data:
             if b"\n" not in data:  # append in place: a copy for each block would take quadratic time
                 self._rest += data
@@ -141,11 +143,3 @@ class RecordLines:
         if self._rest:
             self._lines.append(bytes(self._rest))
             self._rest.clear()
-
-
-def _file_error(error: BaseException) -> FileError | TemporaryFileError:
-    if isinstance(error, EOFError):
-        return FileError("the compressed data is truncated")
-    if isinstance(error, (gzip.BadGzipFile, zlib.error)):
-        return FileError(f"the compressed data is invalid: {error}")
-    return TemporaryFileError(str(error))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import os
+import random
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.api import DataError
+from headrace_connectors.common import gzip_reader
 from headrace_connectors.file import record_lines
 from headrace_connectors.file.directory_source import DirectorySourceConnector, DirectorySourceTask
 from support.directory_source import read, values
@@ -116,3 +122,72 @@ def test_compressed_file_that_is_still_being_written_is_read_when_it_is_complete
     (tmp_path / "a.gz").write_bytes(pieces.pop(0))
     run = read(tmp_path, 100_000, poll_interval_ms="1")
     assert [int(value) for value in values(run)][-5000:] == list(range(5000))
+
+
+TEXTS = {
+    "csv": ("n,text\n", '{0},"a\n{0}"\n', lambda value: int(value["n"])),
+    "json": ("", '{{"n": {0}}}\n', lambda value: value["n"]),
+    "lines": ("", "{0}\n", int),
+}
+
+
+@pytest.mark.parametrize("extension", ["", ".gz"])
+@pytest.mark.parametrize("form", list(TEXTS))
+@pytest.mark.parametrize("failed_reads", [[2], [3], [3, 4, 5], [12]])
+def test_no_record_is_lost_or_repeated_if_the_file_system_fails(
+    tmp_path: Path, form: str, failed_reads: list[int], extension: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FlakyFile(io.FileIO):
+        reads = 0
+
+        def read(self, size: int = -1, /) -> bytes:
+            FlakyFile.reads += 1
+            if FlakyFile.reads in failed_reads:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    header, record, number_of = TEXTS[form]
+    data = (header + "".join(record.format(number) for number in range(200))).encode()
+    (tmp_path / f"a{extension}").write_bytes(gzip.compress(data) if extension else data)
+    monkeypatch.setattr(record_lines, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(gzip_reader, "_RAW_BYTES", 20)
+    monkeypatch.setattr(record_lines.io, "FileIO", FlakyFile)  # type: ignore[attr-defined]
+    run = read(tmp_path, format=form, **{"batch.size": "10"})
+    assert [number_of(value) for value in values(run)] == list(range(200))
+    assert FlakyFile.reads > max(failed_reads)
+
+
+DAMAGES = {
+    "truncated": "the compressed data is truncated",
+    "invalid": "the compressed data is invalid: .*invalid block type",
+    "wrong checksum": "the compressed data is invalid: .*incorrect data check",
+    "text after the last member": "the compressed data is invalid: .*incorrect header check",
+}
+
+
+@pytest.mark.parametrize("form", list(TEXTS))
+@pytest.mark.parametrize("count", [199, 40_000])
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_all_records_before_the_damage_of_a_compressed_file_are_read(
+    tmp_path: Path, form: str, count: int, damage: str
+) -> None:
+    header, record, number_of = TEXTS[form]
+    digits = random.Random(1)
+    numbers = [digits.randrange(10**9) for _ in range(count)]
+    compressor = zlib.compressobj(wbits=31)
+    data = compressor.compress((header + "".join(map(record.format, numbers))).encode())
+    data += compressor.flush(zlib.Z_SYNC_FLUSH if damage in ("truncated", "invalid") else zlib.Z_FINISH)
+    data += {"invalid": b"\xff" * 100, "text after the last member": b"text"}.get(damage, b"")
+    (tmp_path / "a.gz").write_bytes(data[:-8] + bytes(8) if damage == "wrong checksum" else data)
+    run = read(tmp_path, 100_000, format=form, **{"errors.tolerance": "all", "batch.size": "1000"})
+    assert [number_of(value) for value in values(run)] == numbers
+    assert run.offset["complete"]
+    assert run.offset["errors"] == 1
+    with pytest.raises(DataError, match=DAMAGES[damage]):
+        read(tmp_path, 100_000, format=form, **{"batch.size": "1000"})
+
+
+def test_members_of_a_compressed_file_may_be_followed_by_zeros(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\n") + bytes(20) + gzip.compress(b"d"))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"e\n") + bytes(200_000))
+    assert values(read(tmp_path)) == ["a", "bc", "d", "e"]
