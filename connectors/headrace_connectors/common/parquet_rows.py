@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import chain, islice
 from typing import IO, Any
 
 import pyarrow as pa
@@ -52,12 +54,17 @@ class ParquetRows:
         self._arrow = _without_dictionaries(self._file.schema_arrow)
         self.schema = _stored_schema(self._arrow) or _struct(self._arrow)
         self._rows = self._all_rows()
+        self._position = 0
+        self._error: DataError | None = None
+        self.is_at_end = False
+        """Whether `read` has returned all rows."""
 
     def skip(self, count: int) -> None:
         """Continue after the first `count` rows of the file, without reading row groups that contain only such rows."""
         group, metadata = 0, self._file.metadata
-        while group < metadata.num_row_groups and metadata.row_group(group).num_rows <= count:
-            count -= metadata.row_group(group).num_rows
+        while group < metadata.num_row_groups and (rows := metadata.row_group(group).num_rows) <= count:
+            count -= rows
+            self._position += rows
             group += 1
         self._rows = self._all_rows(group)
         while count:
@@ -67,23 +74,61 @@ class ParquetRows:
             count -= skipped
 
     def read(self, count: int) -> list[tuple[Any, ...]]:
-        """Return the next `count` rows; fewer only at the end of the file."""
+        """Return the next `count` rows; fewer only at the end of the file and before a row that cannot be read.
+
+        Raises DataError for such a row. The rows after it cannot be read either.
+        """
+        if self._error is not None:
+            raise self._error
         found: list[tuple[Any, ...]] = []
-        for row in self._rows:
-            found.append(row)
-            if len(found) == count:
-                break
+        try:
+            found.extend(islice(self._rows, count))
+        except Exception as error:  # PyArrow raises many kinds of errors for damaged files
+            number = self._position + len(found) + 1
+            self._error = DataError(f"cannot read row {number} or a row after it: {error}")
+            self._error.__cause__ = error
+            if not found:
+                raise self._error from error
+        else:
+            self.is_at_end = len(found) < count
+        self._position += len(found)
         return found
 
     def _all_rows(self, first_group: int = 0) -> Iterator[tuple[Any, ...]]:
-        groups = list(range(first_group, self._file.num_row_groups))
         converters = [_converter(field.type) for field in self._arrow]
-        for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups):
+
+        def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
             columns = []
             for column, field, convert in zip(batch.columns, self._arrow, converters, strict=True):
-                values = _micros(column.cast(field.type)).to_pylist()
-                columns.append(values if convert is None else [convert(value) for value in values])
-            yield from zip(*columns, strict=True)
+                try:
+                    values = _micros(column.cast(field.type)).to_pylist()
+                    columns.append(values if convert is None else [convert(value) for value in values])
+                except (ValueError, OverflowError) as error:
+                    raise DataError(f"column {field.name} ({field.type}): {error}") from error
+            return zip(*columns, strict=True)
+
+        for batch in self._batches(first_group):
+            try:
+                rows = rows_of(batch)
+            except DataError:  # return the rows before the invalid one
+                rows = chain.from_iterable(rows_of(batch.slice(index, 1)) for index in range(batch.num_rows))
+            yield from rows
+
+    def _batches(self, first_group: int) -> Iterator[pa.RecordBatch]:
+        """Yield batches of rows. If a row group is damaged, yield the rows of the row groups before it first."""
+        groups, done = range(first_group, self._file.num_row_groups), 0
+        try:
+            for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups):
+                yield batch
+                done += batch.num_rows
+            return
+        except (pa.ArrowException, OSError):
+            pass  # the row group that is damaged raises the error again
+        for group in groups:  # reading small row groups one by one is slow
+            for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=[group]):
+                skipped = min(done, batch.num_rows)
+                done -= skipped
+                yield batch.slice(skipped)
 
 
 def _micros(column: pa.Array) -> pa.Array:
@@ -138,6 +183,10 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
         return array(_schema(f"{name}.element", type_.value_type, type_.value_field.nullable), optional=optional)
     if pa.types.is_fixed_size_binary(type_):
         return Schema(Type.BYTES, optional=optional)
+    if type_ == pa.uint64():
+        return decimal_schema(0, optional=optional)  # as Spark; INT64 is too small
+    if pa.types.is_null(type_):
+        return Schema(Type.STRING, optional=True)
     raise DataError(f"column {name} has the type {type_}, for which Connect has no type")
 
 
@@ -163,6 +212,8 @@ def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda value: None if value is None else [element(each) for each in value]
     if pa.types.is_timestamp(type_):
         return _to_utc
+    if type_ == pa.uint64():
+        return lambda value: None if value is None else Decimal(value)
     return None
 
 

@@ -134,6 +134,8 @@ def _iso(parse: Callable[[str], Any], name: str, example: str) -> Convert:
             return parse(text.strip())
         except ValueError:
             raise ValueError(f"is not a {name} like {example}") from None
+        except OverflowError:
+            raise ValueError("is not between the years 1 and 9999 in UTC") from None
 
     return convert
 

@@ -352,21 +352,20 @@ class ParquetReader(RecordReader):
     unit = "row"
 
     def __init__(self, descriptor: int, position: int) -> None:
-        """Read the footer, and skip the first `position` rows. Raises FileError."""
+        """Read the footer, and skip the first `position` rows. Raises FileError or TemporaryFileError."""
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
         try:
             self._rows = ParquetRows(open(descriptor, "rb", closefd=False))  # noqa: SIM115 - the caller closes it
             self._rows.skip(position)
         except Exception as error:
-            raise FileError(str(error)) from error
+            raise _parquet_error(error) from error
         self.schema = self._rows.schema
         self._position = position
-        self._is_at_end = False
 
     @property
     def is_at_end(self) -> bool:
-        return self._is_at_end
+        return self._rows.is_at_end
 
     @property
     def position(self) -> int:
@@ -380,10 +379,9 @@ class ParquetReader(RecordReader):
         """Return rows of the Parquet file."""
         try:
             rows = self._rows.read(count)
-        except Exception as error:  # PyArrow raises many kinds of errors for damaged files
-            raise FileError(f"cannot read row {self._position + 1} or a row after it: {error}") from error
+        except DataError as error:
+            raise _parquet_error(error) from error
         self._position += len(rows)
-        self._is_at_end = len(rows) < count
         return rows
 
 
@@ -392,6 +390,14 @@ def text_reader(lines: RecordLines, config: DirectorySourceConfig) -> RecordRead
     if config.format == "csv":
         return CsvReader(lines, config)
     return JsonReader(lines) if config.format == "json" else LinesReader(lines, config.encoding)
+
+
+def _parquet_error(error: Exception) -> FileError | TemporaryFileError:
+    """Return the error of a file that PyArrow cannot read. PyArrow's own errors have no errno."""
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return TemporaryFileError(str(cause))
+    return FileError(str(error))
 
 
 def _csv_text(error: str) -> str:

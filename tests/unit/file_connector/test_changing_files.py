@@ -8,14 +8,17 @@ import io
 import os
 import random
 import zlib
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.api import DataError
 from headrace_connectors.common import gzip_reader
-from headrace_connectors.file import record_lines
+from headrace_connectors.file import file_formats, record_lines
 from headrace_connectors.file.directory_source import DirectorySourceConnector, DirectorySourceTask
 from support.directory_source import read, values
 
@@ -191,3 +194,76 @@ def test_members_of_a_compressed_file_may_be_followed_by_zeros(tmp_path: Path) -
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\n") + bytes(20) + gzip.compress(b"d"))
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"e\n") + bytes(200_000))
     assert values(read(tmp_path)) == ["a", "bc", "d", "e"]
+
+
+def write_parquet(path: Path, years: list[int]) -> None:
+    """Write a column of timestamps; Python has none after the year 9999."""
+    days = [(year - 1970) * 365 for year in years]
+    table = pa.table({"n": list(range(len(years))), "at": pa.array(days, pa.int32()).cast(pa.date32())})
+    pq.write_table(table, path, row_group_size=100, compression="none")
+
+
+@pytest.mark.parametrize("batch_size", ["7", "1000"])
+@pytest.mark.parametrize("invalid", [0, 3, 150, 299])
+def test_all_rows_before_an_invalid_value_of_a_parquet_file_are_read(
+    tmp_path: Path, invalid: int, batch_size: str
+) -> None:
+    write_parquet(tmp_path / "a", [20_000 if number == invalid else 2026 for number in range(300)])
+    more = {"format": "parquet", "batch.size": batch_size}
+    run = read(tmp_path, **more, **{"errors.tolerance": "all"})
+    assert [value["n"] for value in values(run)] == list(range(invalid))
+    with pytest.raises(DataError, match=rf"a: cannot read row {invalid + 1} or a row after it: column at \(date32\[day\]\)"):
+        read(tmp_path, **more)
+
+
+def test_all_rows_before_a_damaged_page_of_a_parquet_file_are_read(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a", [2026] * 300)
+    data = bytearray((tmp_path / "a").read_bytes())
+    start = pq.read_metadata(tmp_path / "a").row_group(2).column(0).dictionary_page_offset
+    data[start : start + 20] = b"\xff" * 20
+    (tmp_path / "a").write_bytes(data)
+    run = read(tmp_path, format="parquet", **{"errors.tolerance": "all", "batch.size": "1000"})
+    assert [value["n"] for value in values(run)] == list(range(len(run.records)))
+    assert len(run.records) == 200
+    with pytest.raises(DataError, match="a: cannot read row 201 or a row after it"):
+        read(tmp_path, format="parquet", **{"batch.size": "1000"})
+
+
+def test_no_row_of_a_parquet_file_is_lost_if_the_file_system_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FlakyFile(io.FileIO):
+        reads = 0
+
+        def read(self, size: int = -1, /) -> bytes:
+            FlakyFile.reads += 1
+            if FlakyFile.reads in (1, 3, 4):
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    def open_flaky(descriptor: int, mode: str, *, closefd: bool) -> FlakyFile:
+        return FlakyFile(descriptor, closefd=closefd)
+
+    write_parquet(tmp_path / "a", [2026] * 300)
+    monkeypatch.setattr(file_formats, "open", open_flaky, raising=False)
+    run = read(tmp_path, format="parquet", **{"errors.tolerance": "all", "batch.size": "70"})
+    assert [value["n"] for value in values(run)] == list(range(300))
+    assert FlakyFile.reads > 4
+    assert "cannot be read, retrying (failure 1 in a row): [Errno 5] Input/output error" in caplog.text
+
+
+def test_parquet_columns_of_type_null_and_uint64_are_read(tmp_path: Path) -> None:
+    columns = {"none": pa.nulls(2), "big": pa.array([2**64 - 1, None], pa.uint64()), "list": [[None], []]}
+    pq.write_table(pa.table(columns), tmp_path / "a")
+    assert values(read(tmp_path, format="parquet")) == [
+        {"none": None, "big": Decimal(2**64 - 1), "list": [None]}, {"none": None, "big": None, "list": []},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+01:00"])
+def test_csv_timestamp_that_is_out_of_range_in_utc_is_an_invalid_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").write_text(f"at\n{text}\n2026-01-01T00:00:00Z\n")
+    more = {"format": "csv", "csv.columns": "at:timestamp"}
+    with pytest.raises(DataError, match=r"line 2: column 1 \(at\): the field .* is not between the years 1 and 9999"):
+        read(tmp_path, **more)
+    assert len(read(tmp_path, **more, **{"errors.tolerance": "all"}).records) == 1
