@@ -253,6 +253,27 @@ def test_object_with_an_invalid_line_fails_the_task_or_is_skipped_as_behavior_on
     assert ("1.json" in caplog.text) == (behavior == "log")
 
 
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_records_before_damaged_data_are_restored_if_errors_are_logged(
+    bucket: s3.S3Server, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    buffer = io.BytesIO()
+    if form == "json":
+        buffer.write(b'{"n":1}\n' * 199 + b"{broken\n")
+    else:
+        pq.write_table(pa.table({"n": [1] * 300}), buffer, row_group_size=199, compression="none")
+        start = pq.read_metadata(buffer).row_group(1).column(0).dictionary_page_offset
+        buffer.getbuffer()[start : start + 20] = b"\xff" * 20
+    name = f"topics/items/partition=0/items+0+0000000000.{form}"
+    bucket.client().put_object(Bucket=s3.BUCKET, Key=name, Body=buffer.getvalue())
+    props = {"format__class": f"{form.title()}Format", "record__batch__max__size": "1000"}
+    with pytest.raises(ConnectError, match=rf"Cannot read object {name.replace('+', '.')} in .*(line|row) 200"):
+        restore(bucket, **props)
+    records = restore(bucket, behavior__on__error="log", **props)
+    assert [record.value["n"] for record in records] == [1] * 199
+    assert "skipping the object after record 199" in caplog.text
+
+
 def test_restarted_source_reads_objects_that_were_written_after_its_stop(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)])
     first = run_source(S3SourceConnector, source_props(bucket), records=100)

@@ -49,10 +49,11 @@ class ParquetRows:
         """Read the footer. Raises DataError if the file is not a Parquet file or a column has an unsupported type."""
         try:
             self._file = pq.ParquetFile(file)
-        except (pa.ArrowException, OSError) as error:
+            self._arrow = _without_dictionaries(self._file.schema_arrow)
+            self.schema = _stored_schema(self._arrow) or _struct(self._arrow)
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"not a Parquet file: {error}") from error
-        self._arrow = _without_dictionaries(self._file.schema_arrow)
-        self.schema = _stored_schema(self._arrow) or _struct(self._arrow)
+        self.count: int = self._file.metadata.num_rows
         self._rows = self._all_rows()
         self._position = 0
         self._error: DataError | None = None

@@ -6,10 +6,10 @@ the object. A Parquet object is first copied to a temporary file, because Parque
 
 from __future__ import annotations
 
-import zlib
+import codecs
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from headrace.api.errors import DataError
 from headrace.data.headers import Headers
 from headrace.data.schema import BYTES_SCHEMA, STRING_SCHEMA, Schema
+from headrace_connectors.common.gzip_reader import GzipReader
 
 _BLOCK_BYTES = 256 * 1024
 _MEMORY_MAX = 32 * 1024 * 1024
@@ -37,93 +38,142 @@ class Items(NamedTuple):
 
 
 class ItemReader(ABC):
-    """Reads the items of one object: values, keys or headers."""
+    """Reads the items of one object: values, keys or headers.
+
+    The readers of values, keys and headers prepare items, so that the task can take the same number from each of them.
+    """
+
+    schema: Schema | None = None
+
+    def __init__(self, convert: Callable[[Any], Any] | None = None) -> None:
+        """`convert` is applied to each item; it raises DataError for an invalid one."""
+        self._convert = convert
+        self._prepared: list[Any] = []
+        self._error: DataError | None = None
+
+    def prepare(self, count: int) -> int:
+        """Read until `count` items are prepared; return their number, fewer at the end and before invalid data."""
+        while len(self._prepared) < count and self._error is None and not self._is_exhausted():
+            items = self._items(count - len(self._prepared))
+            try:
+                self._prepared.extend(items if self._convert is None else map(self._convert, items))
+            except DataError as error:
+                self._error = error
+        return min(count, len(self._prepared))
+
+    def take(self, count: int) -> Items:
+        """Return the first `count` items that are prepared."""
+        taken, self._prepared = self._prepared[:count], self._prepared[count:]
+        return Items(self.schema, taken)
+
+    def ends_after(self, count: int) -> bool:
+        """Whether the object has no items after the first `count` items that are prepared."""
+        return len(self._prepared) == count and self._error is None and self._is_exhausted()
+
+    def raise_error(self) -> None:
+        """Raise the DataError of the item after the prepared ones, if it is invalid."""
+        if self._error is not None:
+            raise self._error
 
     @abstractmethod
-    def read(self, count: int) -> Items:
-        """Return `count` items, or fewer at the end of the object. Raises DataError if the object is invalid."""
+    def skip(self, count: int) -> int:
+        """Skip up to `count` items at the beginning; return their number, fewer at the end. Raises DataError."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the connection and the temporary file."""
 
-    def skip(self, count: int) -> None:
-        """Skip the next `count` items."""
-        while count:
-            skipped = len(self.read(min(count, 10_000)).values)
-            if not skipped:
-                return
-            count -= skipped
+    @abstractmethod
+    def _items(self, count: int) -> Iterator[Any]:
+        """Yield up to `count` items. Raises DataError for an invalid item; the items after it cannot be read."""
+
+    @abstractmethod
+    def _is_exhausted(self) -> bool:
+        """Whether all items were read."""
 
 
 class LineReader(ItemReader):
     """Reads items that end with a separator. After the last item, the separator may be missing."""
 
     def __init__(
-        self, body: Body, separator: bytes, schema: Schema | None, decode: Callable[[bytes], Any], compressed: bool
+        self,
+        body: Body,
+        form: Format,
+        schema: Schema | None,
+        decode: Callable[[bytes], Any],
+        *,
+        is_gzip: bool,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
+        super().__init__(convert)
+        self.schema = schema
         self._body = body
-        self._separator = separator
-        self._schema = schema
+        self._stream: Body | GzipReader = GzipReader(body.read) if is_gzip else body
+        self._is_json = form.name == "json"
+        """Whether empty lines, and a byte order mark at the beginning, are ignored."""
+        self._separator = form.separator
+        self._limit = form.record_max_bytes
         self._decode = decode
-        self._gzip = zlib.decompressobj(31) if compressed else None
-        self._rest = b""
+        self._rest = bytearray()
         self._lines: deque[bytes] = deque()
+        self._is_at_start = True
         self._is_at_end = False
         self._number = 0
 
-    def read(self, count: int) -> Items:
-        """Return `count` decoded items, or fewer at the end of the object."""
-        while len(self._lines) < count and not self._is_at_end:
-            self._read_block()
-        lines = [self._lines.popleft() for _ in range(min(count, len(self._lines)))]
-        return Items(self._schema, [self._decoded(line) for line in lines])
+    def skip(self, count: int) -> int:
+        """Skip up to `count` items without decoding them."""
+        skipped = 0
+        while skipped < count and (lines := self._next_lines(count - skipped)):
+            self._number += len(lines)
+            skipped += sum(1 for line in lines if line.strip()) if self._is_json else len(lines)
+        return skipped
 
-    def skip(self, count: int) -> None:
-        """Skip the next `count` items without decoding them."""
-        while count:
-            while not self._lines and not self._is_at_end:
-                self._read_block()
-            if not self._lines:
-                return
-            self._lines.popleft()
+    def _items(self, count: int) -> Iterator[Any]:
+        for line in self._next_lines(count):
             self._number += 1
-            count -= 1
+            if self._is_json and not line.strip():
+                continue
+            if len(line) > self._limit:
+                raise self._too_long(self._number)
+            try:
+                yield self._decode(line)
+            except (ValueError, msgspec.DecodeError, RecursionError) as error:
+                raise DataError(f"line {self._number} is invalid: {error}") from error
 
-    def _decoded(self, line: bytes) -> Any:
-        self._number += 1
-        try:
-            return self._decode(line)
-        except (ValueError, msgspec.DecodeError, RecursionError) as error:
-            raise DataError(f"line {self._number} is invalid: {error}") from error
+    def _is_exhausted(self) -> bool:
+        return self._is_at_end and not self._lines
+
+    def _next_lines(self, count: int) -> list[bytes]:
+        """Return one to `count` lines, or no lines at the end. Raises DataError if the data is damaged."""
+        while not self._lines and not self._is_at_end:
+            self._read_block()
+        return [self._lines.popleft() for _ in range(min(count, len(self._lines)))]
 
     def _read_block(self) -> None:
-        data = self._body.read(_BLOCK_BYTES)
+        if len(self._rest) > self._limit:
+            raise self._too_long(self._number + 1)
+        data = self._stream.read(_BLOCK_BYTES)
         if not data:
             self._is_at_end = True
-            if self._gzip is not None and not self._gzip.eof:
-                raise DataError("the compressed data is truncated or is not gzip")
             if self._rest:
-                self._lines.append(self._rest)
-                self._rest = b""
+                self._lines.append(bytes(self._rest))
+                self._rest.clear()
             return
-        if self._gzip is not None:
-            data = self._decompress(data)
-        *lines, self._rest = (self._rest + data).split(self._separator)
-        self._lines.extend(lines)
+        if self._is_at_start:
+            self._is_at_start = False
+            data = data.removeprefix(codecs.BOM_UTF8) if self._is_json else data
+        searched = max(0, len(self._rest) - len(self._separator) + 1)
+        self._rest += data  # append in place: a copy for each block would take quadratic time
+        if self._rest.find(self._separator, searched) >= 0:
+            *lines, rest = bytes(self._rest).split(self._separator)
+            self._lines.extend(lines)
+            self._rest = bytearray(rest)
 
-    def _decompress(self, data: bytes) -> bytes:
-        parts = []
-        try:
-            while data:
-                assert self._gzip is not None
-                if self._gzip.eof:  # the next member of the file
-                    self._gzip = zlib.decompressobj(31)
-                parts.append(self._gzip.decompress(data))
-                data = self._gzip.unused_data
-        except zlib.error as error:
-            raise DataError(f"the compressed data is invalid: {error}") from error
-        return b"".join(parts)
+    def _too_long(self, number: int) -> DataError:
+        return DataError(
+            f"record {number} has more than record.max.bytes={self._limit} bytes. Either its separator is missing, or "
+            "record.max.bytes must be increased"
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -133,18 +183,34 @@ class LineReader(ItemReader):
 class ParquetReader(ItemReader):
     """Reads the rows of a Parquet object."""
 
-    def __init__(self, body: Body, copy: IO[bytes]) -> None:
+    def __init__(self, body: Body, copy: IO[bytes], convert: Callable[[Any], Any] | None = None) -> None:
+        """Copy the object. Raises DataError if its schema cannot be read."""
         from headrace_connectors.common.parquet_rows import ParquetRows  # imports PyArrow, which is slow
 
+        super().__init__(convert)
         self._copy = copy
-        while data := body.read(_BLOCK_BYTES):
-            copy.write(data)
-        body.close()
-        self._rows = ParquetRows(copy)
+        try:
+            while data := body.read(_BLOCK_BYTES):
+                copy.write(data)
+            self._rows = ParquetRows(copy)
+        except BaseException:
+            copy.close()
+            raise
+        finally:
+            body.close()
+        self.schema = self._rows.schema
 
-    def read(self, count: int) -> Items:
-        """Return `count` rows, or fewer at the end of the object."""
-        return Items(self._rows.schema, self._rows.read(count))
+    def skip(self, count: int) -> int:
+        """Skip up to `count` rows, without reading row groups that contain only such rows."""
+        count = min(count, self._rows.count)
+        self._rows.skip(count)
+        return count
+
+    def _items(self, count: int) -> Iterator[Any]:
+        yield from self._rows.read(count)
+
+    def _is_exhausted(self) -> bool:
+        return self._rows.is_at_end
 
     def close(self) -> None:
         """Remove the temporary file."""
@@ -156,45 +222,45 @@ class Format(NamedTuple):
 
     name: str
     """json, string, bytearray or parquet."""
-    separator: bytes = b"\n"
+    separator: bytes
+    """The bytes after each record; not for parquet."""
+    record_max_bytes: int
 
 
-def reader_for(body: Body, key: str, form: Format) -> ItemReader:
+def format_for(name: str, bytes_separator: bytes, record_max_bytes: int) -> Format:
+    """Return a format; `bytes_separator` separates the records of bytearray."""
+    return Format(name, bytes_separator if name == "bytearray" else b"\n", record_max_bytes)
+
+
+def reader_for(body: Body, key: str, form: Format, convert: Callable[[Any], Any] | None = None) -> ItemReader:
     """Return a reader for an object. An object with the extension .gz is decompressed. Raises DataError."""
     if form.name == "parquet":
         from tempfile import SpooledTemporaryFile
 
-        return ParquetReader(body, SpooledTemporaryFile(_MEMORY_MAX, prefix="headrace-s3-"))
-    compressed = key.endswith(".gz")
-    if form.name == "json":
-        return LineReader(body, b"\n", None, _decode_json, compressed)
-    if form.name == "string":
-        return LineReader(body, b"\n", STRING_SCHEMA, _decode_text, compressed)
-    return LineReader(body, form.separator, BYTES_SCHEMA, bytes, compressed)
+        return ParquetReader(body, SpooledTemporaryFile(_MEMORY_MAX, prefix="headrace-s3-"), convert)
+    schema, decode = _DECODERS[form.name]
+    return LineReader(body, form, schema, decode, is_gzip=key.endswith(".gz"), convert=convert)
 
 
-def format_of_side(key: str, form: Format) -> Format:
+def side_format_name(key: str) -> str:
     """Return the format of a keys or headers object from its extension. It may differ from the format of the values."""
     plain = key.removesuffix(".gz")
     if plain.endswith(".parquet"):
-        return Format("parquet")
-    return Format("json") if plain.endswith(".json") else Format("bytearray", form.separator)
+        return "parquet"
+    return "json" if plain.endswith(".json") else "bytearray"
 
 
-def headers_from(items: Items) -> list[Headers]:
-    """Convert the JSON documents that the sink writes, lists of objects with key and value, to the records' headers."""
-    found = []
-    for item in items.values:
-        if not isinstance(item, list):
-            raise DataError(f"headers must be a JSON array of objects with key and value, found: {item!r:.100}")
-        headers = Headers()
-        for header in item:
-            if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-                raise DataError(f"a header must be an object with key and value, found: {header!r:.100}")
-            value = header.get("value")
-            headers.add(header["key"], value, STRING_SCHEMA if isinstance(value, str) else None)
-        found.append(headers)
-    return found
+def headers_of(item: Any) -> Headers:
+    """Convert the JSON document that the sink writes, a list of objects with key and value, to a record's headers."""
+    if not isinstance(item, list):
+        raise DataError(f"headers must be a JSON array of objects with key and value, found: {item!r:.100}")
+    headers = Headers()
+    for header in item:
+        if not isinstance(header, dict) or not isinstance(header.get("key"), str):
+            raise DataError(f"a header must be an object with key and value, found: {header!r:.100}")
+        value = header.get("value")
+        headers.add(header["key"], value, STRING_SCHEMA if isinstance(value, str) else None)
+    return headers
 
 
 _json = msgspec.json.Decoder()
@@ -206,3 +272,10 @@ def _decode_json(line: bytes) -> Any:
 
 def _decode_text(line: bytes) -> str:
     return line.removesuffix(b"\r").decode()
+
+
+_DECODERS: dict[str, tuple[Schema | None, Callable[[bytes], Any]]] = {
+    "json": (None, _decode_json),
+    "string": (STRING_SCHEMA, _decode_text),
+    "bytearray": (BYTES_SCHEMA, bytes),
+}

@@ -20,7 +20,7 @@ from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
 from headrace_connectors.s3.object_names import BackupNames, SeriesId
-from headrace_connectors.s3.readers import Format, ItemReader, format_of_side, headers_from, reader_for
+from headrace_connectors.s3.readers import ItemReader, format_for, headers_of, reader_for, side_format_name
 from headrace_connectors.s3.source_config import S3SourceConfig, source_format_name, topic_pairs
 
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ class _Reading(NamedTuple):
     keys: ItemReader | None
     headers: ItemReader | None
 
+    def readers(self) -> list[ItemReader]:
+        return [reader for reader in (self.values, self.keys, self.headers) if reader is not None]
+
     def close(self) -> None:
-        for reader in (self.values, self.keys, self.headers):
-            if reader is not None:
-                reader.close()
+        for reader in self.readers():
+            reader.close()
 
 
 class S3SourceTask(SourceTask[S3SourceConfig]):
@@ -64,7 +66,6 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         from headrace_connectors.s3.bucket import Bucket  # imports boto3, which is slow
 
         self._bucket: Bucket = Bucket(config)
-        self._format = Format(source_format_name(config.format_class) or "json", config.separator)
         number, _, count = self.context.props.get(_SHARE, "0/1").partition("/")
         share = (int(number), int(count))
         self._finder = self._file_finder(config, share) if config.is_generic else self._backup_finder(config, share)
@@ -144,21 +145,22 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         if self._reading is None:
             self._reading = self._open()
         reading, count = self._reading, self.config.batch_size
-        values = None if reading.values is None else reading.values.read(count)
-        keys = None if reading.keys is None else reading.keys.read(count)
-        headers = None if reading.headers is None else headers_from(reading.headers.read(count))
-        lengths = {len(each) for each in (values and values.values, keys and keys.values, headers) if each is not None}
-        if len(lengths) > 1:
-            raise DataError(f"the values, keys and headers have different numbers of records: {sorted(lengths)}")
-        (length,) = lengths
-        is_complete = length < count
+        readers = reading.readers()
+        length = min(reader.prepare(count) for reader in readers)
+        is_complete = length < count and all(reader.ends_after(length) for reader in readers)
+        if not length and not is_complete:
+            for reader in readers:
+                reader.raise_error()
+            raise DataError("the values, keys and headers have different numbers of records")
         self._done += length
+        values = None if reading.values is None else reading.values.take(length)
         batch = self._batch([None] * length if values is None else values.values, is_complete)
         if values is not None:
             batch.value_schema = values.schema
-        if keys is not None:
-            batch.keys, batch.key_schema = keys.values, keys.schema
-        batch.headers = headers
+        if reading.keys is not None:
+            batch.key_schema, batch.keys = reading.keys.take(length)
+        if reading.headers is not None:
+            batch.headers = reading.headers.take(length).values
         if is_complete:
             self._close()
             self._found = None
@@ -167,23 +169,25 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
     def _open(self) -> _Reading:
         found, opened = self._found, []
         assert found is not None
+        name = source_format_name(self.config.format_class) or "json"
 
-        def open_reader(key: str | None, form: Format) -> ItemReader | None:
+        def open_reader(key: str | None, format_name: str, convert: Any = None) -> ItemReader | None:
             if key is None:
                 return None
-            reader = reader_for(self._bucket.open(key), key, form)
+            form = format_for(format_name, self.config.separator, self.config.record_max_bytes)
+            reader = reader_for(self._bucket.open(key), key, form, convert)
             opened.append(reader)
             reader.skip(self._done)
             return reader
 
         try:
             if isinstance(found, FoundFile):
-                return _Reading(found, open_reader(found.key, self._format), None, None)
+                return _Reading(found, open_reader(found.key, name), None, None)
             return _Reading(
                 found,
-                open_reader(found.values, self._format),
-                open_reader(found.keys, format_of_side(found.keys or "", self._format)),
-                open_reader(found.headers, format_of_side(found.headers or "", self._format)),
+                open_reader(found.values, name),
+                open_reader(found.keys, side_format_name(found.keys or "")),
+                open_reader(found.headers, side_format_name(found.headers or ""), headers_of),
             )
         except BaseException:
             for reader in opened:
@@ -220,6 +224,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
 
     def _handle(self, error: DataError) -> SourceBatch:
         """Skip the rest of the object if behavior.on.error allows it; otherwise raise ConnectError."""
+        self._close()
         key = "" if self._found is None else _key_of(self._found)
         form = self.config.format_class
         text = f"Cannot read object {key} in {self._bucket.address} with format.class={form}: {error}"

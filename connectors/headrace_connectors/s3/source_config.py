@@ -117,6 +117,15 @@ class S3SourceConfig(S3ConnectionConfig):
     batch_size: int = key(
         "record.batch.max.size", default=200, at_least=1, doc="Maximum number of records in a batch.", group=_SOURCE
     )
+    record_max_bytes: int = key(
+        "record.max.bytes",
+        default=64 * 1024 * 1024,
+        at_least=1,
+        doc="The largest size of a record in an object with JSON, text or bytes, in bytes. An object with a longer "
+        "record is invalid; behavior.on.error applies to it.",
+        importance=Importance.LOW,
+        group=_SOURCE,
+    )
     folders: list[str] = key(
         "folders",
         default=[],

@@ -252,6 +252,15 @@ def test_no_row_of_a_parquet_file_is_lost_if_the_file_system_fails(
     assert "cannot be read, retrying (failure 1 in a row): [Errno 5] Input/output error" in caplog.text
 
 
+@pytest.mark.parametrize("count", [100, 130, 200, 299])
+def test_restarted_task_continues_at_its_row_of_a_parquet_file(tmp_path: Path, count: int) -> None:
+    write_parquet(tmp_path / "a", [20_000 if number == 299 else 2026 for number in range(300)])
+    first = read(tmp_path, count, format="parquet", **{"batch.size": str(count), "errors.tolerance": "all"})
+    assert len(first.records) == count
+    with pytest.raises(DataError, match="a: cannot read row 300 or a row after it"):
+        read(tmp_path, format="parquet", offsets=first.offsets)
+
+
 def test_parquet_columns_of_type_null_and_uint64_are_read(tmp_path: Path) -> None:
     columns = {"none": pa.nulls(2), "big": pa.array([2**64 - 1, None], pa.uint64()), "list": [[None], []]}
     pq.write_table(pa.table(columns), tmp_path / "a")
