@@ -235,6 +235,20 @@ def test_generic_mode_derives_the_record_schema_from_parquet_columns(bucket: s3.
     assert [dict(record.value) for record in records] == [{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}]
 
 
+@pytest.mark.parametrize("mode", ["GENERIC", "RESTORE_BACKUP"])
+@pytest.mark.parametrize(
+    "folders", ["logs/items,logs/items/partition=0/", "logs/items,logs/items", "logs/items/partition=0/,logs/items/"]
+)
+def test_objects_below_overlapping_folders_are_read_once(bucket: s3.S3Server, mode: str, folders: str) -> None:
+    for folder in ("items", "items2"):
+        for number in range(3):
+            name = f"logs/{folder}/partition=0/{folder}+0+{number:010}.json"
+            bucket.client().put_object(Bucket=s3.BUCKET, Key=name, Body=b'"%s"\n' % folder.encode())
+    records = restore(bucket, mode=mode, folders=folders, topics__dir="logs", topic__regex__list="t:.*",
+                      file__discovery__settle__ms="0")  # fmt: skip
+    assert [record.value for record in records] == ["items"] * 3
+
+
 @pytest.mark.parametrize("behavior", ["fail", "ignore", "log"])
 def test_object_with_an_invalid_line_fails_the_task_or_is_skipped_as_behavior_on_error_configures(
     bucket: s3.S3Server, behavior: str, caplog: pytest.LogCaptureFixture

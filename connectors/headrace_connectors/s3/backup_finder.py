@@ -98,11 +98,12 @@ class BackupFinder:
         delimiter: str,
         read_positions: Callable[[Sequence[SeriesId]], Sequence[Position | None]],
         share: tuple[int, int] = (0, 1),
-        folders: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
         tombstones: str = "tombstone",
     ) -> None:
         """`root` is ``topics.dir`` with a delimiter at the end; `share` is (number of this task, number of tasks).
 
+        If `prefixes` is not empty, only keys that begin with one of them are read; no prefix begins with another one.
         `tombstones` is the name of the folders for records with null values, which contain only keys and headers.
         """
         self._list = list_page
@@ -111,7 +112,7 @@ class BackupFinder:
         self._delimiter = delimiter
         self._read_positions = read_positions
         self._task, self._tasks = share
-        self._folders = folders
+        self._prefixes = prefixes
         self._tombstones = tombstones
         self._series: dict[SeriesId, _Series] = {}
         self._ready: dict[tuple[str, int], list[tuple[int, SeriesId]]] = {}
@@ -150,11 +151,8 @@ class BackupFinder:
 
     def find(self) -> None:
         """Search all folders for new objects. Call `find` when `next_object` has returned None."""
-        if self._folders:
-            for folder in self._folders:
-                self._find_in_topics(folder.rstrip(self._delimiter) + self._delimiter)
-        else:
-            self._find_in_topics(self._root)
+        for prefix in self._prefixes or (self._root,):
+            self._find_in_topics(prefix)
 
     def _find_in_topics(self, prefix: str) -> None:
         if prefix != self._root and prefix.startswith(self._root):

@@ -57,6 +57,7 @@ class FileFinder:
     ) -> None:
         """`positions` are the stored offsets by slot; `share` is (number of this task, number of tasks).
 
+        Only keys that begin with one of `prefixes` are read; no prefix begins with another one.
         `topic_of` returns the topic for an object's key, or None to skip the object.
         """
         self._list = list_page
@@ -90,11 +91,7 @@ class FileFinder:
         self._pending = deque(found[:BATCH_MAX])
 
     def _new_objects(self) -> Iterator[FoundFile]:
-        seen: set[str] = set()
         for prefix in self._prefixes:
-            if prefix in seen:
-                continue
-            seen.add(prefix)
             token: str | None = None
             while True:
                 page = self._list(prefix, "", None, token)

@@ -121,8 +121,8 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         delimiter = config.directory_delimiter
         root = config.topics_dir + delimiter if config.topics_dir else ""
         return BackupFinder(
-            self._bucket.list_page, names, root, delimiter, read_positions, share, config.folders,
-            config.tombstone_partition,
+            self._bucket.list_page, names, root, delimiter, read_positions, share,
+            config.folder_prefixes, config.tombstone_partition,
         )  # fmt: skip
 
     def _file_finder(self, config: S3SourceConfig, share: tuple[int, int]) -> FileFinder:
@@ -135,8 +135,8 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             return next((topic for topic, pattern in pairs if pattern.matches(key)), None)
 
         return FileFinder(
-            self._bucket.list_page, config.folders or [""], topic_of, positions, share, config.starting_timestamp_ms,
-            config.settle_ms,
+            self._bucket.list_page, config.folder_prefixes or [""], topic_of, positions, share,
+            config.starting_timestamp_ms, config.settle_ms,
         )  # fmt: skip
 
     # -- reading

@@ -130,7 +130,8 @@ class S3SourceConfig(S3ConnectionConfig):
         "folders",
         default=[],
         doc="Read only objects below these folders. Default: all objects below topics.dir (RESTORE_BACKUP) or all "
-        "objects in the bucket (GENERIC).",
+        "objects in the bucket (GENERIC). Each object is read once, even if a folder is listed twice or is below "
+        "another one.",
         group=_SOURCE,
     )
     topic_regex_list: list[str] = key(
@@ -184,6 +185,16 @@ class S3SourceConfig(S3ConnectionConfig):
     def is_generic(self) -> bool:
         """Whether the mode is GENERIC."""
         return self.mode.upper() == "GENERIC"
+
+    @property
+    def folder_prefixes(self) -> list[str]:
+        """The beginnings of the keys of objects below `folders`. None of them begins with another one."""
+        delimiter = self.directory_delimiter
+        found: list[str] = []
+        for prefix in sorted(folder.removesuffix(delimiter) + delimiter for folder in self.folders):
+            if not found or not prefix.startswith(found[-1]):
+                found.append(prefix)
+        return found
 
     @property
     def separator(self) -> bytes:
