@@ -177,6 +177,31 @@ def test_byte_array_records_are_restored_from_objects(bucket: s3.S3Server) -> No
     assert [record.value for record in restore(bucket, **more)] == [b"v\n%d" % offset for offset in range(6)]
 
 
+@pytest.mark.parametrize(("values", "keys"), [(b"a\nb\nc\n" + b"d\n" * 500, 502), (b"a\nb\n", 1)])
+def test_keys_are_not_assigned_to_other_bytes_if_a_value_contains_the_separator(
+    bucket: s3.S3Server, values: bytes, keys: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Confluent's sink, and earlier versions of headrace, wrote values that contain the separator."""
+    name = "topics/items/partition=0/items+0+0000000000"
+    bucket.client().put_object(Bucket=s3.BUCKET, Key=f"{name}.bin", Body=values)
+    keys_text = b"".join(b'"k%d"\n' % number for number in range(keys))
+    bucket.client().put_object(Bucket=s3.BUCKET, Key=f"{name}.keys.json", Body=keys_text)
+    with pytest.raises(ConnectError, match=r"different numbers of records .*because records contain format\.bytearray"):
+        restore(bucket, format__class="ByteArrayFormat")
+    assert restore(bucket, format__class="ByteArrayFormat", behavior__on__error="log") == []
+    assert "skipping the object after record 0" in caplog.text
+
+
+def test_keys_of_bytes_are_restored(bucket: s3.S3Server) -> None:
+    records = [sink_record(offset, value=b"v%d" % offset, value_schema=BYTES_SCHEMA, key=f"k{offset}",
+                           key_schema=STRING_SCHEMA) for offset in range(30)]  # fmt: skip
+    back_up(bucket, records, format__class="ByteArrayFormat", store__kafka__keys="true", flush__size="10")
+    restored = restore(bucket, RestartSource(14), format__class="ByteArrayFormat", record__batch__max__size="4")
+    assert {(record.key, record.value) for record in restored} == {
+        (f"k{offset}", b"v%d" % offset) for offset in range(30)
+    }
+
+
 def test_records_in_hourly_directories_are_restored_in_order_of_offsets(bucket: s3.S3Server) -> None:
     hour_ms = 3_600_000
     records = [sink_record(offset, timestamp=(offset // 3) * hour_ms) for offset in range(30)]

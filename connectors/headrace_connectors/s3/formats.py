@@ -70,25 +70,38 @@ class _Lines(FileFormat):
         self._stream.finish()
 
 
-def _encode_bytes(schema: Schema | None, values: Sequence[Any]) -> Sequence[bytes]:
-    errors: dict[int, Exception] = {
-        index: DataError(
-            f"ByteArrayFormat needs values of type BYTES, found: {type(value).__name__}; set value.converter to "
-            "ByteArrayConverter"
-        )
-        for index, value in enumerate(values)
-        if not isinstance(value, (bytes, bytearray, memoryview))
-    }
+def _encode_bytes(schema: Schema | None, values: Sequence[Any], separator: bytes = b"") -> Sequence[bytes]:
+    """Return bytes. Values that contain the separator are errors, unless it is empty."""
+    errors: dict[int, Exception] = {}
+    for index, value in enumerate(values):
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            errors[index] = DataError(
+                f"ByteArrayFormat needs values of type BYTES, found: {type(value).__name__}; set value.converter to "
+                "ByteArrayConverter"
+            )
+        elif separator and separator in bytes(value):
+            errors[index] = DataError(
+                f"The record contains format.bytearray.separator ({separator!r}), so the S3 source could not assign "
+                "the stored keys or headers to records. Set a separator that the records do not contain"
+            )
     if errors:
         raise RecordErrors(errors)
     return [bytes(value) for value in values]
+
+
+def _bytes_separator(config: S3SinkConfig) -> bytes:
+    """Return the bytes after each record of ByteArrayFormat."""
+    text = config.bytes_separator
+    return b"\n" if text is None else text.encode("ascii", "backslashreplace").decode("unicode_escape").encode()
 
 
 def encoder_for(class_name: str, config: S3SinkConfig) -> Encode:
     """Return the function that encodes values for the format `class_name`."""
     name = format_name(class_name)
     if name == "bytearray":
-        return _encode_bytes
+        # Without keys and headers, Confluent's sink and this one write such records, for other programs that read them.
+        rejected = _bytes_separator(config) if config.store_keys or config.store_headers else b""
+        return lambda schema, values: _encode_bytes(schema, values, rejected)
     if name == "parquet":
         from headrace_connectors.s3.parquet import encode_rows  # imports PyArrow, which is slow
 
@@ -104,9 +117,7 @@ def format_for(class_name: str, spool: Spool, config: S3SinkConfig) -> FileForma
         from headrace_connectors.s3.parquet import ParquetFormat  # imports PyArrow, which is slow
 
         return ParquetFormat(spool, config)
-    separator = config.bytes_separator if name == "bytearray" else None
-    text = "\n" if separator is None else separator.encode("ascii", "backslashreplace").decode("unicode_escape")
-    return _Lines(spool, config, text.encode())
+    return _Lines(spool, config, _bytes_separator(config) if name == "bytearray" else b"\n")
 
 
 _PARQUET_PREFIXES: dict[str, str] = {"none": "", "gzip": ".gz"}

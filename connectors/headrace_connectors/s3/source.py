@@ -8,6 +8,7 @@ object. Objects must not change after they were written. Delivery is at least on
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -174,8 +175,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         def open_reader(key: str | None, format_name: str, convert: Any = None) -> ItemReader | None:
             if key is None:
                 return None
-            form = format_for(format_name, self.config.separator, self.config.record_max_bytes)
-            reader = reader_for(self._bucket.open(key), key, form, convert)
+            reader = self._open_object(key, format_name, convert)
             opened.append(reader)
             reader.skip(self._done)
             return reader
@@ -183,16 +183,46 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         try:
             if isinstance(found, FoundFile):
                 return _Reading(found, open_reader(found.key, name), None, None)
+            keys_format, headers_format = side_format_name(found.keys or ""), side_format_name(found.headers or "")
+            self._compare_counts([(found.values, name), (found.keys, keys_format), (found.headers, headers_format)])
             return _Reading(
                 found,
                 open_reader(found.values, name),
-                open_reader(found.keys, side_format_name(found.keys or "")),
-                open_reader(found.headers, side_format_name(found.headers or ""), headers_of),
+                open_reader(found.keys, keys_format),
+                open_reader(found.headers, headers_format, headers_of),
             )
         except BaseException:
             for reader in opened:
                 reader.close()
             raise
+
+    def _open_object(self, key: str, format_name: str, convert: Any = None) -> ItemReader:
+        form = format_for(format_name, self.config.separator, self.config.record_max_bytes)
+        return reader_for(self._bucket.open(key), key, form, convert)
+
+    def _compare_counts(self, objects: Sequence[tuple[str | None, str]]) -> None:
+        """Raise DataError if objects of the same records, given as key and format, have different numbers of records.
+
+        A record of ByteArrayFormat that contains the separator is read as several records, so that all records after
+        it would get the keys and headers of other records. The task reads such objects twice, in order to compare the
+        numbers before it restores the first record.
+        """
+        present = [(key, format_name) for key, format_name in objects if key is not None]
+        if len(present) < 2 or all(format_name != "bytearray" for _, format_name in present):
+            return
+        counts: dict[str, int] = {}
+        for key, format_name in present:
+            reader = self._open_object(key, format_name)
+            try:
+                counts[key] = reader.skip(sys.maxsize)
+            finally:
+                reader.close()
+        if len(set(counts.values())) > 1:
+            numbers = ", ".join(f"{key}: {count}" for key, count in counts.items())
+            raise DataError(
+                f"the objects with values, keys and headers have different numbers of records ({numbers}), because "
+                "records contain format.bytearray.separator. The keys and headers cannot be assigned to the values"
+            )
 
     def _batch(self, values: list[Any], is_complete: bool) -> SourceBatch:
         """Return a batch with these values, and with the source offset after its last record."""

@@ -99,6 +99,7 @@ class S3SourceConfig(S3ConnectionConfig):
         default=None,
         doc="Text after each record in objects of ByteArrayFormat. Default: a line feed.",
         group=_SOURCE,
+        non_empty=True,
     )
     tombstone_partition: str = key(
         "tombstone.encoded.partition",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.api.errors import ConfigErrors, DataError
+from headrace.api.errors import ConfigErrors, DataError, RecordErrors
 from headrace.data.headers import Headers
 from headrace.data.schema import INT32_SCHEMA, STRING_SCHEMA, struct
 from headrace.data.struct import Struct
@@ -301,6 +301,18 @@ def test_byte_array_format_separator_may_contain_non_ascii_characters_and_escape
     spool = Spool(limit)
     format_for("ByteArrayFormat", spool, settings).append(None, [b"a"])
     assert spool.read(0, 100) == "aü→\n".encode()
+
+
+@pytest.mark.parametrize("stored", ["store.kafka.keys", "store.kafka.headers"])
+def test_bytes_that_contain_the_separator_are_errors_if_keys_or_headers_are_stored(stored: str) -> None:
+    props = {"format.class": "ByteArrayFormat", "format.bytearray.separator": "||"}
+    encode = encoder_for("ByteArrayFormat", S3SinkConfig.parse(BASE | props | {stored: "true"}))
+    assert encode(None, [b"a|b", b"\n"]) == [b"a|b", b"\n"]
+    with pytest.raises(RecordErrors) as error:
+        encode(None, [b"a", b"a||b", "text"])
+    assert list(error.value.errors) == [1, 2]
+    assert "contains format.bytearray.separator (b'||')" in str(error.value.errors[1])
+    assert encoder_for("ByteArrayFormat", S3SinkConfig.parse(BASE | props))(None, [b"a||b"]) == [b"a||b"]
 
 
 def test_header_values_in_s3_header_files_are_written_as_strings() -> None:
