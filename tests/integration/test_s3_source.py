@@ -313,6 +313,27 @@ def test_records_before_damaged_data_are_restored_if_errors_are_logged(
     assert "skipping the object after record 199" in caplog.text
 
 
+@pytest.mark.parametrize("deleted", ["keys", "values"])
+def test_values_whose_keys_are_deleted_after_the_listing_are_not_skipped_silently(
+    bucket: s3.S3Server, deleted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    back_up(bucket, [sink_record(offset) for offset in range(6)], store__kafka__keys="true")
+    name = "topics/items/partition=0/items+0+0000000003" + (".keys.json" if deleted == "keys" else ".json")
+    real = Bucket.open
+
+    def open_object(self: Bucket, key: str) -> Any:
+        bucket.client().delete_object(Bucket=s3.BUCKET, Key=name)
+        return real(self, key)
+
+    monkeypatch.setattr(Bucket, "open", open_object)
+    if deleted == "values":
+        assert [record.value["id"] for record in restore(bucket)] == [0, 1, 2]
+        assert "deleted after it was listed, and is skipped" in caplog.text
+    else:
+        with pytest.raises(ConnectError, match=r"0003\.json in .* keys or headers were deleted after they were listed"):
+            restore(bucket)
+
+
 def test_restarted_source_reads_objects_that_were_written_after_its_stop(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)])
     first = run_source(S3SourceConnector, source_props(bucket), records=100)

@@ -197,8 +197,16 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
             raise
 
     def _open_object(self, key: str, format_name: str, convert: Any = None) -> ItemReader:
+        """Open an object. Raises DataError if the keys or headers of existing values were deleted."""
+        from headrace_connectors.s3.bucket import MissingObjectError
+
         form = format_for(format_name, self.config.separator, self.config.record_max_bytes)
-        return reader_for(self._bucket.open(key), key, form, convert)
+        try:
+            return reader_for(self._bucket.open(key), key, form, convert)
+        except MissingObjectError as error:
+            if isinstance(self._found, BackupObject) and self._found.values not in (None, key):
+                raise DataError(f"its keys or headers were deleted after they were listed: {error}") from error
+            raise
 
     def _compare_counts(self, objects: Sequence[tuple[str | None, str]]) -> None:
         """Raise DataError if objects of the same records, given as key and format, have different numbers of records.
