@@ -13,6 +13,10 @@ from headrace_connectors.file.directory_search import FileState, printable
 logger = logging.getLogger(__name__)
 
 
+class _FileChangedError(Exception):
+    """Another program has changed the file while it was copied."""
+
+
 class FinishedFiles:
     """Moves, deletes or keeps the files that were read, as configured by finished.action and error.directory."""
 
@@ -40,14 +44,15 @@ class FinishedFiles:
         target = self._errors if error_count and self._errors else self._finished if self._action == "move" else None
         path = os.path.join(self._directory, name)
         try:
-            if FileState.of(os.stat(path)) != state:
-                logger.warning(
-                    "File %s was changed after it was read: leaving it in place and reading it again", printable(path)
-                )
-                return False
+            _check_unchanged(path, state)
             if self._marker_suffix is not None and os.path.lexists(path + self._marker_suffix):
                 self._remove(path + self._marker_suffix, name + self._marker_suffix, target)
-            self._remove(path, name, target)
+            self._remove(path, name, target, state)
+        except _FileChangedError:
+            logger.warning(
+                "File %s was changed after it was read: leaving it in place and reading it again", printable(path)
+            )
+            return False
         except FileNotFoundError as error:
             if os.path.lexists(path):
                 raise ConnectError(f"File {printable(path)} cannot be moved to {target}: {error.strerror}") from error
@@ -60,7 +65,7 @@ class FinishedFiles:
             ) from error
         return True
 
-    def _remove(self, path: str, name: str, target: str | None) -> None:
+    def _remove(self, path: str, name: str, target: str | None, state: FileState | None = None) -> None:
         if target is None:
             os.unlink(path)
             logger.debug("File %s was read and deleted", printable(path))
@@ -73,7 +78,7 @@ class FinishedFiles:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            _move_to_other_file_system(path, destination)
+            _move_to_other_file_system(path, destination, state)
         logger.debug("File %s was read and moved to %s", printable(path), printable(destination))
 
 
@@ -86,11 +91,22 @@ def _unused(path: str) -> str:
     return candidate
 
 
-def _move_to_other_file_system(path: str, destination: str) -> None:
-    """Copy a file to another file system, flush the copy to disk, and delete the file."""
+def _check_unchanged(path: str, state: FileState) -> None:
+    if FileState.of(os.stat(path)) != state:
+        raise _FileChangedError
+
+
+def _move_to_other_file_system(path: str, destination: str, state: FileState | None) -> None:
+    """Copy a file to another file system, flush the copy to disk, and delete the file if it is unchanged."""
     partial = f"{destination}.part"
     shutil.copy2(path, partial)
     with open(partial, "rb") as copy:
         os.fsync(copy.fileno())
+    if state is not None:
+        try:
+            _check_unchanged(path, state)
+        except (_FileChangedError, OSError):
+            os.unlink(partial)
+            raise
     os.rename(partial, destination)
     os.unlink(path)

@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import random
+import shutil
 import zlib
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from headrace.api import DataError
 from headrace_connectors.common import gzip_reader
-from headrace_connectors.file import file_formats, record_lines
+from headrace_connectors.file import file_formats, finished_files, record_lines
 from headrace_connectors.file.directory_source import DirectorySourceConnector, DirectorySourceTask
 from support.directory_source import read, values
 
@@ -196,6 +197,34 @@ def test_members_of_a_compressed_file_may_be_followed_by_zeros(tmp_path: Path) -
     assert values(read(tmp_path)) == ["a", "bc", "d", "e"]
 
 
+def test_file_that_changes_while_it_is_moved_to_another_file_system_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_rename, real_copy, changes = os.rename, shutil.copy2, ["new\n"]
+
+    def rename(source: str, target: str) -> None:
+        if os.path.dirname(source) != os.path.dirname(target):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real_rename(source, target)
+
+    def copy(source: str, target: str) -> None:
+        real_copy(source, target)
+        if changes:
+            Path(source).write_text(changes.pop())
+
+    monkeypatch.setattr(finished_files.os, "rename", rename)  # type: ignore[attr-defined]
+    monkeypatch.setattr(finished_files.shutil, "copy2", copy)  # type: ignore[attr-defined]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("longer\n")
+    done = tmp_path / "done"
+    more = {"finished.action": "move", "finished.directory": str(done)}
+    run = read(tmp_path / "in", **more)
+    again = read(tmp_path / "in", offsets=run.offsets, **more)
+    assert values(run) + values(again) == ["longer", "new"]
+    assert [path.read_text() for path in done.iterdir()] == ["new\n"]
+    assert os.listdir(tmp_path / "in") == []
+
+
 def write_parquet(path: Path, years: list[int]) -> None:
     """Write a column of timestamps; Python has none after the year 9999."""
     days = [(year - 1970) * 365 for year in years]
@@ -212,7 +241,9 @@ def test_all_rows_before_an_invalid_value_of_a_parquet_file_are_read(
     more = {"format": "parquet", "batch.size": batch_size}
     run = read(tmp_path, **more, **{"errors.tolerance": "all"})
     assert [value["n"] for value in values(run)] == list(range(invalid))
-    with pytest.raises(DataError, match=rf"a: cannot read row {invalid + 1} or a row after it: column at \(date32\[day\]\)"):
+    with pytest.raises(
+        DataError, match=rf"a: cannot read row {invalid + 1} or a row after it: column at \(date32\[day\]\)"
+    ):
         read(tmp_path, **more)
 
 
