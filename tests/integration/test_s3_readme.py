@@ -48,7 +48,7 @@ def test_example_of_the_s3_readme_copies_rows_to_objects_and_back(tmp_path: Path
         try:
             wait_for(lambda: len(server.objects()) == 1, "the object exists", 60, log.read_text)
             assert shell(show).splitlines() == ['{"id":1,"item":"tea"}', '{"id":2,"item":"cups"}']
-            address = log.read_text().rpartition("started an embedded broker at ")[2].partition(",")[0]
+            address = log.read_text().rpartition("started an embedded broker at ")[2].partition(" ")[0]
             topic = "restored-shop-orders"
             wait_for(lambda: end_offset(address, topic) == 2, "both records are restored", 60, log.read_text)
             assert [b'"tea"' in (each.value() or b"") for each in read_topic(address, topic)] == [True, False]
