@@ -1,10 +1,12 @@
-"""Measures throughput, CPU time per MB, latency and memory of one broker under load: of headrace and Apache Kafka.
+"""Compares one broker of headrace with one of Apache Kafka: throughput, CPU time per MB, latency and memory.
 
-Apache Kafka is measured only if it is available. The two brokers alternate (A B, then B A, ...), so that noise on the
-machine affects both; ratios compare medians. Both brokers write to the same file system and receive the same warm-up.
-Each load uses a new topic whose files are deleted one second after the topic; dirty pages are synced before the next
-load, so that no load is slowed down by the previous load. Latencies are measured in several short runs, because they
-depend on the processors on which the kernel places client and broker.
+The benchmark includes Apache Kafka only if it is available. The two brokers alternate (A B, then B A, ...), so noise on
+the machine affects both. Ratios compare medians. Both brokers write to the same file system and receive the same
+warm-up.
+
+Each load uses a new topic, and the topic's files are deleted one second after the topic. Dirty pages are synced before
+the next load, so no load slows down the next one. Latencies are measured in several short runs, because they depend on
+which processors the kernel assigns to client and broker.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class BrokerUnderTest(Measurements):
 
 @contextmanager
 def systems_under_test() -> Iterator[list[BrokerUnderTest]]:
-    """Run headrace's broker, and Apache Kafka's if Maven and Java are available."""
+    """Run a broker of headrace and, if Maven and Java are available, a broker of Apache Kafka."""
     settings = {"log.segment.delete.delay.ms": DELETE_DELAY_MS}
     with TemporaryDirectory(prefix="headrace-bench-") as directory, running_broker(Path(directory), **settings) as ours:
         our_system = BrokerUnderTest("headrace", ours.address, ours.pid)
@@ -67,7 +69,7 @@ def systems_under_test() -> Iterator[list[BrokerUnderTest]]:
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run all measurements; `scale` below 1 shrinks the loads for a quick run."""
+    """Run all measurements. A `scale` below 1 shrinks the loads for a quick run."""
     report(f"load client: {client_name()}")
     loads = [Load(load.message_bytes, load.batch_bytes, int(load.count * scale)) for load in FULL]
     with systems_under_test() as systems:
@@ -94,7 +96,7 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
 
 
 def _measure_client_limit(our_system: BrokerUnderTest, loads: list[Load], report: Callable[[str], None]) -> None:
-    """Measure the client's throughput with a broker that discards all records; no broker can exceed this throughput."""
+    """Measure the client's maximum throughput with a broker that discards all records."""
     program = [str(Path(__file__).with_name("null_broker.py"))]
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         broker = BrokerProcess(Path(directory), {}, program)
@@ -147,7 +149,7 @@ def _consumption(system: BrokerUnderTest, scale: float, report: Callable[[str], 
 
 
 def _latency(system: BrokerUnderTest, pace_s: float, pinned: bool, report: Callable[[str], None]) -> None:
-    """Measure the latency with one request in flight; if `pinned`, broker and client run on separate processors."""
+    """Measure the latency with one request in flight. If `pinned`, broker and client run on separate processors."""
     name = ("paced" if pace_s else "back to back") + (", pinned apart" if pinned else "")
     program = str(Path(__file__).with_name("one_in_flight.py"))
     previous_processors = os.sched_getaffinity(system.pid)

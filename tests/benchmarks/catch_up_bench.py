@@ -1,7 +1,8 @@
 """Measures how fast a restarted follower replicates 1 GB, and how much the replication affects producers.
 
-The baseline of the follower's rate is a process that only receives over loopback and writes to new file pages, measured
-within the same minute. The baseline of the producers' latency (acks=all) is their latency before the restart.
+The follower's rate is compared with the rate of a process that only receives data over loopback and writes it to new
+file pages. Both rates are measured within one minute. The producers' latency (acks=all) is compared with their latency
+before the restart.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TIMEOUT_S = 120.0
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure `rounds` times; `scale` below 1 shrinks the amount of data to catch up with."""
+    """Measure `rounds` times. A `scale` below 1 shrinks the amount of data that the follower replicates."""
     ours, floor = Measurements(), Measurements()
     load = Load(LOAD.message_bytes, LOAD.batch_bytes, int(LOAD.count * scale), LOAD.acks)
     with headrace(REPLICAS, min_insync_replicas="2", log_segment_delete_delay_ms="1000") as nodes:
@@ -108,7 +109,7 @@ def _size(files: Path, topic: str) -> int:
 
 
 def _measure_growth(nodes: Nodes, topic: str, before_bytes: int, awaited_bytes: int, ours: Measurements) -> None:
-    """Measure MB/s, and ms of CPU time per MB, while the follower goes from 5 % to 95 % of the expected bytes."""
+    """Measure the follower's MB/s and CPU ms per MB while its log grows from 5 % to 95 % of the expected bytes."""
     first, last = before_bytes + awaited_bytes // 20, before_bytes + awaited_bytes * 19 // 20
     start: tuple[float, float, int] | None = None
     files, victim = nodes.data(VICTIM), [nodes.pids()[VICTIM - 1]]

@@ -1,8 +1,8 @@
 """Measures three-node clusters of headrace and, if available, Apache Kafka: throughput, CPU, latency and memory.
 
-Topics have replication factor 3 and min.insync.replicas=2, and producers use acks=all.
-Both clusters run at the same time and are measured alternately; one librdkafka client writes each load to a new topic.
-CPU and memory are the totals of all three nodes.
+Topics have replication factor 3 and min.insync.replicas=2, and producers use acks=all. Both clusters run all the time,
+but only one of them is measured at a time. One librdkafka client writes each load to a new topic. CPU and memory are
+the totals of all three nodes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ClusterUnderTest(Measurements):
 
 @contextmanager
 def systems_under_test() -> Iterator[list[ClusterUnderTest]]:
-    """Run headrace's cluster, and Apache Kafka's if Maven and Java are available."""
+    """Run a cluster of headrace and, if Maven and Java are available, a cluster of Apache Kafka."""
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         ours = ClusterProcess(Path(directory) / "cluster", properties=SETTINGS)
         ours.start()
@@ -84,7 +84,7 @@ def systems_under_test() -> Iterator[list[ClusterUnderTest]]:
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run all measurements; `scale` below 1 shrinks the loads for a quick run."""
+    """Run all measurements. A `scale` below 1 shrinks the loads for a quick run."""
     report(f"load client: {client_name()}")
     with systems_under_test() as systems:
         for system in systems:
@@ -150,7 +150,7 @@ def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
 
 
 def _unit_and_goal(name: str) -> tuple[str, float | None, bool]:
-    """Return (unit, goal as the ratio of headrace's median to Kafka's, whether more is better)."""
+    """Return (unit, goal, whether more is better). The goal is the ratio of headrace's median to Kafka's median."""
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False
     if name.startswith("memory"):

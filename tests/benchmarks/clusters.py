@@ -1,4 +1,4 @@
-"""Runs clusters of headrace and, if available, Apache Kafka; benchmarks can stop and start the nodes."""
+"""Starts clusters of headrace and, if available, of Apache Kafka, whose nodes a benchmark can stop and start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Nodes(Protocol):
         """Stop every node, then start them all."""
 
     def describe(self, topic: str) -> None:
-        """Run the cluster's own `kafka-topics --describe`."""
+        """Run `kafka-topics --describe`, using headrace's tool for headrace and Kafka's tool for Kafka."""
 
 
 class Headrace:
@@ -73,7 +73,10 @@ class Headrace:
 
 
 class Apache:
-    """A cluster of Apache Kafka processes; `stack` also ends restarted processes."""
+    """A cluster of Apache Kafka processes.
+
+    When the exit stack `stack` closes, it ends all processes, even restarted ones.
+    """
 
     name = "Apache Kafka"
 
@@ -129,7 +132,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def headrace(nodes: int, **settings: str) -> Iterator[Nodes]:
-    """Run a headrace cluster; `a_b="x"` sets the config `a.b`."""
+    """Run a headrace cluster. A keyword argument `a_b="x"` sets the config `a.b` to "x"."""
     with TemporaryDirectory(prefix="headrace-bench-") as directory:
         properties = {key.replace("_", "."): value for key, value in settings.items()}
         cluster = ClusterProcess(Path(directory) / "cluster", nodes, properties)
@@ -142,7 +145,7 @@ def headrace(nodes: int, **settings: str) -> Iterator[Nodes]:
 
 @contextmanager
 def apache_kafka(nodes: int, **settings: str) -> Iterator[Nodes]:
-    """Run an Apache Kafka cluster; `a_b="x"` sets the config `a.b`."""
+    """Run an Apache Kafka cluster. A keyword argument `a_b="x"` sets the config `a.b` to "x"."""
     properties = {key.replace("_", "."): value for key, value in settings.items()}
     with ExitStack() as stack:
         started = stack.enter_context(apache.cluster(nodes, **properties))
@@ -152,14 +155,14 @@ def apache_kafka(nodes: int, **settings: str) -> Iterator[Nodes]:
 
 
 def cluster_starters() -> list[Callable[..., AbstractContextManager[Nodes]]]:
-    """Return the functions that start a cluster: headrace's first, then Apache Kafka's if it is available."""
+    """Return the functions that start a cluster of headrace and, if available, of Apache Kafka, in this order."""
     return [headrace] if apache.unavailable_reason() else [headrace, apache_kafka]
 
 
 def wait_for_topics(
     bootstrap: str, holds: Callable[[dict[str, TopicMetadata]], bool], topic: str | None = None
 ) -> None:
-    """Wait until `holds(topics)` is true for a client's metadata. Raises TimeoutError."""
+    """Fetch metadata until `holds(topics)` is true. Raises TimeoutError if this takes too long."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:

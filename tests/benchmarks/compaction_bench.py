@@ -1,8 +1,8 @@
 """Measures produce latency while the broker compacts a gigabyte.
 
-The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second, so that noise on the machine
-affects both measurements; the latency while the cleaner is paused is the baseline. An overdue log
-(max.compaction.lag.ms) is cleaned at niceness 10, other logs under SCHED_IDLE.
+The cleaner process runs for one second, is paused (SIGSTOP) for one second, and so on. Noise on the machine therefore
+affects both measurements. The latency while the cleaner is paused is the baseline. The broker cleans an overdue log
+(max.compaction.lag.ms) at niceness 10, and other logs under SCHED_IDLE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure the produce latency while an overdue log is cleaned, and while a log that is not overdue is cleaned."""
+    """Measure the produce latency during two cleanings: of an overdue log, and of a log that is not overdue."""
     rows = []
     for how, config in (("by idle processors", {}), ("overdue", {"max.compaction.lag.ms": "1"})):
         latencies: dict[bool, list[float]] = {True: [], False: []}

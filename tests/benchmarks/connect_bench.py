@@ -1,7 +1,7 @@
-"""Measures FileStream pipelines in headrace's worker and, if available, in Kafka's: records per second, CPU, memory.
+"""Compares FileStream pipelines in headrace's worker and in Kafka's worker: records per second, CPU and memory.
 
-The pipelines are created over REST, and both workers use the same broker. CPU is the total of the worker's process
-tree: worker, fork server, connector processes and tasks.
+Kafka's worker is measured only if it is available. The pipelines are created over REST, and both workers use the same
+broker. CPU time is the total of the worker's process tree: worker, fork server, connector processes and tasks.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class WorkerUnderTest(Measurements):
 
 @contextmanager
 def systems_under_test(address: str, directory: Path) -> Iterator[list[WorkerUnderTest]]:
-    """Run headrace's worker, and Kafka's if Maven and Java are available, with the broker at `address`."""
+    """Run headrace's worker and, if Maven and Java are available, Kafka's worker, with the broker at `address`."""
     offsets = {"offset.storage.file.filename": str(directory / "connect.offsets")}
     settings = {"bootstrap.servers": address, **WORKER, **offsets}
     with ExitStack() as stack:

@@ -1,10 +1,12 @@
 """Compares headrace's connect-distributed with Apache Kafka's: startup, memory, pipelines, restart of work, REST.
 
-Both workers use the same broker, take turns in every round, and are configured in the same way over REST. CPU and
-memory (PSS) are those of the worker and its descendants. Memory is measured with `task.isolation=connector`, because
-Kafka's worker runs all tasks in one process; everything else is measured with the default. The pipelines are FileStream
-connectors: one connector with one task ("one task"), or several connectors at once that move the same total number of
-records ("worker").
+Both workers use the same broker, and their connectors are created with the same REST requests. Within each round, the
+workers are measured one after the other. CPU time and memory (PSS) include the descendants of a worker. Memory is
+measured with `task.isolation=connector`, because Kafka's worker runs all tasks in one process. Everything else is
+measured with the default `task.isolation`.
+
+The pipelines consist of FileStream connectors: one connector with one task ("one task"), or several connectors at once
+that move the same total number of records ("worker").
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ _SINK_SMTS = (
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure everything `rounds` times on each system; the systems take turns."""
+    """Measure everything `rounds` times on each system. Within each round, the systems alternate."""
     compared = systems()
     delay = {"log_segment_delete_delay_ms": DELETE_DELAY_MS}  # files of deleted topics would fill the page cache
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name), **delay) as broker:
@@ -112,7 +114,7 @@ def _create_idle_sink(worker: GroupWorker, address: str, directory: Path) -> Non
 def _pipelines(
     compared: Sequence[System], address: str, directory: Path, lines: int, report: Callable[[str], None]
 ) -> None:
-    """Measure all pipelines; the workers of all systems run, but only one of them moves records at a time."""
+    """Measure all pipelines. The workers of all systems are running, but only one of them moves records at a time."""
     with ExitStack() as stack:
         workers = [(system, stack.enter_context(running_worker(system, settings(address)))) for system in compared]
         for format_name, converter in FORMATS.items():
@@ -188,7 +190,7 @@ def _transforms(smts: Sequence[tuple[str, dict[str, str]]]) -> dict[str, str]:
 def _restart_work(
     system: System, address: str, directory: Path, connectors: int, report: Callable[[str], None]
 ) -> None:
-    """Measure the time to start connectors in a group of two workers, and to restart them after a kill of a worker."""
+    """Measure how long two workers take to start connectors, and to restart them after one worker is killed."""
     source = _input_file(directory, 1)
     properties = settings(address, scheduled_rebalance_max_delay_ms="0")
     with running_worker(system, properties) as survivor, running_worker(system, properties) as victim:
@@ -244,7 +246,7 @@ def _rest(system: System, address: str, scale: float, report: Callable[[str], No
 
 @contextmanager
 def _growing_files(directory: Path, count: int) -> Iterator[list[Path]]:
-    """Append REST_RECORDS_PER_S lines per second in total to `count` files; yield the files."""
+    """Create `count` files and yield them; a thread appends lines to them, REST_RECORDS_PER_S per second in total."""
     files = [directory / f"{number}.txt" for number in range(count)]
     lines = (LINE % 0) * (REST_RECORDS_PER_S // _APPENDS_PER_S // count)
     stopped = threading.Event()

@@ -1,4 +1,4 @@
-"""Runs distributed workers of headrace and of Apache Kafka with the same settings, for comparisons."""
+"""Runs distributed workers of headrace and of Apache Kafka with the same settings, so benchmarks can compare them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GroupWorker:
         return memory(tree(self.pid)).pss_mb
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Call the REST API; repeat the request while a rebalance is in progress (409)."""
+        """Call the REST API. Repeat the request while the worker responds that a rebalance is in progress (409)."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         while True:
@@ -82,7 +82,7 @@ class GroupWorker:
         return [(part["state"], part["worker_id"]) for part in parts]
 
     def wait_until_running(self, instances: int, timeout_s: float = 300.0) -> None:
-        """Wait until the group runs this number of connectors and tasks."""
+        """Wait until the group runs `instances` connectors and tasks in total."""
         wait_until(
             lambda: [state for state, _ in self.states()].count("RUNNING") == instances,
             f"{instances} connectors and tasks are running",
@@ -101,7 +101,7 @@ class GroupWorker:
 
 
 def systems() -> list[System]:
-    """Return headrace, and Apache Kafka Connect if Maven and Java are available."""
+    """Return headrace and, if Maven and Java are available, Apache Kafka Connect."""
     if apache.unavailable_reason():
         return [System("headrace")]
     apache.classpath()  # fetches the jars before the first measurement
@@ -128,7 +128,7 @@ def settings(address: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def running_worker(system: System, properties: dict[str, str]) -> Iterator[GroupWorker]:
-    """Run a worker; `ready_s` is the time from the start of its process until GET /health reports it healthy."""
+    """Run a worker. Its `ready_s` is the time from the start of its process until GET /health reports it healthy."""
     with ExitStack() as stack:
         started = time.perf_counter()
         if system.name == "headrace":
@@ -154,7 +154,7 @@ def _of_kafka(properties: dict[str, str]) -> dict[str, str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Poll until the condition is true, because the REST API reports no events."""
+    """Poll until the condition is true. Polling is necessary because the REST API reports no events."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,7 +1,8 @@
 """Measures the Elasticsearch sink: documents of about 300 bytes per second from a topic to OpenSearch, with one task.
 
-The server may limit the rate, so two plain connections also write the same documents, without a sink. The baseline is
-quoted, not measured: Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
+The server may limit the rate. To show this limit, the benchmark also writes the same documents over two plain
+connections, without a sink. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's
+OpenSearch sink in Apache's worker on a machine of the same kind.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PLAIN_CONNECTIONS, PLAIN_BATCH = 2, 2000
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Write the flights to OpenSearch `rounds` times, with the sink and with plain connections in turn."""
+    """Write the flights to OpenSearch `rounds` times with the sink, and `rounds` times with plain connections."""
     if search_server.unavailable_reason():
         report(f"OpenSearch left out: {search_server.unavailable_reason()}")
         return []
@@ -82,7 +83,7 @@ def _written(server: SearchServer) -> int:
 
 
 def _write_plainly(server: SearchServer, documents: Sequence[dict[str, object]]) -> float:
-    """Write the documents with several connections at the same time; return thousands of documents per second."""
+    """Write the documents over several connections at the same time. Return thousands of documents per second."""
     bodies = []
     for start in range(0, len(documents), PLAIN_BATCH):
         batch = documents[start : start + PLAIN_BATCH]

@@ -1,7 +1,7 @@
-"""Measures the cost of followers: throughput, CPU and latency of acks=all with 1, 2 and 4 followers in sync.
+"""Measures the cost of followers: throughput, CPU time and latency of acks=all with 1, 2 and 4 followers in sync.
 
-The clusters have 2, 3 and 5 nodes, and the replication factor is the number of nodes. For each size, headrace's and
-Apache Kafka's clusters are measured alternately; CPU is the total of all nodes.
+The clusters have 2, 3 and 5 nodes, and the replication factor is the number of nodes. For each size, the clusters of
+headrace and Apache Kafka are measured alternately. CPU time is the total of all nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ PACES_S = (0.0, 0.0005)
 
 
 class FollowersMeasurements(Measurements):
-    """The measurements of one system; `nodes` is its running cluster. Each number of followers uses a new cluster."""
+    """The measurements of one system.
+
+    `nodes` is its running cluster, which is a new one for each number of followers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class FollowersMeasurements(Measurements):
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run all measurements; `scale` below 1 shrinks the load for a quick run."""
+    """Run all measurements. A `scale` below 1 shrinks the load for a quick run."""
     report(f"load client: {client_name()}")
     starts = cluster_starters()
     systems = [FollowersMeasurements() for _ in starts]

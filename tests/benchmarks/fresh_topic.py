@@ -15,7 +15,10 @@ DELETE_WAIT_S = 3.0
 
 @contextmanager
 def fresh_topic(address: str, partitions: int = 1, replication_factor: int = 1) -> Iterator[str]:
-    """Create a topic and delete it at the end; `log.segment.delete.delay.ms` should be DELETE_DELAY_MS."""
+    """Create a topic, and delete it at the end.
+
+    The brokers should set `log.segment.delete.delay.ms` to DELETE_DELAY_MS.
+    """
     admin = AdminClient({"bootstrap.servers": address})
     name = f"bench-{time.time_ns()}"
     for future in admin.create_topics([NewTopic(name, partitions, replication_factor)]).values():

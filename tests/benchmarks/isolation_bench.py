@@ -1,9 +1,10 @@
 """Measures memory and idle CPU of a worker with 1, 100 and 500 idle file tasks, for each value of `task.isolation`.
 
-Two loads: FileStreamSink connectors with up to 100 tasks each, where each task has one partition, and FileStreamSource
-connectors, which have one task each. `task.isolation=connector` is measured with the sinks only: a connector with one
-task uses the same processes with `connector` as with `process`. Memory is the PSS of the worker and all its
-descendants. The broker is not included.
+There are two loads: FileStreamSink connectors with up to 100 tasks each, where each task has one partition, and
+FileStreamSource connectors, which have one task each. `task.isolation=connector` is measured with the sinks only,
+because a connector with one task uses the same processes with `connector` as with `process`.
+
+Memory is the PSS of the worker and all its descendants. The broker is not included.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LIMITS_MB = {("process", 100): 900.0, ("connector", 500): 1000.0, ("thread", 500
 
 @dataclass(slots=True)
 class Load(Measurements):
-    """One kind of connectors with one value of `task.isolation`, and its measurements."""
+    """The measurements of one kind of connector with one value of `task.isolation`."""
 
     kind: str
     isolation: str
@@ -56,7 +57,7 @@ LOADS = (
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Measure each load `rounds` times with each number of tasks; `scale` below 1 reduces the numbers of tasks."""
+    """Measure each load `rounds` times with each number of tasks. A `scale` below 1 reduces the numbers of tasks."""
     loads = [Load(kind, isolation) for kind, isolation in LOADS]
     counts = sorted({max(1, round(count * min(1.0, scale))) for count in TASK_COUNTS})
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
@@ -85,7 +86,10 @@ def _measure(load: Load, tasks: int, address: str, report: Callable[[str], None]
 
 @contextmanager
 def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterator[tuple[Worker, float]]:
-    """Run a worker with idle tasks; yield it, and the seconds from the first request until all tasks were running."""
+    """Run a worker with idle tasks.
+
+    Yield the worker, and the seconds from the first request until all tasks were running.
+    """
     with TemporaryDirectory(prefix="headrace-bench-") as name:
         directory = Path(name)
         settings = {
@@ -107,7 +111,7 @@ def _idle_worker(kind: str, isolation: str, tasks: int, address: str) -> Iterato
 
 
 def _connectors(kind: str, tasks: int, directory: Path, address: str) -> dict[str, dict[str, str]]:
-    """Return the configurations of connectors with `tasks` tasks in total; create the topics of the sinks."""
+    """Return the configurations of connectors that have `tasks` tasks in total. For sinks, create the topics first."""
     stamp = time.time_ns()
     if kind == "source":
         source = directory / "in.txt"

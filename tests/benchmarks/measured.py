@@ -25,5 +25,5 @@ System = TypeVar("System")
 
 
 def alternate(systems: Sequence[System], round_number: int) -> Sequence[System]:
-    """Return the systems in the given order, or in reverse order in every second round."""
+    """Return the systems in the given order in one round, and in reverse order in the next round."""
     return systems if round_number % 2 == 0 else systems[::-1]

@@ -1,8 +1,8 @@
 """Measures the fdatasync latency of a metadata log with and without preallocation.
 
-The machine is idle at first; then three nodes run under full load. Both logs use the real code on the disk that the
-nodes use, and appends alternate between the two logs; the log without preallocation is the baseline. The metrics of
-the nodes contain the fsync latency of their own metadata logs.
+The benchmark measures first while the machine is idle, and then while three nodes run under full load. Both logs use
+headrace's own code and the disk that the nodes use, and appends alternate between the two logs. The log without
+preallocation is the baseline. The metrics of the nodes report the fsync latency of their own metadata logs.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ def _quantile(values: list[float], quantile: float) -> float:
 
 @contextmanager
 def _full_load(address: str) -> Iterator[list[int]]:
-    """Produce continuously; append an item to the returned list for each acknowledged load."""
+    """Produce continuously while the block runs.
+
+    For each load that is acknowledged, append an item to the yielded list.
+    """
     stopped, sent = threading.Event(), []
 
     def work() -> None:
@@ -117,7 +120,10 @@ def _full_load(address: str) -> Iterator[list[int]]:
 
 
 def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
-    """Return the slowest node's recent fsync latency, for the metadata log and rolled segments."""
+    """Return the highest fsync latency among the nodes.
+
+    A node's latency covers its metadata log and rolled segments.
+    """
     slowest = 0.0
     for number in range(1, REPLICAS + 1):
         address = re.findall(r"Metrics: serving (http://\S+)", cluster.log(number))[-1]

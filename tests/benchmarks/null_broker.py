@@ -1,6 +1,6 @@
-"""A broker that discards all records, to measure the load client's maximum throughput.
+"""A broker that discards all records, which makes it possible to measure the load client's maximum throughput.
 
-The program is headrace's broker with the same command line, but appends neither check nor write records.
+The program is headrace's broker with the same command line, except that an append neither checks nor writes records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures the latency of produce requests sent one at a time over a raw socket, without a client library.
+"""Sends produce requests over a raw socket, one at a time and without a client library, and measures their latency.
 
-The program prints one JSON object. It runs in a separate process, which can be pinned to its own processor:
-`python one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU|-] [ACKS]`.
+The program prints one JSON object. It runs in a separate process, which can be pinned to its own processor: `python
+one_in_flight.py HOST:PORT TOPIC SECONDS PACE_S [CPU|-] [ACKS]`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int = 1) -> dict[str, float]:
-    """Send requests for `seconds`, each `pace_s` after the previous response; return latency percentiles in us."""
+    """Send requests for `seconds`, each `pace_s` after the previous response.
+
+    Return latency percentiles in microseconds.
+    """
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -69,7 +72,7 @@ def measure(address: str, topic: str, seconds: float, pace_s: float, acks: int =
 
 
 def percentiles(latencies_ns: list[int]) -> dict[str, float]:
-    """Return the number of requests and the percentiles of their latencies in microseconds."""
+    """Return the number of requests, and the percentiles of their latencies in microseconds."""
     samples_ns = sorted(latencies_ns)
     return {
         "requests": len(samples_ns),

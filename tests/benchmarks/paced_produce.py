@@ -1,6 +1,6 @@
 """Measures the latency of acks=all under a low load: one request at a time, to each partition of a topic in turn.
 
-The program prints one JSON object. It runs for SECONDS, or with "-" until its standard input is closed:
+The program prints one JSON object. It runs for SECONDS. If SECONDS is "-", it runs until its standard input is closed:
 `python paced_produce.py BOOTSTRAP TOPIC SECONDS|- PACE_S`.
 """
 
@@ -22,7 +22,7 @@ _WARM_UP_REQUESTS = 200
 
 
 class _LeaderConnections:
-    """Connections to the leaders of all partitions."""
+    """Connections to the leaders of all partitions of a topic."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -53,7 +53,7 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def measure(bootstrap: str, topic: str, seconds: float | None, pace_s: float) -> dict[str, float]:
-    """Return latency percentiles in microseconds; without `seconds`, measure until standard input is closed."""
+    """Return latency percentiles in microseconds. If `seconds` is None, measure until standard input is closed."""
     leaders = _LeaderConnections(bootstrap, topic)
     for _ in range(_WARM_UP_REQUESTS):
         leaders.produce()
@@ -77,7 +77,10 @@ def paced(bootstrap: str, topic: str, seconds: float, pace_s: float) -> dict[str
 
 @contextmanager
 def paced_in_background(bootstrap: str, topic: str, pace_s: float) -> Iterator[dict[str, float]]:
-    """Measure in a separate process while the block runs; the dictionary is filled at the end."""
+    """Run `measure` in a separate process while the block runs.
+
+    The yielded dictionary is filled when the block ends.
+    """
     found: dict[str, float] = {}
     command = [sys.executable, __file__, bootstrap, topic, "-", str(pace_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,7 +1,8 @@
 """Measures the cost of partitions: a topic with 10 to 5,000 partitions and replication factor 3 on three nodes.
 
-Each size uses a new cluster, first headrace's and then Apache Kafka's, so that only one cluster runs at a time. If
-Apache Kafka times out at a size, it is not measured at larger sizes.
+Each number of partitions is measured in a new cluster of headrace, and then in a new cluster of Apache Kafka, so only
+one cluster runs at a time. If Apache Kafka times out with some number of partitions, larger numbers are measured with
+headrace only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class PartitionsMeasurements(Measurements):
 
 
 def run(rounds: int, scale: float, report: Report) -> list[Row]:
-    """Measure each size once, regardless of `rounds`; `scale` below 1 leaves out the larger sizes."""
+    """Measure each number of partitions once, regardless of `rounds`.
+
+    A `scale` below 1 leaves out the larger numbers.
+    """
     sizes = [size for size in SIZES if size <= SIZES[-1] * scale]
     systems = []
     for start in cluster_starters():

@@ -1,6 +1,7 @@
 """The baseline of the lakehouse benchmark: plain Spark reads the records from JSON files, delta-rs writes the table.
 
-Usage: `python plain_spark.py DIRECTORY DDL`; each file in DIRECTORY is one batch. Prints the seconds per batch.
+Usage: `python plain_spark.py DIRECTORY DDL`. Each file in DIRECTORY is one batch. The program prints the seconds that
+each batch took.
 """
 
 from __future__ import annotations

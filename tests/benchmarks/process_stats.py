@@ -28,7 +28,10 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Return the user and system time of running processes, including their reaped children."""
+    """Return the user and system time of running processes.
+
+    It includes the time of their children that have been reaped.
+    """
     total = 0
     for pid in pids:
         text = _read(f"/proc/{pid}/stat")
@@ -37,7 +40,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def thread_cpu_s(pid: int) -> dict[str, float]:
-    """Return the user and system time of each thread of a process; {} if the process has exited."""
+    """Return the user and system time of each thread of a process, or {} if the process has exited."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
@@ -51,7 +54,7 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Return the total memory of the processes; PSS counts a page that processes share only once."""
+    """Return the total memory of the processes. PSS counts a page that several of them share only once."""
     rss = pss = anonymous = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
@@ -65,7 +68,7 @@ def memory(pids: Iterable[int]) -> Memory:
 
 
 def _read(path: str) -> str:
-    """Read a /proc file of a process; "" if the process has exited."""
+    """Read a /proc file of a process. Return "" if the process has exited."""
     try:
         return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,6 @@
 """Produces and consumes with librdkafka: with `rdkafka_performance` if it is available, else with confluent-kafka.
 
-`rdkafka_performance` is one of librdkafka's examples; set RDKAFKA_PERFORMANCE to its path, or put it on the PATH.
+`rdkafka_performance` is one of librdkafka's examples. Set RDKAFKA_PERFORMANCE to its path, or put it on the PATH.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Messages of one size in batches of at most `batch_bytes`."""
+    """The number and size of the messages to produce, in batches of at most `batch_bytes`."""
 
     message_bytes: int
     batch_bytes: int
@@ -40,14 +40,14 @@ class Load:
 
 @dataclass(slots=True)
 class ClientRun:
-    """The duration of a run of the client, and the CPU time of its busiest thread."""
+    """The duration of one run of the load client, and the CPU time of its busiest thread."""
 
     seconds: float = 0.0
     busiest_thread_s: float = 0.0
 
     @property
     def busiest_thread(self) -> float:
-        """The share of a processor that the client's busiest thread used; near 1 the client is saturated."""
+        """The share of a processor that the client's busiest thread used. If it is near 1, the client is saturated."""
         return self.busiest_thread_s / self.seconds
 
 
@@ -61,7 +61,7 @@ def _program() -> str | None:
 
 
 def produce(address: str, topic: str, load: Load) -> ClientRun:
-    """Produce the load; the duration is from the first message to the last acknowledgement."""
+    """Produce the load. The returned duration is from the first message to the last acknowledgement."""
     settings = {
         "batch.size": load.batch_bytes,
         "linger.ms": 5,
@@ -143,7 +143,7 @@ def _run(command: list[str]) -> tuple[str, ClientRun]:
 
 @contextmanager
 def _watch_threads(pid: int) -> Iterator[ClientRun]:
-    """Sample the CPU time of the process's threads while the block runs; afterwards the threads may have ended."""
+    """Sample the CPU time of the process's threads while the block runs, because threads may have ended afterwards."""
     work, before, stopped = ClientRun(), thread_cpu_s(pid), threading.Event()
 
     def sample() -> None:

@@ -1,6 +1,6 @@
-"""Measures a process that only receives over loopback and writes to a new file.
+"""Measures the throughput of a process that only receives data over loopback and writes it to a new file.
 
-The process runs this file as a program: `python receive_and_write.py PORT PATH` prints MB/s and ms of CPU time per MB.
+The process runs this file as a program: `python receive_and_write.py PORT PATH` prints MB/s and CPU ms per MB.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TIMEOUT_S = 120.0
 def warm_page_cache(megabytes: int, path: str) -> None:
     """Write a file of `megabytes` MB and remove it, so that later writes use pages that the kernel already has.
 
-    Writes to pages that the hypervisor must first allocate cost up to six times as much, and would slow down one of the
-    two compared measurements at random.
+    A write to a page that the hypervisor must first allocate costs up to six times as much. Such writes would slow down
+    one of the two compared measurements at random.
     """
     chunk = os.urandom(CHUNK_BYTES)
     with open(path, "wb", buffering=0) as file:
@@ -29,7 +29,7 @@ def warm_page_cache(megabytes: int, path: str) -> None:
 
 
 def receive_and_write(megabytes: int, path: str) -> tuple[float, float]:
-    """Send `megabytes` MB to the process; return its MB/s and its ms of CPU time per MB."""
+    """Send `megabytes` MB to the process. Return its MB/s and its CPU ms per MB."""
     warm_page_cache(megabytes * 5 // 4, f"{path}.pages")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)

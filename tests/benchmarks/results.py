@@ -16,7 +16,7 @@ RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement: headrace's value, the value that it is compared with (`baseline`), and the goal for the ratio."""
+    """A measurement: headrace's value, the `baseline` that it is compared with, and the goal for their ratio."""
 
     area: str
     what: str
@@ -34,14 +34,14 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Return "met" or "missed", or "" without a goal."""
+        """Return "met" or "missed", or "" if there is no goal."""
         if self.goal is None or self.ratio is None:
             return ""
         met = self.ratio >= self.goal if self.more_is_better else self.ratio <= self.goal
         return "met" if met else f"missed: {self.limit}" if self.limit else "missed"
 
     def cells(self) -> list[str]:
-        """Format the row's cells."""
+        """Return the text of each cell of the row."""
         goal = "" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g}x"
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}x"
         baseline = "" if self.baseline is None else _number(self.baseline)
@@ -63,7 +63,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def save(area: str, rows: Sequence[Row], command: str) -> Path:
-    """Replace the saved results of an area; return the table's path."""
+    """Replace the saved results of an area, and return the path of the Markdown file."""
     about = {"date": dt.date.today().isoformat(), "command": command, "load generator": client_name(), **machine()}
     heading = "".join(f"- {name}: {value}\n" for name, value in about.items())
     note = "Values are medians; each ratio is headrace's value divided by the baseline's value of the same run."

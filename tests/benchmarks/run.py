@@ -1,8 +1,8 @@
 """Runs the benchmarks (`make bench`) and writes tests/benchmarks/results/AREA.md and AREA.json.
 
-`python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`; areas: startup, broker, cluster, metadata,
-compaction, partitions, followers, catch-up, connect, connect-distributed, isolation, jdbc, jdbc-sink,
-table-size, s3, elasticsearch, lakehouse.
+The command is `python tests/benchmarks/run.py [AREA...] [--rounds N] [--scale S]`. The areas are startup, broker,
+cluster, metadata, compaction, partitions, followers, catch-up, connect, connect-distributed, isolation, jdbc,
+jdbc-sink, table-size, s3, elasticsearch and lakehouse.
 """
 
 from __future__ import annotations

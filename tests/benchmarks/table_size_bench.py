@@ -1,8 +1,10 @@
 """Measures whether the cost of a record depends on the size of a table: from 10,000 to 10,000,000 rows.
 
-The JDBC source copies a SQLite table with four columns to a topic; from there, the S3 sink writes JSON to rclone and
-the JDBC sink inserts rows into PostgreSQL, all in one warm worker. The baseline of larger tables is the table of
-100,000 rows, because at 10,000 rows the fixed cost of creating files and tables is visible in the cost per record.
+The JDBC source copies a SQLite table with four columns to a topic. From this topic, the S3 sink writes JSON to rclone,
+and the JDBC sink inserts rows into PostgreSQL. All connectors run in one warm worker.
+
+Larger tables are compared with the table of 100,000 rows, because at 10,000 rows the fixed cost of creating files and
+tables is visible in the cost per record.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
 
 
 class _Result:
-    """The rate, the CPU time per record and the memory of one copy."""
+    """The rate, CPU time per record and memory of one copy."""
 
     def __init__(self, count: int, first: Snapshot, done: Snapshot, memory_mb: float) -> None:
         self.count = count
@@ -68,7 +70,7 @@ def _copy(
     count: int,
     report: Callable[[str], None],
 ) -> _Result:
-    """Create the sinks, then the source; measure from the first record in the topic until both sinks are done."""
+    """Create the sinks, then the source. Measure from the first record in the topic until both sinks are done."""
     database = Path(worker.directory) / f"{name}.sqlite"
     _fill(database, count)
     topic = f"{name}-{TABLE}"

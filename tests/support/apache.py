@@ -1,4 +1,7 @@
-"""Runs Apache Kafka and Kafka Connect for comparison: Maven fetches the jars into build/; processes use free ports."""
+"""Runs Apache Kafka and Kafka Connect, so that tests can compare them with headrace.
+
+Maven downloads the jars to build/. The processes use free ports.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def unavailable_reason() -> str | None:
 
 @functools.cache
 def classpath() -> str:
-    """Return the class path of Apache Kafka; the first call fetches the jars."""
+    """Return the class path of Apache Kafka. The first call downloads the jars."""
     LIBS.mkdir(parents=True, exist_ok=True)
     marker = LIBS / ".complete"
     with (LIBS / ".lock").open("w") as lock:
@@ -183,7 +186,7 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
     """Run Kafka's connect-distributed, and yield the process when its REST port is open.
 
-    The `address` of the process is that of its REST server: `listeners`, or by default a free port of 127.0.0.1.
+    The process's `address` is that of the REST server: the one in `listeners`, or by default a free port of 127.0.0.1.
     """
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)

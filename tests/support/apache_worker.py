@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 40
 
 
 class ApacheWorker(DistributedWorker):
-    """Runs Apache Kafka's `connect-distributed`; the settings and the REST methods are those of `DistributedWorker`."""
+    """Runs Apache Kafka's `connect-distributed`. Its settings and REST methods are those of `DistributedWorker`."""
 
     def __init__(self, directory: Path, bootstrap_servers: str, settings: Mapping[str, str] = {}) -> None:
         super().__init__(directory, bootstrap_servers, settings)
@@ -41,7 +41,7 @@ class ApacheWorker(DistributedWorker):
             return False
 
     def stop(self) -> None:
-        """Stop the worker cleanly, and wait for its end."""
+        """Stop the worker cleanly, and wait until it has exited."""
         if self._running is not None:
             self._running.__exit__(None, None, None)
             self._running = None

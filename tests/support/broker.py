@@ -50,7 +50,7 @@ class BrokerProcess:
         self._watch_fd = -1
 
     def start(self) -> None:
-        """Start the process and wait until it serves; later starts use the port of the first start."""
+        """Start the process and wait until it accepts requests. Later starts use the port of the first start."""
         read_fd, self._watch_fd = os.pipe()
         seen = len(self.log)
         command = [sys.executable, *self._program, "--watch-fd", str(read_fd)]
@@ -105,7 +105,7 @@ class BrokerProcess:
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
 
     def stop(self) -> int:
-        """Stop cleanly with SIGTERM; returns the exit status."""
+        """Stop cleanly with SIGTERM. Returns the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._wait()
@@ -146,7 +146,10 @@ class BrokerProcess:
 
 @contextmanager
 def running_broker(directory: Path, **properties: str) -> Iterator[BrokerProcess]:
-    """Run a broker on a free loopback port until the block ends; `a_b="x"` sets the key `a.b`."""
+    """Run a broker on a free loopback port until the block ends.
+
+    A keyword argument `a_b="x"` sets the key `a.b` to "x".
+    """
     broker = BrokerProcess(directory, {key.replace("_", "."): value for key, value in properties.items()})
     broker.start()
     try:

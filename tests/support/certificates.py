@@ -39,7 +39,7 @@ class Certificates:
     """PEM, with the server's key and certificate."""
 
     def settings(self, prefix: str = "listeners.https.") -> dict[str, str]:
-        """Return the `ssl.*` keys of a worker."""
+        """Return the worker keys `ssl.*`, with `prefix` in front of each key."""
         return {
             f"{prefix}ssl.keystore.type": "PKCS12",
             f"{prefix}ssl.keystore.location": str(self.key_store),

@@ -33,7 +33,7 @@ def contents(types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Content
 
 
 def of_mappings(types: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> Contents:
-    """Return the contents of rows that are mappings; a missing column is null."""
+    """Return the contents of rows that are mappings from column names to values. A missing column counts as null."""
     return contents(types, ([row.get(name) for name in types] for row in rows))
 
 

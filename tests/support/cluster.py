@@ -40,7 +40,7 @@ class ClusterProcess:
     # -- the supervisor ----------------------------------------------------------------------------------------------
 
     def start(self, *arguments: str) -> None:
-        """Start the supervisor and wait until every node serves."""
+        """Start the supervisor and wait until every node accepts requests."""
         seen = len(self.output)
         self.launch(*arguments)
         self.await_output(lambda text: len(_NODE_LINE.findall(text[seen:])) >= self.nodes)
@@ -59,7 +59,7 @@ class ClusterProcess:
         return self._output.read_text() if self._output.exists() else ""
 
     def await_output(self, holds: Callable[[str], bool], timeout_s: float = _START_TIMEOUT_S) -> str:
-        """Wait until the condition holds for the supervisor's output; returns the output."""
+        """Wait until `holds(output)` is true for the supervisor's output, and return the output."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             text = self.output
@@ -84,12 +84,12 @@ class ClusterProcess:
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for the supervisor; returns its exit status."""
+        """Wait until the supervisor exits. Returns its exit status."""
         assert self._process is not None
         return self._process.wait(_STOP_TIMEOUT_S)
 
     def stop(self) -> int:
-        """Stop the cluster as Ctrl-C does; returns the exit status."""
+        """Stop the cluster as Ctrl-C does. Returns the exit status."""
         self.signal(signal.SIGINT)
         return self.wait()
 
@@ -140,13 +140,13 @@ class ClusterProcess:
             return  # the process has exited
 
     def is_serving(self, node_id: int) -> bool:
-        """Return whether `headrace cluster status` reports that the node serves."""
+        """Return whether `headrace cluster status` reports that the node accepts requests."""
         prefix = f"node {node_id} "
         lines = self.run_cli("status").stdout.splitlines()
         return any(line.startswith(prefix) and line.endswith(" serving") for line in lines)
 
     def start_node(self, node_id: int) -> None:
-        """Start a node again, and wait until it serves."""
+        """Start a node again, and wait until it accepts requests."""
         done = self.run_cli("start-node", node_id)
         assert done.returncode == 0, done.stderr + self.logs()
 
@@ -161,7 +161,7 @@ class ClusterProcess:
         self.start_node(node_id)
 
     def reconfigure(self, added: dict[int, dict[str, str]]) -> None:
-        """Add the properties in `added` (by node id) to the nodes' properties files, and restart the cluster."""
+        """Add properties to the nodes' properties files (`added` lists them by node id), and restart the cluster."""
         self.stop()
         for node_id, properties in added.items():
             with (self.directory / f"node-{node_id}" / "server.properties").open("a") as file:
@@ -185,7 +185,7 @@ class ClusterProcess:
 
 @contextmanager
 def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Iterator[ClusterProcess]:
-    """Run a cluster until the block ends; `a_b="x"` sets the key `a.b`."""
+    """Run a cluster until the block ends. A keyword argument `a_b="x"` sets the key `a.b` to "x"."""
     cluster = ClusterProcess(directory, nodes, {key.replace("_", "."): value for key, value in properties.items()})
     try:
         cluster.start()
@@ -195,7 +195,7 @@ def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Itera
 
 
 def free_base_port(nodes: int) -> int:
-    """Return a base port whose client and controller ports are free, below the system's ephemeral ports."""
+    """Return a base port for which all client and controller ports are free and below the system's ephemeral ports."""
     while True:
         base = random.randrange(12_000, 31_000)
         if all(_is_free(base + offset + index) for offset in (0, 1000) for index in range(nodes)):

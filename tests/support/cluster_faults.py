@@ -1,10 +1,14 @@
-"""The faults of `fault_run`.
+"""The faults that `fault_run` causes. Each function causes one kind of fault, and returns a description of the fault.
 
-Each function causes one kind of fault in a three-node cluster and returns its description. Network faults: a node is
-isolated in one or both directions; the cluster is split into two or three parts; a node cannot reach the active
-controller; two nodes cannot reach each other; connections are interrupted for a short time; bandwidth is low. Process
-faults: nodes are killed, frozen or restarted. Disk fault: a disk is full. `_all_at_once` causes several of these faults
-within a few seconds. `Run.heal` undoes all faults.
+There are three nodes, and three groups of faults:
+
+- Network faults: a node is isolated in one or both directions; the cluster is split into two or three parts; a node
+  cannot reach the active controller; two nodes cannot reach each other; connections are interrupted for a short time;
+  bandwidth is low.
+- Process faults: nodes are killed, frozen or restarted.
+- Disk fault: a disk is full.
+
+`_all_at_once` causes several of these faults within a few seconds. `Run.heal` undoes all faults.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ _LOW_RATE_KBIT = 200
 
 
 def _victim(run: Run) -> int:
-    """Return the active controller in half of the cases, otherwise a random node."""
+    """Return the active controller in half of the cases, and a random node otherwise."""
     return run.cluster.active_controller() if run.rng.random() < 0.5 else run.rng.choice(list(run.network.machines))
 
 

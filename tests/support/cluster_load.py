@@ -124,7 +124,7 @@ class Load:
             thread.join()
 
     def verify(self) -> None:
-        """Read all records back and check them; call it after `stop`."""
+        """Read all records from the topic and check them. Call `stop` first."""
         read = self._read_back()
         values = [number for numbers in read.values() for _, number in numbers]
         counts = Counter(values)
@@ -166,7 +166,7 @@ class Load:
 
 @contextmanager
 def running_load(bootstrap_servers: str, topic: str, partitions: int = 6, **settings: object) -> Iterator[Load]:
-    """Run a load on a new topic; at the end of the block it is stopped and verified."""
+    """Run a load on a new topic. At the end of the block, the load is stopped and its records are verified."""
     create_topic(bootstrap_servers, topic, partitions)
     load = Load(bootstrap_servers, topic, **settings)
     load.start()
@@ -192,7 +192,7 @@ def leader_of(bootstrap_servers: str, topic: str, partition: int = 0) -> int:
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """Return a partition's high watermark; retries because librdkafka fails when the leader has just changed."""
+    """Return a partition's high watermark. Retry, because librdkafka fails if the leader has just changed."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -204,7 +204,7 @@ def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
 
 
 def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> None:
-    """Elect the preferred leader of a partition, and wait until clients see it in the metadata."""
+    """Elect the preferred leader of a partition, and wait until the metadata that clients receive names this leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, partition)]).result(30)
     preferred = admin.list_topics(topic, 10).topics[topic].partitions[partition].replicas[0]
@@ -215,7 +215,7 @@ def elect_preferred(bootstrap_servers: str, topic: str, partition: int = 0) -> N
 
 
 def await_in_sync(bootstrap_servers: str, topic: str, replicas: int, timeout_s: float = 60) -> None:
-    """Wait until every partition of the topic has this number of in-sync replicas."""
+    """Wait until every partition of the topic has `replicas` in-sync replicas."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     deadline = time.monotonic() + timeout_s
     while True:

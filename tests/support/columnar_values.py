@@ -14,7 +14,7 @@ from support.connect_data import schemaless, values
 
 @st.composite
 def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
-    """Generate a column of `count` values in row form, in any of a column's representations."""
+    """Generate a column of `count` values in row form: a list, lines of text, or one value that all rows share."""
     strategy = schemaless() if schema is None else values(schema)
     if draw(st.booleans()):
         return Shared(to_rows(schema, [draw(strategy)])[0])
@@ -28,7 +28,7 @@ def _column(draw: st.DrawFn, schema: Schema | None, count: int) -> Column:
 
 @st.composite
 def columnar_values(draw: st.DrawFn, structs: Sequence[Schema]) -> tuple[Schema | None, ColumnarValues]:
-    """Generate columnar values with their schema: lines, maps, or structs of one of the schemas."""
+    """Generate columnar values and their schema. The values are strings, maps, or structs of one of the schemas."""
     count = draw(st.integers(1, 4))
     if draw(st.sampled_from([True, False, False, False])):
         column = draw(_column(STRING_SCHEMA, count).filter(lambda column: isinstance(column, Lines)))

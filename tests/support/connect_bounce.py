@@ -1,9 +1,11 @@
-"""Stops and kills workers and brokers at random while file connectors run, and checks their records.
+"""Stops and kills workers and brokers at random while file connectors run, and checks the connectors' records.
 
-Each of two sources reads a file and produces its lines to a topic with one partition. Each of two sinks, which have two
-tasks, writes both topics to a file. A line is `NAME NUMBER`, with consecutive numbers. Therefore, each topic must
-contain the numbers 0, 1, 2, ... in order; after a failure, a source may go back to an earlier number and continue from
-there. The same is true for the lines of each topic in the file of each sink.
+There are two sources. Each reads a file and produces its lines to its own topic, which has one partition. There are two
+sinks with two tasks each. Each sink writes both topics to its own file.
+
+A line is `NAME NUMBER`, with consecutive numbers. Therefore, each topic must contain the numbers 0, 1, 2, ... in order.
+After a failure, a source may go back to an earlier number and continue from there. The same is true for the lines of
+each topic in the file of each sink.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Writer:
             self.count += 1
 
     def stop(self) -> int:
-        """Stop writing; return the number of lines in each file."""
+        """Stop writing. Return the number of lines in each file."""
         self._ended.set()
         self._thread.join()
         for file in self._files:
@@ -95,7 +97,10 @@ def compare(numbers: Iterable[int], length: int) -> Sequences:
 
 
 class Bounce:
-    """Stops and kills workers and brokers, and starts them again; at most one broker and two workers are down."""
+    """Stops and kills workers and brokers, and starts them again.
+
+    At most one broker and two workers are down at a time.
+    """
 
     def __init__(self, seed: int, cluster: ClusterProcess, workers: Sequence[DistributedWorker]) -> None:
         self.events = 0
@@ -105,7 +110,7 @@ class Bounce:
         self._started_s = time.monotonic()
 
     def run(self, seconds: float) -> None:
-        """Stop, kill and start workers and brokers at random for `seconds`; at the end, all of them run."""
+        """Stop, kill and start workers and brokers at random for `seconds`. At the end, all of them run."""
         actions = [
             (4, self._stop_worker),
             (4, self._kill_worker),
@@ -185,7 +190,7 @@ def sink_file(directory: Path, name: str) -> Path:
 
 
 def create_connectors(worker: DistributedWorker, directory: Path) -> None:
-    """Create two sources, and two sinks with two tasks each; wait until they run."""
+    """Create two sources, and two sinks with two tasks each. Wait until they run."""
     for name in NAMES:
         source = {"connector.class": "FileStreamSource", "file": str(source_file(directory, name)), "topic": name}
         creation = {"topic.creation.default.partitions": "1", "topic.creation.default.replication.factor": "3"}
@@ -199,7 +204,7 @@ def create_connectors(worker: DistributedWorker, directory: Path) -> None:
 
 
 def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, count: int) -> None:
-    """Wait until everything runs and the sinks have written the last line of each file."""
+    """Wait until all connectors and tasks run, and the sinks have written the last line of each source file."""
     for name, tasks in [*((name, 1) for name in NAMES), *((name, 2) for name in SINKS)]:
         wait_for(
             lambda n=name, t=tasks: is_running(workers[0], n, t),
@@ -218,7 +223,7 @@ def wait_until_delivered(workers: Sequence[DistributedWorker], directory: Path, 
 
 
 def sink_numbers(directory: Path, sink: str, name: str) -> list[int]:
-    """Return the numbers of one source in the file of a sink."""
+    """Return the numbers from the source `name` in the file of a sink."""
     file = sink_file(directory, sink)
     lines = file.read_text().splitlines() if file.exists() else []
     return [int(number) for line_name, number in map(str.split, lines) if line_name == name]

@@ -1,7 +1,7 @@
-"""A JDBC source and a lakehouse sink that the bounce test adds in long runs: from a SQLite table to a Delta table.
+"""Copies a SQLite table to a Delta table in long runs of the bounce test, with a JDBC source and a lakehouse sink.
 
-The JDBC source may produce a row again after a failure, so the Delta table may contain a row twice, but never two rows
-with the same topic, partition and offset.
+The JDBC source may produce a row again after a failure. The Delta table may therefore contain a row twice, but never
+two rows with the same topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RowWriter:
             self._count += 1
 
     def stop(self) -> int:
-        """Stop writing; return the number of rows, whose ids are 1, 2, ... up to this number."""
+        """Stop writing. Return the number of rows; their ids are 1, 2, ... up to this number."""
         self._ended.set()
         self._thread.join()
         self._database.close()
@@ -99,7 +99,7 @@ def create_pair(worker: DistributedWorker, directory: Path) -> None:
 
 
 def check_pair(worker: DistributedWorker, directory: Path, count: int) -> TableCheck:
-    """Wait until the Delta table contains the row with the highest id; return the result of the check."""
+    """Wait until the Delta table contains the row with the highest id. Return the result of the check."""
     wait_for(
         lambda: count in _ids(directory),
         f"{SINK} has written row {count}",

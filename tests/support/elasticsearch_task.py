@@ -1,4 +1,7 @@
-"""Runs an Elasticsearch sink task until it fails: its requests run in other threads, so an error appears later."""
+"""Runs an Elasticsearch sink task until it fails.
+
+The task sends its requests in other threads, so a later call of the task raises their errors.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ class _Context:
         self.props = props
 
     def pause(self, *partitions: Any) -> None:
-        """Ignore the request: nothing is polled."""
+        """Ignore the request, because no consumer polls."""
 
     def resume(self, *partitions: Any) -> None:
-        """Ignore the request: nothing is polled."""
+        """Ignore the request, because no consumer polls."""
 
 
 def put_until_error(props: Mapping[str, str], records: Sequence[SinkRecord]) -> None:
-    """Put the records, and put empty batches until all records are stored. Raises the error of the task."""
+    """Put the records, and then empty batches until all records are stored. Raises the error of the task."""
     task = ElasticsearchSinkTask()
     task.context = cast(Any, _Context(props))
     config = ElasticsearchSinkConfig.parse(dict(props))

@@ -3,9 +3,11 @@
     python fault_run.py DIR SECONDS SEED    in a sandbox (`support.namespaces`), with a pipe as standard input
 
 Each episode applies a fault (`support.cluster_faults`), waits, and repairs the cluster. Within a time limit, all
-replicas must then be in sync and all clients must make progress. At the end, the program compares the clients' history
-with the contents of the topic (`integration.history`), and the replicas with each other. The program prints one line
-per episode and one line per violation. It exits with status 0 if there is no violation.
+replicas must then be in sync and all clients must make progress.
+
+At the end, the program compares the clients' history with the contents of the topic (`integration.history`), and the
+replicas with each other. The program prints one line per episode and one line per violation. It exits with status 0 if
+there is no violation.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Run:
         print(f"[{time.monotonic() - self._started_s:7.1f} s] {line}", flush=True)
 
     def episode(self, name: str, duration_s: float) -> None:
-        """Apply a fault, wait, undo it, and wait until the cluster has recovered. Raises NotRecoveredError."""
+        """Apply a fault, wait, undo the fault, and wait until the cluster has recovered. Raises NotRecoveredError."""
         self.clients.cluster_is_healthy.clear()
         began = len(self.clients.events)
         description = FAULTS[name](self)
@@ -129,7 +131,7 @@ class Run:
         return self._await_all(pending)
 
     def _await_all(self, pending: dict[str, Callable[[], str]]) -> dict[str, float]:
-        """Wait until every function in `pending` returns an empty string; the keys name the conditions."""
+        """Wait until every function in `pending` returns an empty string. The keys of `pending` name the conditions."""
         began_s = printed_s = time.monotonic()
         steps: dict[str, float] = {}
         while True:
@@ -199,7 +201,7 @@ def _behind(reached: Mapping[Any, int], wanted: Mapping[Any, int]) -> str:
 
 
 def main(directory: str, seconds: str, seed: str) -> int:
-    """Run for at least `seconds`, each fault at least once; returns the exit status."""
+    """Apply faults for at least `seconds`, each kind of fault at least once. Returns the exit status."""
     end_with_parent()
     run = Run(Path(directory), int(seed))
     durations_s = _DURATIONS_S if float(seconds) < _LONG_RUN_S else (*_DURATIONS_S, *_LONG_RUN_DURATIONS_S)
@@ -225,7 +227,7 @@ def main(directory: str, seconds: str, seed: str) -> int:
 
 
 def _keep(run: Run, directory: Path) -> None:
-    """Save the nodes' disks and the history for debugging: the sandbox's disks are removed when the program ends."""
+    """Save the nodes' disks and the history for debugging, because the disks disappear when the program ends."""
     (directory / "history.txt").write_text("".join(f"{event}\n" for event in run.clients.events))
     for node in run.cluster.nodes.values():
         node.kill()

@@ -1,6 +1,6 @@
 """Runs one group member as a program, so that tests can kill it: `python group_member.py KIND ...`.
 
-The program prints a JSON line for each change of its assignment, `{"assigned": [0, 1]}`, and for each record,
+The program prints a JSON line for each change of its assignment, such as `{"assigned": [0, 1]}`, and for each record:
 `{"record": [partition, offset, value]}`. KIND is confluent, aiokafka or kafka-python.
 """
 

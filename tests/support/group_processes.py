@@ -18,7 +18,7 @@ _KCAT_FORMAT = "%p %o %s\n"
 
 
 class MemberProcess:
-    """One consumer process; `assigned` and `records` are parsed from its output."""
+    """One consumer process. `assigned` and `records` are parsed from the output of the process."""
 
     def __init__(self, kind: str, command: list[str], changed: threading.Condition) -> None:
         self.kind = kind
@@ -116,7 +116,7 @@ class GroupProcesses:
         return ["kcat", "-b", self._address, *options, "-u", "-f", _KCAT_FORMAT, "-G", self._group, self._topic]
 
     def await_(self, condition: Callable[[], bool], timeout_s: float, description: str) -> float:
-        """Wait until `condition()` is true. Return how long this took, in seconds."""
+        """Wait until `condition()` is true. Return the time that this took, in seconds."""
         started = time.monotonic()
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):
@@ -125,7 +125,7 @@ class GroupProcesses:
         return time.monotonic() - started
 
     def await_shared(self, partitions: int, timeout_s: float) -> float:
-        """Wait until each partition is owned by exactly one running member, and each member owns at least one."""
+        """Wait until exactly one running member owns each partition, and each member owns at least one partition."""
 
         def is_shared() -> bool:
             owned = [member.assigned or set() for member in self.alive]

@@ -1,4 +1,4 @@
-"""`GroupDriver` runs a group shard with a fake clock and a log in memory.
+"""Runs a group shard with a fake clock and an in-memory log (`GroupDriver`).
 
 `MemoryTopic` replaces `__consumer_offsets`.
 """
@@ -44,7 +44,7 @@ def consumer_subscription(*topics: str, user_data: bytes = b"") -> bytes:
 class GroupDriver:
     """A group shard, its log and its clients.
 
-    Every request has a number; `responses[number]` contains the response once the shard has sent it.
+    Every request has a number. `responses[number]` contains the response once the shard has sent it.
     """
 
     def __init__(self, config: GroupConfig = FAST, group_id: str = "g") -> None:
@@ -86,7 +86,7 @@ class GroupDriver:
             self.run(result)
 
     def replay_log(self) -> GroupShard:
-        """Return a new shard built from the encoded records of the log."""
+        """Return a new shard that is built from the encoded records of the log."""
         shard = GroupShard(self.config, lambda: f"id{next(self._ids)}")
         for record in self.records():
             shard.replay(record)
@@ -130,7 +130,7 @@ class GroupDriver:
         return token
 
     def join_new_member(self, **options: Any) -> tuple[str, int]:
-        """Join as a new member, which takes two requests; return the member id and the number of the second request."""
+        """Join as a new member, which takes two requests. Return the member id and the number of the second request."""
         first = self.responses[self.join(**options)]
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return first.member_id, self.join(first.member_id, **options)
@@ -168,7 +168,7 @@ class GroupDriver:
         return ErrorCode(self.shard.heartbeat(request, self.now_ms).error_code)
 
     def leave(self, *members: str | tuple[str, str], version: int = 5) -> Any:
-        """Leave the group; `members` are member ids, or pairs of member id and instance id."""
+        """Leave the group. Each item of `members` is a member id, or a pair of member id and instance id."""
         identities = [
             MemberIdentity(member_id=m)
             if isinstance(m, str)
@@ -242,9 +242,9 @@ class GroupDriver:
     # -- shortcuts
 
     def create_stable_group(self, size: int = 1, **options: Any) -> list[str]:
-        """Create a group of `size` members in state Stable; return the member ids, the leader's id first.
+        """Create a group of `size` members in state Stable. Return the member ids, the leader's id first.
 
-        Each member's assignment is the member's id.
+        The assignment of each member is its own member id.
         """
         joins = [self.join_new_member(**options) for _ in range(size)]
         self.advance(2 * self.config.initial_rebalance_delay_ms)  # the members extend the initial delay once
@@ -263,7 +263,7 @@ class GroupDriver:
 
 
 class MemoryTopic:
-    """`__consumer_offsets` in memory; appends advance the high watermark if `advances_high_watermark` is True."""
+    """An in-memory `__consumer_offsets`. Appends advance the high watermark if `advances_high_watermark` is True."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -301,7 +301,7 @@ class MemoryTopic:
 
 
 class Clock:
-    """A wall clock in milliseconds, `offset_ms` ahead of the event loop's clock; tests change `offset_ms`."""
+    """A wall clock in milliseconds that is `offset_ms` ahead of the event loop's clock. Tests change `offset_ms`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from headrace.stores.offset_store import MemoryOffsetStore
 
 
 class SlowWorker:
-    """A fake worker whose calls yield to the event loop first; `running` has the started instances."""
+    """A fake worker. Each of its calls yields to the event loop first. `running` contains the started instances."""
 
     def __init__(self) -> None:
         self.running: set[InstanceId] = set()
@@ -66,7 +66,7 @@ class SlowWorker:
         self.running.discard(id_)
 
     def with_events(self, events: Events) -> SlowWorker:
-        """Set the object that receives the events of connectors and tasks; return this worker."""
+        """Set the object that receives the events of connectors and tasks. Return this worker."""
         self.events = events
         return self
 

@@ -1,4 +1,4 @@
-"""Builds small metadata images for tests of controller operations, and applies the operations' results."""
+"""Builds small metadata images for tests of controller operations, and applies the operations' records to images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker_image(
 
 
 def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more: Any) -> PartitionImage:
-    """Return a partition; each digit is a broker id, e.g. ("123", "12", 1) has replicas 1, 2, 3 and ISR 1, 2."""
+    """Return a partition. Each digit is a broker id, e.g. ("123", "12", 1) has replicas 1, 2, 3 and ISR 1, 2."""
     broker_ids = tuple(map(int, replicas))
     return PartitionImage(
         replicas=broker_ids,
@@ -42,7 +42,7 @@ def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more:
 
 
 def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str = "") -> MetadataImage:
-    """Return an image with `brokers` (one digit each; `fenced` are fenced), and a topic `t` with `partitions`."""
+    """Return an image with `brokers` (one digit each; `fenced` are fenced) and a topic `t` with `partitions`."""
     return MetadataImage(
         offset=500,
         brokers={int(digit): broker_image(int(digit), fenced=digit in fenced) for digit in brokers},
@@ -52,12 +52,12 @@ def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str
 
 
 def topic_configs(min_insync: int = 2, *, unclean: bool = False) -> TopicConfigs:
-    """Return configs with `min_insync` and `unclean` for every topic."""
+    """Return a provider of topic configs in which every topic has the given `min_insync` and `unclean`."""
     return TopicConfigs(lambda image, topic: min_insync, lambda image, topic: unclean)
 
 
 def apply_result(image: MetadataImage, result: ControllerResult[Any]) -> MetadataImage:
-    """Apply the records of an operation's result to the image; return the new image."""
+    """Apply the records of an operation's result to the image. Return the new image."""
     return apply_records(image, result.records, image.offset + len(result.records), 1)
 
 

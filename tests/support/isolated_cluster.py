@@ -28,7 +28,7 @@ _ACTIVE = re.compile(r"INFO Controller \d+ is active in epoch (\d+)")
 
 
 class IsolatedNode:
-    """One node; its process may be dead, frozen, or running."""
+    """One node. Its process may be dead, frozen, or running."""
 
     def __init__(
         self, network: Network, directory: Path, node_id: int, properties: dict[str, str], disk_mib: int
@@ -45,16 +45,16 @@ class IsolatedNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists, frozen or not."""
+        """Whether the process exists, even if it is frozen."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def status(self) -> int | None:
-        """The exit status of the last process."""
+        """The exit status of the last process, or None."""
         return None if self._process is None else self._process.returncode
 
     def launch(self) -> None:
-        """Start the process, without waiting until it serves."""
+        """Start the process, without waiting until it accepts requests."""
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.log_path.parent
@@ -113,7 +113,7 @@ class IsolatedCluster:
         return ",".join(f"{self.network.address(node)}:{_CLIENT_PORT}" for node in self.nodes)
 
     def start(self) -> None:
-        """Start every node, and wait until all serve."""
+        """Start every node, and wait until all nodes accept requests."""
         for node in self.nodes.values():
             node.launch()
         deadline_s = time.monotonic() + _START_TIMEOUT_S
@@ -126,8 +126,8 @@ class IsolatedCluster:
     def unhealthy_reason(self, topic: str) -> str:
         """Return why the cluster is not healthy, according to the metadata of every node.
 
-        Return an empty string if it is healthy. All nodes must have the same leaders, so that no node still considers
-        itself the leader, and all replicas must be in sync.
+        Return an empty string if the cluster is healthy. All replicas must be in sync. All nodes must report the same
+        leaders, which shows that no former leader still considers itself the leader.
         """
         known = {}
         for node, address in zip(self.nodes, self.bootstrap_servers.split(","), strict=True):
@@ -160,7 +160,7 @@ class IsolatedCluster:
             node.stop()
 
     def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
-        """Return the bytes of a partition's log on each node; the nodes must be stopped."""
+        """Return the bytes of a partition's log on each node. The nodes must be stopped."""
         found = {}
         for node in self.nodes.values():
             files = sorted((node.disk.path / "data" / f"{topic}-{partition}").glob("*.log"))

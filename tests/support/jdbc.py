@@ -51,7 +51,7 @@ class Context:
 
 
 def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks: int = 1) -> list[SourceBatch]:
-    """Run the connector, read each table once and return the batches; commit each batch's offset."""
+    """Run the connector, read each table once, and commit each batch's offset. Return the batches."""
     offsets = offsets or Offsets()
     settings = {"poll.interval.ms": "600000", "connection.backoff.ms": "0", **props}
     connector = JdbcSourceConnector()
@@ -67,7 +67,10 @@ def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks
 
 
 def drain(task_config: Mapping[str, str], offsets: Offsets, polls: int = 1_000_000) -> list[SourceBatch]:
-    """Run a task until a poll returns no batch, at most `polls` times, and commit each batch's offset."""
+    """Poll a task until it returns no batch, at most `polls` times.
+
+    Commit each batch's offset, and return the batches.
+    """
     task = JdbcSourceTask()
     task.poll_block_s = 0.0
     task.context = Context(offsets)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Runs the JDBC sink in memory, with records of one topic."""
+"""Runs the JDBC sink in this process, with records of one topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(
     topic: str = "items",
     **more: Any,
 ) -> SinkRecord:
-    """Return a record with a struct value (None: a tombstone), and a struct key if `key` is a dict."""
+    """Return a record whose value is a struct, or None (a tombstone). If `key` is a dict, the key is a struct too."""
     key_schema = KEY if isinstance(key, dict) else more.pop("key_schema", None)
     return SinkRecord(
         topic=topic,
@@ -46,7 +46,7 @@ def record(
 
 
 def item(number: int, name: str | None = None, price: float | None = None, offset: int | None = None) -> SinkRecord:
-    """Return a record of ROW whose key is its id."""
+    """Return a record with the schema ROW. The record's key is the id."""
     return record(
         number if offset is None else offset,
         {"id": number, "name": name or f"n{number}", "price": price},
@@ -55,7 +55,7 @@ def item(number: int, name: str | None = None, price: float | None = None, offse
 
 
 def tombstone(number: int, offset: int) -> SinkRecord:
-    """Return a tombstone of a row."""
+    """Return a tombstone for the row whose id is `number`."""
     return record(offset, None, key={"id": number})
 
 

@@ -1,4 +1,4 @@
-"""In-memory storage that simulates a kill of the process before a given rename, for tests of the next start."""
+"""In-memory storage that simulates a kill of the process before a given rename, so tests can check the next start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace_broker.log.storage import MemoryStorage
 
 
 class Killed(BaseException):
-    """Simulates a kill of the process; a BaseException, so that no exception handler catches it."""
+    """Simulates a kill of the process. It is a BaseException, so that no handler of Exception catches it."""
 
 
 class KilledStorage(MemoryStorage):

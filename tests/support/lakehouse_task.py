@@ -54,7 +54,7 @@ class Context:
         self.errant_record_reporter = self._run(self._reporter())
 
     async def _reporter(self) -> SelfReadingSinkErrors:
-        """Return the platform's reporter, with clients on an event loop of its own."""
+        """Return the platform's reporter of failed records, whose clients run on their own event loop."""
         return SelfReadingSinkErrors(
             self._spec.name,
             LakehouseSinkTask.display_class(),
@@ -69,7 +69,7 @@ class Context:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def committed_offsets(self) -> Mapping[tuple[str, int], int]:
-        """Return no offsets, as for a group that has committed none."""
+        """Return no offsets, as for a group that has not committed any."""
         return {}
 
     def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:

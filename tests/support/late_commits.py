@@ -1,4 +1,4 @@
-"""Writes a row that is committed late, after a row with a later timestamp and a larger id, and reads the table."""
+"""Commits a row after another row that has a later timestamp and a larger id, and reads the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 10.0
 def ids_read(props: Mapping[str, str], early: Execute, late: Execute) -> list[int]:
     """Return the ids that the source reads before the late commit, followed by those that it reads afterwards.
 
-    `early` and `late` execute statements in two sessions; the table `t` sets id and timestamp.
+    `early` and `late` execute statements in two sessions. The id and the timestamp of table `t` have default values.
     """
     offsets = Offsets()
     has_horizon = "snapshot.horizon" in props

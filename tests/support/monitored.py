@@ -20,7 +20,7 @@ PLUGINS = {"plugin.path": str(Path(__file__).parent / "connect_plugins")}
 
 
 class Monitored:
-    """One connector; `settings` are additional keys, for example `{"blocks.in": "task poll"}`."""
+    """One connector. `settings` are additional configuration keys, for example `{"blocks.in": "task poll"}`."""
 
     def __init__(self, directory: Path, name: str, tasks: int = 1, settings: Mapping[str, str] = {}) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Monitored:
         return self
 
     def wait_until_running(self, worker: DistributedWorker, timeout_s: float = 60) -> None:
-        """Wait until the connector and exactly its tasks run."""
+        """Wait until the connector and exactly its configured number of tasks run."""
         wait_for(
             lambda: is_running(worker, self.name, self.tasks),
             f"{self.name} and its {self.tasks} tasks run",
@@ -103,7 +103,7 @@ class Monitored:
 
 
 def assert_no_number_is_missing(numbers: Mapping[int, list[int]]) -> None:
-    """Check that each task has produced 0, 1, 2, ... in this order; after a restart, it may repeat numbers."""
+    """Check that each task has produced 0, 1, 2, ... in this order. After a restart, a task may repeat numbers."""
     for task, found in numbers.items():
         highest = -1
         for number in found:
@@ -112,7 +112,10 @@ def assert_no_number_is_missing(numbers: Mapping[int, list[int]]) -> None:
 
 
 def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[str, str]]:
-    """Return state and worker id of all connectors (task None) and tasks."""
+    """Return state and worker id of all connectors and tasks.
+
+    A key is (connector, task), and task is None for a connector.
+    """
     names = worker.request("GET", "/connectors")
     return {(name, task): owner for name in names for task, owner in owners(worker, name).items()}
 

@@ -1,4 +1,4 @@
-"""Mutation tests of the cluster: each mutant disables one mechanism that protects acknowledged records.
+"""Mutation tests of the cluster. Each mutant disables one mechanism that protects acknowledged records.
 
 `python tests/support/mutants.py NAME --seed N --count M` applies the mutant to the running code and searches for a seed
 that catches the mutant. It then prints `caught by seed N: ...` and exits with status 0. The caller sets
@@ -240,9 +240,9 @@ def retention_deletes_beyond_the_high_watermark() -> None:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change that disables a mechanism (`apply`), the harness that runs it, and a seed that catches it.
+    """A mechanism that `apply` disables, the harness that runs the mutant, and a seed that catches it.
 
-    `faults` and `topics` restrict the faults and topics of the run; an empty string means no restriction.
+    `faults` and `topics` restrict the faults and topics of the run. An empty string means no restriction.
     """
 
     apply: Callable[[], None]
@@ -304,7 +304,7 @@ _HARNESSES = {"cluster": _run_cluster, "quorum": _run_quorum, "figure 8": _run_f
 
 
 def find_catching_seed(name: str, first: int, count: int, seconds_max: float = 1e9) -> tuple[int, str] | None:
-    """Return (seed, error) of the first seed that catches the mutant, or None.
+    """Return (seed, error) of the first seed that catches the mutant, or None if no seed does.
 
     The mutant stays applied to this process.
     """

@@ -1,13 +1,13 @@
-"""Simulates a network of machines with Linux namespaces; tests can cut and slow its links and fill its disks.
+"""Simulates a network of machines with Linux namespaces. Tests can cut and slow its links, and fill its disks.
 
-A test starts a program in a sandbox: its own user, mount, process and network namespaces, in which it is root and has
-pid 1. When that program ends for any reason, the kernel kills all processes of the sandbox and removes its links,
-routes and file systems. No privileges are needed if the kernel allows unprivileged user namespaces; otherwise root is
-needed.
+A test starts a program in a sandbox. The sandbox has its own user, mount, process and network namespaces, in which the
+program is root and has pid 1. When the program ends for any reason, the kernel kills all processes of the sandbox and
+removes its links, routes and file systems. The program needs no privileges if the kernel allows unprivileged user
+namespaces; otherwise, it needs root.
 
-In the sandbox, the program creates a `Network`: each machine has a network namespace and a link to one router. The
-router silently drops packets as configured, in one direction or both, so connections hang as they do when a cable is
-pulled: neither side receives a reset.
+In the sandbox, the program creates a `Network`. Each machine has a network namespace and a link to one router. The
+router silently drops packets as configured, in one direction or both. Connections therefore hang as they do when a
+cable is pulled, and neither side receives a reset.
 
     10.77.0.1 (the program itself)  ── router ──  10.77.1.1, 10.77.2.1, ... (machines, whose processes run `within`)
 """
@@ -31,7 +31,7 @@ _HERE = 0
 
 @functools.cache
 def _prefix() -> tuple[list[str], str]:
-    """Return (command prefix that starts a sandbox, ""), or (empty prefix, why no sandbox can be started)."""
+    """Return (command prefix that starts a sandbox, ""), or (empty prefix, the reason why no sandbox can start)."""
     reasons = []
     for own_users in (["--map-root-user"], []) if os.geteuid() == 0 else (["--map-root-user"],):
         prefix = [_UNSHARE[0], *own_users, *_UNSHARE[1:]]
@@ -46,7 +46,7 @@ def _prefix() -> tuple[list[str], str]:
 
 
 def missing() -> str:
-    """Return why sandboxes cannot be created on this machine, in one line; an empty string if they can be created."""
+    """Return in one line why sandboxes cannot be created on this machine, or an empty string if they can be created."""
     return _prefix()[1]
 
 
@@ -57,7 +57,7 @@ def in_sandbox(command: list[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Exit when standard input is closed because the parent ended; this ends the sandbox that the program runs in."""
+    """Exit when the parent ends and thereby closes standard input. This ends the sandbox that the program runs in."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -109,7 +109,7 @@ class Network:
         self._route(*(f"rule add {self._between(*pair)} blackhole" for pair in sorted(pairs)))
 
     def cut_both_ways(self, some: Iterable[int], others: Iterable[int]) -> None:
-        """Drop all packets between the machines `some` and the machines `others`."""
+        """Drop all packets between the machines `some` and the machines `others`, in both directions."""
         some, others = set(some), set(others)
         self.cut(some, others)
         self.cut(others, some)
@@ -123,7 +123,7 @@ class Network:
         return f"from {self.address(source)} to {self.address(target)}"
 
     def throttle(self, machine: int, rate_kbit: int) -> None:
-        """Limit the bandwidth to `machine`; packets that would be queued for more than 400 ms are dropped."""
+        """Limit the bandwidth to `machine`. Packets that would be queued for more than 400 ms are dropped."""
         tc = [*_within(self._router), "tc", "qdisc", "replace", "dev", f"m{machine}", "root"]
         subprocess.run([*tc, *_SLOW.format(rate_kbit=rate_kbit).split()], check=True)
         self._throttled.add(machine)
@@ -136,7 +136,7 @@ class Network:
 
 
 class SmallDisk:
-    """A small file system in memory that can be made full at any time."""
+    """A small in-memory file system that can be made full at any time."""
 
     def __init__(self, path: Path, mebibytes: int) -> None:
         self.path = path
@@ -145,7 +145,7 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._size}", "none", str(path)], check=True)
 
     def fill(self) -> None:
-        """Make the disk full, by shrinking the file system to its contents."""
+        """Make the disk full by shrinking the file system to the size of its contents."""
         for _ in range(20):
             held = os.statvfs(self.path)
             used_kib = max(4, (held.f_blocks - held.f_bfree) * held.f_frsize // 1024)
@@ -163,7 +163,7 @@ class SmallDisk:
 
 
 def _namespace() -> subprocess.Popen[bytes]:
-    """Start a process that keeps a new network namespace alive, and that prints a line once the namespace exists."""
+    """Start a process that keeps a new network namespace alive. It prints a line once the namespace exists."""
     command = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert holder.stdout is not None

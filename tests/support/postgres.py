@@ -39,7 +39,7 @@ def unavailable_reason() -> str | None:
 
 @contextmanager
 def running(**settings: str) -> Iterator[Postgres]:
-    """Run a server with the given settings (``wal_level="logical"``); stop and remove it at the end."""
+    """Run a server with the given settings (e.g. ``wal_level="logical"``). At the end, stop it and remove its data."""
     directory = Path(mkdtemp(prefix="headrace-postgres-"))
     as_user = _unprivileged(directory)
     port = free_port()

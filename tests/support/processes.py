@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cleaner_pids(broker_pid: int) -> list[int]:
-    """Return the pids of a broker's cleaner processes; their command lines contain the broker's pid."""
+    """Return the pids of a broker's cleaner processes. Their command lines contain the broker's pid."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -11,7 +11,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class TcpProxy:
-    """Forwards connections to `target` (host, port), which may be set after `start`."""
+    """Forwards connections to `target` (host, port). `target` may be set after `start`."""
 
     def __init__(self) -> None:
         self.target: tuple[str, int] = ("127.0.0.1", 0)
@@ -22,7 +22,7 @@ class TcpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        """Listen on a free port; return the port."""
+        """Listen on a free port, and return it."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port

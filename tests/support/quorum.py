@@ -24,7 +24,7 @@ from headrace_broker.server.kraft.quorum import Quorum
 
 
 class Storage(MemoryStorage):
-    """In-memory storage that counts syncs; tests can make the syncs fail."""
+    """In-memory storage that counts syncs. Tests can make the syncs fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,10 @@ class Storage(MemoryStorage):
 
 
 class FakePeers:
-    """Replaces `Peers`: grants votes if `grants`, and queues this voter's fetches for the test to respond to."""
+    """Replaces `Peers`.
+
+    It grants votes if `grants` is True, and queues this voter's fetches for the test to respond to.
+    """
 
     def __init__(self) -> None:
         self.grants = True
@@ -67,7 +70,7 @@ class FakePeers:
 
 
 class Voter:
-    """Node 1 of `voters`; create a Voter while the event loop is running."""
+    """Node 1 of `voters`. Create a `Voter` only while the event loop is running."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), fetch_timeout_ms: int = 60_000) -> None:
         self.config = RaftConfig(
@@ -118,7 +121,7 @@ class Voter:
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Let voter `node_id` fetch at the log end offset, which proves that it has all records; then sync the log."""
+        """Let voter `node_id` fetch at the log end offset, which proves that it has all records. Then sync the log."""
         raft = self.quorum.raft
         if node_id in self.config.voters:
             request = messages.fetch_request(self.config, raft.epoch, raft.log_end, -1)

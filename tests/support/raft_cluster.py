@@ -1,6 +1,6 @@
-"""A simulated quorum: real Raft state machines with in-memory logs; network faults and crashes derive from one seed.
+"""A simulated quorum of real Raft state machines with in-memory logs. One seed determines network faults and crashes.
 
-The network loses, delays and duplicates messages; a crash may lose unflushed records. The simulation checks the
+The network loses, delays and duplicates messages. A crash may lose unflushed records. The simulation checks the
 invariants after every input of a state machine: there is at most one leader per epoch, the high watermark never
 decreases, and all nodes agree on every committed record.
 """
@@ -33,7 +33,7 @@ Entry = tuple[int, Any]
 
 
 class MemoryRaftLog:
-    """A log of (epoch, value) entries from `log_start_offset` on.
+    """A log of (epoch, value) entries that starts at `log_start_offset`.
 
     `snapshots` contains the entries before this offset.
     """
@@ -97,7 +97,7 @@ class MemoryRaftLog:
         self.log_start_offset = self.flushed_offset = snapshot[0]
 
     def take_snapshot(self, committed: Sequence[Entry], end_offset: int) -> None:
-        """Replace the entries below `end_offset` by a snapshot."""
+        """Replace the entries below `end_offset` with a snapshot."""
         epoch = committed[end_offset - 1][0]
         self.snapshots[end_offset, epoch] = pickle.dumps(list(committed[:end_offset]))
         del self.entries[: end_offset - self.log_start_offset]
@@ -247,7 +247,7 @@ class RaftCluster:
         heapq.heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
 
     def run(self, duration_ms: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Run the events of the next `duration_ms`. Returns True as soon as `until` holds."""
+        """Run the events of the next `duration_ms`. Returns True as soon as `until()` is true, or False at the end."""
         end_ms = self.now_ms + duration_ms
         while self._events and self._events[0][0] <= end_ms:
             self.now_ms, _, action = heapq.heappop(self._events)
@@ -266,7 +266,7 @@ class RaftCluster:
         return self.rng.randint(0, self.delay_max_ms)
 
     def send(self, source: int, target: int, request: Request[Any]) -> None:
-        """Deliver a request and its response; the request times out if either is lost."""
+        """Deliver a request and its response. The request times out if either message is lost."""
         sender, receiver = self.nodes[source], self.nodes[target]
         incarnation = sender.incarnation
         done: list[bool] = []
@@ -420,7 +420,10 @@ def _isolate(cluster: RaftCluster, node: Node) -> None:
 
 
 def _wait_for_leader(cluster: RaftCluster, on_elected: Callable[[Node], None] | None = None) -> Node:
-    """Run until a leader is established; with `on_elected`, run until a leader is elected and call `on_elected`."""
+    """Run until a leader is established.
+
+    With `on_elected`, run until a leader is elected and call `on_elected` with it.
+    """
 
     def is_elected() -> bool:
         leader = cluster.leader()

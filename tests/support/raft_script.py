@@ -1,7 +1,7 @@
 """Runs scripts against the Raft state machine and traces the results, in the style of etcd's raft/rafttest.
 
-A script is a text file of blocks. A block is one command, the line `----`, and the trace that the command produces; a
-blank line ends it. Lines that start with `#` are comments.
+A script is a text file of blocks. A block is one command, the line `----`, and the trace that the command produces. A
+blank line ends the block. Lines that start with `#` are comments.
 
     # The timer of voter 1 expires first. Voter 1 requests a pre-vote in its current epoch.
     tick 1
@@ -9,10 +9,11 @@ blank line ends it. Lines that start with `#` are comments.
     1 becomes Prospective
     1 sends to 2: PreVoteRequest epoch=0 log_end=0@0
 
-Every node runs the real `Raft` state machine on an in-memory log; this module executes its effects. Nothing is random:
-timeouts have no jitter, messages move only on command, and a node's timers fire only when the script ticks that node.
+Every node runs the real `Raft` state machine on an in-memory log, and this module executes its effects. Nothing is
+random: timeouts have no jitter, messages move only on command, and a node's timers fire only when the script ticks that
+node.
 
-Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept several):
+Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept several links):
 
 - `cluster voters=1,2,3 [observers=4,5] [records_per_fetch=N]`: create and start the nodes.
 - `tick N`: let time pass until the next timer of node N expires, and fire it. No other node is ticked.
@@ -24,20 +25,20 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 - `connection-refused 1->2`: 1 loses its connection to 2, which refuses a new one.
 - `stabilize [1,2]`: deliver messages (between the listed nodes), oldest first, until none is in flight.
 - `propose N VALUE`: append a record on leader N.
-- `snapshot N`: replace the committed part of node N's log by a snapshot.
+- `snapshot N`: replace the committed part of node N's log with a snapshot.
 - `resign N`: leader N resigns.
 - `pause-disk N`, `resume-disk N`: while paused, node N completes no `Persist` and no `Flush`.
 - `crash N`: stop node N; its quorum-state file and its log survive. `crash N power-failure` loses unflushed records.
 - `restart N`: start node N again.
-- `forge 2->1 KIND epoch=E [log_end=O@E]`: put a request into flight that 2 did not send; KIND is vote, pre-vote, begin
+- `forge 2->1 KIND epoch=E [log_end=O@E]`: put a request in flight that 2 did not send; KIND is vote, pre-vote, begin
   or end.
 - `status`: print the state of every node.
 
 `quiet` at the end of a command suppresses its trace.
 
-Notation: `3@1` is (offset 3, epoch 1), for a position in the log and for a record; `log_end=3@1` is the end offset and
+Notation: `3@1` means offset 3 and epoch 1, of a record or of a position in the log. `log_end=3@1` is the end offset and
 the epoch of the last record. `hw` is the high watermark. A trace lists the role and log changes of the state machine
-first, then its effects in the order in which they are executed; `reports` is a notification to the node's other
+first, and then its effects in the order in which they are executed. `reports` is a notification to the node's other
 components. A voter that grants a vote becomes Unattached again, which restarts its election timeout.
 """
 
@@ -93,7 +94,7 @@ class _NoJitter(Random):
 
 
 class _ScriptLog(MemoryRaftLog):
-    """A log that traces every change; snapshots are plain text whose size does not depend on the Python version."""
+    """A log that traces every change. Snapshots are plain text whose size does not depend on the Python version."""
 
     def __init__(self, trace: Callable[[str], None]) -> None:
         super().__init__()
@@ -146,7 +147,7 @@ class _TracedRaft(Raft):
 
 @dataclass(eq=False)
 class _Call:
-    """One request and its response; a call starts when the sender's effect `SendRequest` is executed."""
+    """One request and its response. A call starts when the sender's effect `SendRequest` is executed."""
 
     source: int
     target: int
@@ -598,7 +599,10 @@ def _vote_kind(request: VoteRequest) -> str:
 
 
 def run_script(path: Path) -> tuple[str, str]:
-    """Run a script file; return (its content, the same script with the traces that its commands produced now)."""
+    """Run a script file.
+
+    Return its content, and the same script with the traces that its commands have now produced.
+    """
     text = path.read_text()
     cluster = ScriptedCluster()
     actual: list[str] = []

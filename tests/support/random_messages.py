@@ -1,4 +1,4 @@
-"""Generates random messages for tests of the codecs; the fields contain edge values and ordinary values."""
+"""Generates random messages for tests of the codecs. The fields contain edge values and ordinary values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Choose = Callable[[Field, Random], Any]
 
 
 def random_message(message: type[Message], version: int, rng: Random, choose: Choose | None = None) -> Any:
-    """Return an instance of `message`: fields of `version` have random values, all other fields have their defaults."""
+    """Return a message of this type. Fields that `version` contains have random values, other fields their defaults."""
     values = {}
     for field in message.__fields__:
         if field.is_present(version):

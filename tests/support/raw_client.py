@@ -17,7 +17,7 @@ from headrace_broker.records.columns import RecordColumns
 
 
 class RawClient:
-    """A blocking connection; tests can send several requests before they read the responses."""
+    """A blocking connection. Tests can send several requests before they read the responses."""
 
     def __init__(self, address: str, timeout_s: float = 20.0) -> None:
         host, _, port = address.rpartition(":")
@@ -32,7 +32,7 @@ class RawClient:
         self.socket.close()
 
     def send(self, request: Message, version: int) -> int:
-        """Send a request; return its correlation id."""
+        """Send a request. Return its correlation id."""
         self.socket.sendall(self.frame(request, version))
         return self._correlation_id
 
@@ -42,14 +42,14 @@ class RawClient:
         return b"".join(encode_request(self._correlation_id, "raw", request, version))
 
     def decode(self, frame: bytes, request: Request[Any], version: int) -> Any:
-        """Decode the message in a response's frame."""
+        """Decode the message in the frame of a response to `request`."""
         from headrace_broker.protocol.apis import API
 
         _, start = parse_response_header(frame, request.__api_key__, version)
         return decode(API[request.__api_key__].response, version, frame, start)
 
     def receive(self, request: Request[Any] | type[Request[Any]], version: int, response: type[Message]) -> Any:
-        """Read the response to the oldest pending request; return (correlation id, message)."""
+        """Read the response to the oldest pending request. Return (correlation id, message)."""
         frame = self.receive_frame()
         correlation_id, start = parse_response_header(frame, request.__api_key__, version)
         return correlation_id, decode(response, version, frame, start)
@@ -69,7 +69,7 @@ class RawClient:
         return message
 
     def is_closed(self) -> bool:
-        """Wait for data or the end of the stream; return whether the broker has closed the connection."""
+        """Wait for data or the end of the stream. Return whether the broker has closed the connection."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -86,7 +86,7 @@ class RawClient:
 
 
 def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: str) -> bytes:
-    """Create a topic; return its id. `a_b="x"` sets the config `a.b`."""
+    """Create a topic and return its id. A keyword argument `a_b="x"` sets the config `a.b` to "x"."""
     from headrace_broker.protocol.messages.create_topics import CreatableTopicConfig
 
     topic = CreatableTopic(
@@ -102,12 +102,15 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **configs: s
 
 
 def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **options: Any) -> bytearray:
-    """Build a batch of keyless records."""
+    """Build a batch of records without keys."""
     return build_batch(RecordColumns(values=list(values), timestamps=timestamp), **options)
 
 
 def produce_request(topic: str, *batches: Any, acks: int = 1, partition: int = 0) -> ProduceRequest:
-    """Build a Produce request (by name, versions up to 12) with one batch for each partition from `partition` on."""
+    """Build a Produce request with one batch for each partition from `partition` on.
+
+    It contains the topic name instead of the topic id, as in versions up to 12.
+    """
     data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches, partition)]
     return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
 
@@ -123,7 +126,10 @@ def fetch_request(
     partition_max_bytes: int = 1 << 20,
     **options: Any,
 ) -> FetchRequest:
-    """Build a Fetch request (by name, versions up to 12) for one partition."""
+    """Build a Fetch request for one partition.
+
+    It contains the topic name instead of the topic id, as in versions up to 12.
+    """
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
     return FetchRequest(
         max_wait_ms=max_wait_ms,

@@ -26,7 +26,7 @@ def unavailable_reason() -> str | None:
 
 @contextmanager
 def running(directory: Path, port: int | None = None, secret: str = SECRET) -> Iterator[s3.S3Server]:
-    """Run a server that stores its buckets in a directory; stop it at the end."""
+    """Run a server that stores its buckets in a directory. Stop it at the end."""
     (directory / s3.BUCKET).mkdir(parents=True, exist_ok=True)
     port, program = port or free_port(), _program()
     assert program is not None

@@ -42,7 +42,7 @@ _TIMEOUT_SETTINGS: dict[str, str | int | float | bool | None] = {
 
 
 class RecordedClients:
-    """The clients of one topic, each in a thread of its own, and the history that they record."""
+    """The clients of one topic, each in its own thread, and the history that they record."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.events: list[Event] = []
@@ -76,12 +76,12 @@ class RecordedClients:
             thread.start()
 
     def seconds_without_acknowledgement(self) -> dict[int, float]:
-        """Return {partition: seconds} for partitions without an acknowledgement for more than two seconds."""
+        """Return {partition: seconds} for partitions whose last acknowledgement is more than two seconds ago."""
         now_s = time.monotonic()
         return {item: round(now_s - at_s, 1) for item, at_s in self.acknowledged_s.items() if at_s < now_s - 2}
 
     def stop_sending(self, within_s: float) -> None:
-        """Stop the producers; a record without a response within `within_s` is recorded as a failure."""
+        """Stop the producers. A record without a response within `within_s` is recorded as a failure."""
         self._stop_sending.set()
         for thread in self._senders:
             thread.join(within_s)
@@ -158,7 +158,7 @@ class RecordedClients:
         return Consumer({**self._settings, **settings, "error_cb": lambda error: None})
 
     def _record_reads(self, consumer: str, messages: list[Message]) -> dict[int, int]:
-        """Append the consumed records to the history; return {partition: next offset}."""
+        """Append the consumed records to the history. Return {partition: next offset}."""
         now_s = time.monotonic()
         positions: dict[int, int] = {}
         for message in messages:

@@ -1,8 +1,8 @@
 """Connectors for tests of the REST API of real workers. They write each start and stop to a file.
 
-`write_plugins` writes the connectors to a directory for plugin.path. A test controls the connectors with files: an
-instance that the file `failing` names (for example "c" or "c-1") raises an error when it starts. A task also raises the
-error while it runs.
+`write_plugins` writes the connectors to a directory for plugin.path. A test controls the connectors with the file
+`failing`: an instance that the file names (for example "c" or "c-1") raises an error when it starts. A task named there
+also raises the error while it runs.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FailBad(Transformation):
 
 
 def write_plugins(directory: Path) -> Path:
-    """Write the module of the connectors to the directory `plugins` and return it."""
+    """Write the module of the connectors to the directory `plugins`, and return this directory."""
     plugins = directory / "plugins"
     plugins.mkdir()
     (plugins / "rest_plugins.py").write_text(_PLUGINS)
@@ -131,7 +131,7 @@ def stops(directory: Path) -> Counter[str]:
 
 
 def sunk(directory: Path) -> list[tuple[str, str]]:
-    """Return topic and value of each record that the sink has received."""
+    """Return topic and value of each record that the sinks have received."""
     path = directory / "sunk"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(topic, value) for topic, value in map(json.loads, lines)]

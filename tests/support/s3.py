@@ -64,7 +64,7 @@ class S3Server:
 
 @contextmanager
 def running(port: int | None = None) -> Iterator[S3Server]:
-    """Run a server on a port; stop it at the end."""
+    """Run a server on a port. Stop it at the end."""
     port = port or free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -73,7 +73,7 @@ def running(port: int | None = None) -> Iterator[S3Server]:
 
 
 def serve(process: subprocess.Popen[bytes], server: S3Server) -> Iterator[S3Server]:
-    """Wait until the server that `process` runs contains the bucket, yield the server, and end the process."""
+    """Wait until the bucket exists on the server that `process` runs. Yield the server, and then end the process."""
     try:
         deadline = time.monotonic() + _START_S
         while True:

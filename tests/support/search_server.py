@@ -1,4 +1,4 @@
-"""Runs OpenSearch or Elasticsearch for tests: Maven fetches the server into build/; it uses a free loopback port."""
+"""Runs OpenSearch or Elasticsearch for tests, on a free loopback port. Maven downloads the server to build/."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SearchServer:
     tls: ssl.SSLContext | None = None
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request; return the decoded response. Raises urllib.error.HTTPError."""
+        """Send a request. Return the decoded response. Raises urllib.error.HTTPError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         if self.authorization is not None:
@@ -49,7 +49,7 @@ class SearchServer:
             return json.loads(response.read() or b"null")
 
     def documents(self, index: str) -> dict[str, Any]:
-        """Return all documents of an index, data stream or alias by id."""
+        """Return all documents of an index, data stream or alias, by document id."""
         self.request("POST", f"/{index}/_refresh")
         found: dict[str, Any] = {}
         page = self.request("POST", f"/{index}/_search?scroll=1m", {"size": 10000, "sort": ["_doc"]})
@@ -63,13 +63,13 @@ class SearchServer:
         return sorted(self.request("GET", "/_all/_settings"))
 
     def clear(self) -> None:
-        """Delete all indexes except those of data streams."""
+        """Delete all indexes except those that belong to data streams."""
         for name in self.indexes():
             if not name.startswith(".ds-"):
                 self.request("DELETE", f"/{name}")
 
     def delete_data_stream(self, name: str, template: str) -> None:
-        """Delete a data stream and its template; keep them if the server's distribution has no such API."""
+        """Delete a data stream and its template. Keep both if the server's distribution has no such API."""
         try:
             self.request("DELETE", f"/_data_stream/{name}")
         except urllib.error.HTTPError as error:
@@ -102,7 +102,7 @@ def _fetch(artifact: str) -> Path:
 
 @contextmanager
 def running(artifact: str = OPENSEARCH, **settings: str) -> Iterator[SearchServer]:
-    """Run the server of a Maven artifact; stop and remove it at the end."""
+    """Run the server of a Maven artifact. At the end, stop it and remove its data."""
     with _running(artifact, lambda _: settings, SearchServer("http://127.0.0.1")) as server:
         yield server
 
@@ -146,7 +146,7 @@ def running_with_security(certificates: Certificates) -> Iterator[SearchServer]:
 def _running(
     artifact: str, configure: Callable[[Path], Mapping[str, str]], client: SearchServer
 ) -> Iterator[SearchServer]:
-    """Run a server; `configure` changes its directory and returns more settings. `client` has no port yet."""
+    """Run a server. `configure` changes the server's directory and returns more settings. `client` has no port yet."""
     directory = Path(mkdtemp(prefix="headrace-search-"))
     try:
         with zipfile.ZipFile(_fetch(artifact)) as archive:

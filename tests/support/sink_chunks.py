@@ -1,4 +1,4 @@
-"""Fake fetched records for tests of `headrace.runtime.sink_task_core`; a record consists of its offset only."""
+"""Fake fetched records for tests of `headrace.runtime.sink_task_core`. A record consists of its offset only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.data.sink_records import SinkRecords
 
 @dataclass(frozen=True)
 class Fetched:
-    """Records of one partition with the offsets from `start` to `next_offset`."""
+    """Records of one partition with the offsets from `start` to `next_offset` - 1."""
 
     topic: str
     partition: int
@@ -24,7 +24,10 @@ class Fetched:
 
 
 class Chunk:
-    """Unparsed records of a partition, offsets `start` to `stop`; then control batches up to `next_offset`."""
+    """Unparsed records of a partition with the offsets from `start` to `stop` - 1.
+
+    They are followed by control batches up to the offset `next_offset`.
+    """
 
     def __init__(self, partition: tuple[str, int], start: int, stop: int, *, next_offset: int | None = None) -> None:
         self.topic, self.partition = partition
@@ -43,7 +46,7 @@ class Chunk:
 
 
 class _WithEnd(Fetched):
-    """The last records of a chunk that ends with control batches; `next_offset` is the offset after those batches."""
+    """The last records of a chunk that ends with control batches. `next_offset` is the offset after these batches."""
 
     def __init__(self, chunk: Chunk, start: int, next_offset: int) -> None:
         super().__init__(chunk.topic, chunk.partition, start, next_offset)
@@ -54,7 +57,10 @@ class _WithEnd(Fetched):
 
 
 def records_of(fetched: Iterable[Any], dropped: Sequence[int] = ()) -> SinkRecords:
-    """Convert fetched records, except those with dropped offsets; each record's value is the record's offset."""
+    """Convert fetched records to sink records, except for those with `dropped` offsets.
+
+    A record's value is its offset.
+    """
     batches = []
     for each in fetched:
         offsets = [offset for offset in range(each.start, each.start + len(each)) if offset not in dropped]

@@ -1,4 +1,4 @@
-"""Reads and writes whole topics with librdkafka, a client that is independent of headrace's own."""
+"""Reads and writes whole topics with librdkafka, a client that is independent of headrace's own client."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ _C = TypeVar("_C")
 
 
 def make_plugin(name: str, kind: str = "transform", /, **props: str) -> Any:
-    """Create and configure a plug-in; ``__`` in a keyword stands for a dot, e.g. ``static__field``."""
+    """Create and configure a plug-in. ``__`` in a keyword stands for a dot, e.g. ``static__field``."""
     return create(registry.find(kind, name), {key.replace("__", "."): value for key, value in props.items()})
 
 
 def make_converter(converter_class: type[_C], which: str = "value", /, **props: str) -> _C:
-    """Create and configure a converter; ``_`` in a keyword stands for a dot, e.g. ``schemas_enable``."""
+    """Create and configure a converter. ``_`` in a keyword stands for a dot, e.g. ``schemas_enable``."""
     configured: _C = create_converter(
         converter_class, {key.replace("_", "."): value for key, value in props.items()}, which
     )
@@ -81,7 +81,7 @@ def transform_errors(transform: Any, batch: Batch) -> dict[int, Exception]:
 
 
 def apply_to_each(transform: Any, batch: Batch) -> tuple[list[Any], list[int]]:
-    """Call `apply` on each record; return the resulting records and the indexes of the records that failed."""
+    """Call `apply` on each record. Return the resulting records, and the indexes of the records that failed."""
     transformed, failed = [], []
     for index, record in enumerate(batch.to_records()):
         try:

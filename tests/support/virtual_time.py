@@ -47,7 +47,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, None], *, timeout_s: float = 3600) -> None:
-    """Run `work` on a `VirtualTimeLoop`. Fail after `timeout_s` of virtual time, which takes no real time."""
+    """Run `work` on a `VirtualTimeLoop`.
+
+    Fail after `timeout_s` seconds of virtual time, which pass without real waiting.
+    """
 
     async def in_time() -> None:
         async with asyncio.timeout(timeout_s):

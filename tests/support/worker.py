@@ -27,7 +27,7 @@ CONVERTERS = {
 
 
 class RestError(Exception):
-    """An error response: status and body."""
+    """An error response of the REST API: its status and body."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(f"{status}: {body}")
@@ -90,7 +90,7 @@ class Worker:
         self._process.terminate()
 
     def stop(self, timeout_s: float = 60) -> float:
-        """Stop the worker with SIGTERM; return the seconds until it has exited with status 0."""
+        """Stop the worker with SIGTERM. Return the seconds until it has exited with status 0."""
         started_s = time.monotonic()
         self.terminate()
         assert self.wait(timeout_s) == 0, self.log()
@@ -178,7 +178,7 @@ class Worker:
             return None
 
     def wait_for_state(self, name: str, state: str, timeout_s: float = 40) -> None:
-        """Wait until the connector and all its tasks (at least one) are in `state`."""
+        """Wait until the connector and all its tasks are in `state`. The connector must have at least one task."""
 
         def reached() -> bool:
             status = self.status_if_found(name)

@@ -1,4 +1,4 @@
-"""Connectors for tests of worker groups: they write their calls to a journal file, and fail or block on request."""
+"""Connectors for tests of worker groups. They write their calls to a journal file, and fail or block on request."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class MonitoredConfig(Config):
 
 
 class _Monitored:
-    """Writes the calls of one connector or task to the journal."""
+    """Base class of the connectors and tasks. It writes their calls to the journal."""
 
     config: MonitoredConfig
 
     def called(self, what: str, connector: str, task: int | None = None) -> None:
-        """Append a call to the journal, and block if the configuration says so."""
+        """Append a call to the journal. Block if `blocks.in` names this call."""
         line = json.dumps({"call": what, "connector": connector, "task": task, "pid": os.getpid()}) + "\n"
         with open(self.config.journal, "a", buffering=1) as file:
             file.write(line)
@@ -90,7 +90,7 @@ class MonitoredSource(_Monitored, SourceConnector[MonitoredConfig]):
     task_class = MonitoredSourceTask
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:
-        """Block if the configuration says so."""
+        """Block if the configuration key `blocks.in` requires it."""
         while props.get("blocks.in") == "connector validate":
             time.sleep(1)
 
@@ -116,12 +116,12 @@ class MonitoredSinkTask(_Monitored, SinkTask[MonitoredConfig]):
         self.called("sink task start", self.context.connector_name)
 
     def put(self, records: SinkRecords) -> None:
-        """Block if the configuration says so."""
+        """Discard the records, or block if the configuration key `blocks.in` requires it."""
         if self.config.blocks_in == "sink task put":
             self.called("sink task put", self.context.connector_name)
 
     def flush(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Block if the configuration says so."""
+        """Do nothing, or block if the configuration key `blocks.in` requires it."""
         if self.config.blocks_in == "sink task flush":
             self.called("sink task flush", self.context.connector_name)
 

@@ -1,4 +1,5 @@
-"""Simulates a group of distributed Connect workers in virtual time; a seed determines the whole history.
+"""Simulates a group of distributed Connect workers in virtual time. A seed determines everything that happens.
 
-`python -m support.herder_simulation --seed N --count M` runs seeds (with PYTHONHASHSEED=0 and PYTHONPATH=tests).
+`python -m support.herder_simulation --seed N --count M` runs M seeds, starting with N. Set PYTHONHASHSEED=0 and
+PYTHONPATH=tests.
 """

@@ -42,7 +42,7 @@ class Topic:
         self.listeners: list[Callable[[], None]] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], writer: str) -> int:
-        """Append records; return the offset of the first record."""
+        """Append records. Return the offset of the first record."""
         first = self.end
         for key, value in records:
             record = LogRecord(self.end, key, value, self._kernel.now_ms, writer)
@@ -58,7 +58,7 @@ class Topic:
         return [record for record in self.records if record.offset >= position]
 
     def compact(self) -> None:
-        """Keep the last record of each key; remove old tombstones."""
+        """Keep the last record of each key, and remove old tombstones."""
         last = {record.key: record.offset for record in self.records}
         expired_ms = self._kernel.now_ms - TOMBSTONE_RETENTION_MS
         self.records = [
@@ -92,7 +92,7 @@ class _Saved:
 
 
 class Coordinator:
-    """The group's coordinator. `on_assignments` receives the metadata and assignments of each generation."""
+    """The group's coordinator. It calls `on_assignments` with the metadata and assignments of each generation."""
 
     def __init__(self, kernel: Kernel, on_assignments: Callable[[int, Mapping[str, bytes], Mapping[str, bytes]], None]):
         self._kernel = kernel
@@ -308,7 +308,7 @@ class Coordinator:
             member.session += 1
 
     def start(self) -> None:
-        """Make another broker the coordinator; it continues with the last synchronized generation."""
+        """Make another broker the coordinator. It continues with the last synchronized generation."""
         saved = self._saved
         for id_ in self.members.keys() - saved.members.keys():
             self._forget(id_)

@@ -1,7 +1,7 @@
 """Runs events and processes in virtual time, without asyncio or a real clock. A process is a generator.
 
-A process yields a delay in ms or a `Future`, and calls other generators with `yield from`. A `Scope` owns the events of
-one worker: it drops them after the worker's crash, and defers them while the worker is paused.
+A process yields a delay in ms or a `Future`, and calls other generators with `yield from`. A `Scope` contains the
+events of one worker: it drops them if the worker crashes, and defers them while the worker is paused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Future:
         self._waiting: list[Callable[[Any], None]] = []
 
     def set(self, result: Any = None) -> None:
-        """Set the result, once; later results are ignored."""
+        """Set the result. If it is already set, do nothing."""
         if self.is_done:
             return
         self.is_done, self.result = True, result
@@ -80,7 +80,10 @@ class Scope:
         self._deferred: list[Callable[[], None]] = []
 
     def guard(self, callback: Callable[[], None]) -> None:
-        """Call `callback` now, at the end of the pause if the worker is paused, or never if it has crashed."""
+        """Call `callback` now if the worker is running, or at the end of the pause if it is paused.
+
+        A crash drops the call.
+        """
         if self.is_paused:
             self._deferred.append(callback)
         elif not self.is_dead:
@@ -127,7 +130,7 @@ class Process:
         self._is_cancelled = False
 
     def advance(self, value: Any) -> None:
-        """Run the generator to its next yield; if `value` is an exception, raise it in the generator."""
+        """Run the generator to its next yield. If `value` is an exception, raise it in the generator."""
         if self._is_cancelled or self.done.is_done:
             return
         self._is_running = True

@@ -1,4 +1,4 @@
-"""Mutants of the worker's state machines: each disables one rule, and the simulation must then find a violation."""
+"""Mutants of the worker's state machines. Each disables one rule, and the simulation must then find a violation."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def always_rejoin_for_new_configs() -> None:
 
 
 def accept_outdated_statuses() -> None:
-    """Prevent the owner of a connector or task from correcting a replaced status (needs --statuses)."""
+    """Prevent the owner of a connector or task from correcting a status that was overwritten (needs --statuses)."""
     core.HerderCore.status_replaced = lambda self, connector, task: []  # type: ignore[method-assign]
 
 

@@ -39,7 +39,7 @@ class NotLeaderError(Exception):
 
 
 class SimulatedWorker:
-    """One process of a worker; a restart creates another object with the same name."""
+    """One process of a worker. A restart creates another object with the same name."""
 
     def __init__(self, world: World, name: str, version: Version, max_delay_ms: int) -> None:
         self.world, self.kernel, self.name = world, world.kernel, name
@@ -107,7 +107,7 @@ class SimulatedWorker:
         self.world.end_all(self)
 
     def pause(self) -> None:
-        """Stop the process as SIGSTOP does: its session expires, and its instances count as running."""
+        """Pause the process as SIGSTOP does. Its session expires, but its instances count as running."""
         self.trace("is paused")
         self.scope.is_paused = True
 
@@ -120,7 +120,7 @@ class SimulatedWorker:
     # Requests to brokers
 
     def request(self, call: Callable[[], Any], timeout_ms: float = REQUEST_TIMEOUT_MS) -> Steps:
-        """Send a request to a broker; return its result. Raises NoResponseError."""
+        """Send a request to a broker. Return the result of the request. Raises NoResponseError."""
         answer, rng = Future(), self.kernel.rng
         if self.is_unreachable:
             delay_ms = min(timeout_ms, REQUEST_TIMEOUT_MS) if rng.random() < 0.3 else 50
@@ -506,7 +506,7 @@ class SimulatedWorker:
             yield from self.append(PutTaskConfigs(name, configs))
 
     def _repair_task_configs(self) -> None:
-        """Write task configurations again as herder/task_configs_repair.py does."""
+        """Write task configurations again, as herder/task_configs_repair.py does."""
         if self.group.is_leader and not self._is_repairing and self._to_repair():
             self._is_repairing = True
             self.scope.spawn(self._run_task_configs_repair())
@@ -534,7 +534,10 @@ class SimulatedWorker:
             yield from self.stable.wait()
 
     def prepare_change(self) -> Steps:
-        """Wait until no rebalance is in progress. Raises NotLeaderError if this worker is not the leader then."""
+        """Wait until no rebalance is in progress.
+
+        Raises NotLeaderError if this worker is not the leader at that time.
+        """
         yield from self.wait_until_stable()
         if not self.group.is_leader:
             raise NotLeaderError
@@ -585,7 +588,7 @@ class SimulatedWorker:
 
 
 def task_configs_of(config: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the task configurations that a connector generates; they do not always change with its configuration."""
+    """Return the task configurations that a connector generates. They do not always change with its configuration."""
     return [{"n": str(number), "v": config["task.v"]} for number in range(int(config["tasks"]))]
 
 

@@ -39,7 +39,7 @@ class Violation(Exception):
 
 @dataclass
 class Running:
-    """A connector or task that a worker runs, from its start to the end of its stop."""
+    """A connector or task that a worker runs, from its start until it has completely stopped."""
 
     id: InstanceId
     config: Mapping[str, str]
@@ -54,7 +54,7 @@ class Running:
 
 @dataclass
 class Expected:
-    """The versions of a connector's configuration that are possible after the user's requests."""
+    """The configurations that a connector may have after the user's requests."""
 
     acknowledged: str | None = None
     """The version of the last acknowledged configuration, or None if the connector does not exist."""
@@ -100,7 +100,7 @@ class World:
     # The run
 
     def run(self) -> None:
-        """Run with faults, then without, then check the state. Raises Violation."""
+        """Run with faults, then without faults, and check the state of the group at the end. Raises Violation."""
         kernel = self.kernel
         for number, name in enumerate(self._names):
             kernel.call_later(kernel.rng.randint(0, 3_000), lambda name=name: self._start_worker(name))
@@ -235,7 +235,7 @@ class World:
                 return RequestRestart(name, True, rng.random() < 0.5), expected.acknowledged
 
     def _change(self, name: str, change: ConfigChange, version: str | None) -> Steps:
-        """Send a request repeatedly until it is acknowledged, at most four times."""
+        """Send a request, at most four times, until it is acknowledged."""
         expected, changes_config = self.expected[name], isinstance(change, PutConnector | DeleteConnector)
         for _ in range(4):
             target = self.kernel.rng.choice(sorted(self.workers))
@@ -316,7 +316,7 @@ class World:
         return self.running[key]
 
     def _is_excused(self, worker: SimulatedWorker) -> bool:
-        """Whether the coordinator has removed the worker and the worker may not know this yet."""
+        """Whether the coordinator has removed the worker from the group, and the worker may not know this yet."""
         if worker.scope.is_paused:
             return True
         member_id = worker.member.generation.member_id
@@ -349,7 +349,7 @@ class World:
     # Source offsets
 
     def process_records(self, worker: SimulatedWorker, instance: Running) -> Steps:
-        """Run a source task: read its offset, then commit growing offsets."""
+        """Run a source task: read its committed offset, and then commit increasing offsets."""
         key = self._offset_key(instance)
         while True:
             try:
@@ -396,7 +396,7 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that no member is assigned a connector or task that another member still holds or is also assigned."""
+        """Check that each connector or task is assigned to only one member, and is not held by another member."""
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
@@ -409,7 +409,7 @@ class World:
                         raise Violation(f"generation {generation} assigns {both} to {member}; it is {where} {other}")
 
     def final_snapshot(self) -> ConfigSnapshot:
-        """Return the state of the whole config topic, without compaction."""
+        """Return the state that results from all records of the config topic, including compacted records."""
         state = ConfigTopicState()
         for record in self.configs.all:
             state.apply(record.offset, record.key, record.value)
