@@ -1,4 +1,4 @@
-"""Tests of requests that are larger than any client needs: they use bounded memory and do not block other clients."""
+"""Tests that requests larger than any client needs use bounded memory and do not block other clients."""
 
 from __future__ import annotations
 

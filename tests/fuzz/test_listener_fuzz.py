@@ -1,4 +1,4 @@
-"""Tests of malformed bytes on a listener: only the sender is disconnected; other clients and memory are unaffected."""
+"""Tests that malformed bytes on a listener disconnect only their sender, and do not affect other clients or memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 class ValidClient:
     """A client with its own connection that sends valid requests.
 
-    Malformed requests of other clients must not affect it.
+    Malformed requests from other clients must not affect this client.
     """
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
@@ -62,7 +62,7 @@ def neighbour(broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator
 
 
 def send_bytes(broker: BrokerProcess, data: bytes) -> None:
-    """Send bytes on a new connection, read the start of a response, and disconnect."""
+    """Send bytes over a new connection, read the start of the response, and disconnect."""
     host, port = broker.host, broker.port
     with socket.create_connection((host, port), timeout=5) as connection:
         connection.settimeout(0.02)

@@ -1,4 +1,4 @@
-"""Tests of quorum requests with extreme numbers: each request receives a response, and later elections succeed."""
+"""Tests that each quorum request with extreme numbers receives a response, and that later elections succeed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(field: Field, rng: Random) -> Any:
 
 
 def random_request(rng: Random) -> Any:
-    """Return a request for the metadata partition with random and extreme numbers."""
+    """Return a request for the metadata partition whose integer fields have random or extreme values."""
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
@@ -74,7 +74,7 @@ async def send_hostile_requests(rng: Random) -> None:
 
 
 async def delete_log_before_snapshot(voter: Voter) -> None:
-    """Delete the log before a snapshot, so that the voter does not know the earlier offsets and epochs."""
+    """Delete the log before a snapshot, so that the voter no longer knows the offsets and epochs before it."""
     quorum, log = voter.quorum, voter.quorum.log
     for number in (1, 2, 3):
         committed = quorum.append([ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=number)])

@@ -1,17 +1,17 @@
-"""Records the events of clients during cluster failures as a history, and finds contradictions in the history.
+"""Records what clients do and receive during cluster failures, and finds contradictions in this history of events.
 
-Clients append events in chronological order; `violations` compares the events with the final contents of the topic. A
-record without a response may be in the topic or not; neither is a violation. If such a record is in the topic, it must
-be there only once and in the producer's order.
+Clients append events in chronological order. `violations` compares the events with the final contents of the topic. A
+record whose produce request received no response may be in the topic or not: neither is a violation. If it is in the
+topic, it must be there only once and in the producer's order.
 
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice
     reordering      a producer's later record in a partition is before an earlier one
     stale read      a record that was read at an offset is not the record at that offset in the final topic; or a leader
                     reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
-                    end offset that is not above every offset acknowledged or read before
+                    end offset that is not above every offset that was acknowledged or read earlier
     offset gap      the final topic has an offset without a record, or a consumer skipped or repeated an offset
-    group           a committed offset decreased, or no member of the group has read a record below it
+    group           a committed offset decreased, or a record below it was not read by any member of the group
     error           a client received an error that it should never receive
 """
 
@@ -53,7 +53,10 @@ class Read(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A consumer starts to read a partition at `offset`; None = a group member starts at the committed offset."""
+    """A consumer starts to read a partition at `offset`.
+
+    None means that a group member starts at the committed offset.
+    """
 
     at_s: float
     consumer: str
@@ -74,7 +77,7 @@ class EndReported(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """At `at_s`, a group member sent a request to commit an offset; if `is_done` is False, the outcome is unknown."""
+    """A group member sent a request at `at_s` to commit an offset. If `is_done` is False, the outcome is unknown."""
 
     at_s: float
     done_s: float
@@ -84,7 +87,7 @@ class Commit(NamedTuple):
 
 
 class CommitFound(NamedTuple):
-    """The group's committed offset, which a client requested at `at_s`, when all nodes were running and connected."""
+    """The committed offset that a client requested at `at_s`, while all nodes were running and connected."""
 
     at_s: float
     partition: int
@@ -105,7 +108,7 @@ Logs = Mapping[int, Sequence[tuple[int, Value]]]
 
 
 def violations(events: Sequence[Event], logs: Logs) -> list[str]:
-    """Return one line per contradiction."""
+    """Return one line for each contradiction between the events and the final logs."""
     found = errors(events)
     for partition, log in logs.items():
         found += _log_faults(partition, log)
@@ -119,7 +122,7 @@ def violations(events: Sequence[Event], logs: Logs) -> list[str]:
 
 
 def errors(events: Iterable[Event]) -> list[str]:
-    """Return the errors that clients should never receive."""
+    """Return the errors in the events that clients should never receive."""
     return [f"error: {event.client}: {event.error}" for event in events if isinstance(event, Failed)]
 
 
@@ -184,7 +187,11 @@ def _positions(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
-    """Check each reported end offset against the records that were acknowledged or read before the request."""
+    """Check the end offsets that leaders reported.
+
+    An end offset must not be above the final end offset. In a healthy cluster, it must also be above every offset that
+    was acknowledged or read before the request.
+    """
     known: dict[int, int] = defaultdict(int)
     for event in sorted(events, key=lambda event: event.at_s):
         if isinstance(event, Acknowledged | Read) and event.offset is not None:
@@ -201,7 +208,7 @@ def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
 
 
 def _commits(events: Iterable[Event]) -> Iterator[str]:
-    """Check that no reported committed offset, and no start offset of a member, is below an earlier commit."""
+    """Check that no reported committed offset, and no offset at which a member starts, is below an earlier commit."""
     commits: dict[int, list[Commit]] = defaultdict(list)
     found: dict[int, list[tuple[float, int, str]]] = defaultdict(list)
     begins: dict[tuple[str, int], float] = {}
@@ -243,7 +250,7 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
 
 
 def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:
-    """Return the longest time without an acknowledgement: in the given partition, or in all partitions together."""
+    """Return the longest time without an acknowledgement in `partition`, or in all partitions together if None."""
     moments = [
         event.at_s for event in events if isinstance(event, Acknowledged) and partition in (None, event.partition)
     ]

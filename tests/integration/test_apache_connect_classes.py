@@ -1,8 +1,12 @@
-"""Compares converters, transforms and header values with Kafka Connect's own classes: their output must be identical.
+"""Tests that converters, transforms and header values have the same output as Kafka Connect's own classes.
 
-Known differences are excluded: maps of several keys (Java writes them in HashMap order), NaN and infinities, numbers
-out of range and strings in numeric fields (Java reads 0), masked Decimals (Java loses their scale), and floating point
-numbers that Java 17 prints with more digits than Java 19.
+Known differences are excluded:
+
+- maps with several keys (Java writes them in HashMap order)
+- NaN and infinities
+- numbers out of range, and strings in numeric fields (Java reads 0)
+- masked Decimals (Java loses their scale)
+- floating point numbers that Java 17 prints with more digits than Java 19
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ ORACLE = Path(__file__).parents[1] / "support" / "ConnectOracle.java"
 
 
 def run_oracle(requests: list[tuple[str, ...]]) -> list[str]:
-    """Run ConnectOracle.java, which calls Kafka Connect's classes; return the response to each request."""
+    """Run ConnectOracle.java, which calls Kafka Connect's classes. Return the response to each request."""
     lines = "".join("\t".join(request) + "\n" for request in requests)
     command = ["java", "-cp", apache.classpath(), str(ORACLE)]
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=120)
@@ -90,9 +94,9 @@ def _comparable(schema: Schema | None, value: Any) -> bool:
 
 
 def _same_text(schema: Schema | None) -> bool:
-    """Return whether toString must return the same text.
+    """Return whether headrace's text for a value of this schema must equal the result of Java's toString.
 
-    Java does not print bytes, and prints old dates as Julian.
+    The texts differ for bytes, which Java does not print, and for old dates, which Java prints in the Julian calendar.
     """
     if schema is None:
         return True
@@ -271,7 +275,7 @@ def _headrace_result(name: str, props: str, how: JsonConverter, data: str) -> st
 
 
 def _sorted(response: str) -> list[Any]:
-    """Parse the JSON in `response`, because key order may differ: Java stores a schemaless map as a HashMap."""
+    """Parse the JSON in `response`. Java stores a schemaless map as a HashMap, so the order of its keys may differ."""
     return [json.loads(column) if column[:1] == "{" else column for column in response.split("\t")]
 
 

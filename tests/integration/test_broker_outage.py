@@ -18,7 +18,7 @@ TEXT = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 
 
 class Broker:
-    """One broker on a fixed port, restarted several times on the same directory."""
+    """A broker on a fixed port. Tests restart it several times in the same directory."""
 
     def __init__(self, directory: Path) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -30,7 +30,7 @@ class Broker:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the broker and wait until it serves."""
+        """Start the broker and wait until it accepts requests."""
         command = [sys.executable, "-m", "headrace_broker.server", str(self._file)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

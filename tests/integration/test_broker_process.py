@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 
 def start_error(*properties: str, **environment: str) -> str:
-    """Start a broker that must fail; return its only line on standard error."""
+    """Start a broker that must fail to start. Return the only line that it writes to standard error."""
     command = [sys.executable, "-m", "headrace_broker.server"]
     for item in properties:
         command += ["--property", item]
@@ -202,7 +202,7 @@ def test_broker_start_in_a_log_directory_in_use_fails_with_a_one_line_error(tmp_
     assert "in use by another process" in line
 
 
-def test_broker_start_in_a_directory_of_another_node_or_with_foreign_files_fails_with_a_one_line_error(
+def test_broker_start_in_a_directory_of_another_node_or_with_unknown_files_fails_with_a_one_line_error(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path) as broker:
@@ -216,7 +216,7 @@ def test_broker_start_in_a_directory_of_another_node_or_with_foreign_files_fails
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
-def test_broker_does_not_start_with_an_empty_or_corrupt_metadata_log_and_has_its_topics_after_a_restore(
+def test_broker_refuses_to_start_with_an_empty_or_corrupt_metadata_log_and_has_its_topics_once_the_log_is_restored(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
@@ -315,7 +315,7 @@ def test_broker_stops_cleanly_on_repeated_signals_while_a_fetch_waits_for_record
         broker.stop()
 
 
-def test_broker_with_watch_fd_stops_cleanly_when_its_parent_process_is_killed(tmp_path: Path) -> None:
+def test_broker_with_the_option_watch_fd_stops_cleanly_when_its_parent_process_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys\n"
         "read_fd, write_fd = os.pipe()\n"
@@ -336,7 +336,7 @@ def test_broker_with_watch_fd_stops_cleanly_when_its_parent_process_is_killed(tm
     assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
-def test_started_broker_writes_its_listener_address_to_ready_fd(tmp_path: Path) -> None:
+def test_started_broker_writes_its_listener_address_to_the_file_descriptor_ready_fd(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     command = [sys.executable, "-m", "headrace_broker.server", "--ready-fd", str(write_fd)]
     command += ["--property", "listeners=PLAINTEXT://localhost:0", "--property", f"log.dirs={tmp_path / 'd'}"]
@@ -426,7 +426,7 @@ def test_broker_near_its_file_descriptor_limit_rejects_connections_and_still_cre
     assert "ERROR" not in log.read_text()
 
 
-def test_partition_whose_log_cannot_be_created_returns_errors_until_the_broker_has_created_the_log(
+def test_requests_to_a_partition_return_errors_until_the_broker_can_create_its_log(
     tmp_path: Path,
 ) -> None:
     mount = tmp_path / "small"

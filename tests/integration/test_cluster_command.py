@@ -49,7 +49,7 @@ def test_cluster_start_prints_bootstrap_servers_and_nodes(cluster: ClusterProces
     assert sorted(lines[1:4]) == [f"node {node} {cluster.address(node)} pid {cluster.pid(node)}" for node in (1, 2, 3)]
 
 
-def test_controller_listeners_use_the_ports_from_base_port_plus_1000(cluster: ClusterProcess) -> None:
+def test_controller_listeners_use_consecutive_ports_from_base_port_plus_1000(cluster: ClusterProcess) -> None:
     for node in (1, 2, 3):
         socket.create_connection(("127.0.0.1", cluster.base_port + 1000 + node - 1), timeout=5).close()
 
@@ -88,7 +88,7 @@ def test_cluster_supervisor_reports_a_killed_node_and_does_not_restart_it(cluste
 
 
 def test_node_whose_data_directory_was_deleted_starts_only_with_the_format_option(cluster: ClusterProcess) -> None:
-    """An empty node could form a majority with a node that lacks committed records, which would then be lost."""
+    """An empty node and a node that lacks committed records could form a majority, and these records would be lost."""
     data = cluster.directory / "node-3" / "data"
     cluster.stop_node(3)
     shutil.rmtree(data)
@@ -126,7 +126,9 @@ def test_cluster_start_rejects_a_directory_or_port_in_use(cluster: ClusterProces
     assert read_layout(other.directory) is None  # no layout is saved, so the next start may use another --base-port
 
 
-def test_cluster_start_rejects_a_directory_with_foreign_files_or_with_another_number_of_nodes(tmp_path: Path) -> None:
+def test_cluster_start_rejects_a_directory_with_unknown_files_or_of_a_cluster_with_another_number_of_nodes(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("text")
     in_other_directory = ClusterProcess(tmp_path / "other")

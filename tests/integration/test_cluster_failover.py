@@ -1,7 +1,7 @@
 """Tests of failover: nodes are killed, frozen and restarted while an idempotent producer and a consumer group run.
 
-In every case no acknowledged record is lost, no record is duplicated, every partition is in order, and clients receive
-no error. The pauses of the clients are measured and printed.
+In every case, no acknowledged record is lost, no record is duplicated, the records of each partition are in order, and
+clients receive no error. The tests measure and print how long clients pause.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture
 def cluster(running: ClusterProcess) -> ClusterProcess:
-    """Return the cluster with all nodes running: start nodes that a failed test left stopped or frozen."""
+    """Return the cluster after starting or resuming all nodes that a failed test left stopped or frozen."""
     for node in range(1, running.nodes + 1):
         running.resume(node)
         if not running.is_serving(node):
@@ -49,7 +49,7 @@ def cluster(running: ClusterProcess) -> ClusterProcess:
 
 
 def roles(cluster: ClusterProcess, load: Load) -> tuple[int, int]:
-    """Return (leader of the load's partition, active controller)."""
+    """Return the node that leads the load's partition, and the node that is the active controller."""
     return leader_of(cluster.bootstrap_servers, load.topic), cluster.active_controller()
 
 
@@ -60,9 +60,11 @@ def bring_back(cluster: ClusterProcess, load: Load, node: int) -> None:
 
 
 def arrange(cluster: ClusterProcess, load: Load, role: str) -> int:
-    """Move the leader and the controller to one node (role "both") or to different nodes, with restarts and elections.
+    """Return the node to kill, after moving the partition's leader and the active controller as `role` requires.
 
-    Returns the node that has the role; the test kills that node.
+    If `role` is "both", one node becomes leader and active controller. Otherwise, two different nodes become leader and
+    active controller, and the returned node is the one with the given role. Restarts and elections move the leader and
+    the controller.
     """
     for _ in range(30):
         leader, controller = roles(cluster, load)
@@ -109,7 +111,7 @@ def test_leader_and_active_controller_on_a_killed_node_are_replaced_within_the_t
 def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterProcess, times: int) -> None:
     """Restart each node in turn, including leaders and the active controller.
 
-    Only runs with more than three restarts lower the producer's reconnect.backoff.max.ms.
+    With more than three restarts, the test lowers the producer's reconnect.backoff.max.ms.
     """
     # librdkafka increases its backoff when a broker disconnects again within reconnect.backoff.max.ms (see README.md).
     settings = {} if times <= 3 else {"reconnect.backoff.max.ms": 1000}
@@ -129,7 +131,7 @@ def test_producer_pauses_only_briefly_during_a_rolling_restart(cluster: ClusterP
 
 
 def broker_epoch(cluster: ClusterProcess, broker: int) -> int:
-    """Read the metadata log of node 1; return the epoch of the broker's last registration."""
+    """Read the metadata log of node 1. Return the epoch of the broker's last registration."""
     epoch = -1
     for path in sorted((cluster.directory / "node-1").rglob("__cluster_metadata-0/*.log")):
         data = memoryview(path.read_bytes())
@@ -158,7 +160,7 @@ def fence_by_mistake(cluster: ClusterProcess, broker: int) -> None:
 
 @pytest.mark.parametrize("times", TIMES)
 def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: ClusterProcess, times: int) -> None:
-    """A broker that is fenced by mistake loses its leadership, and is unfenced by its next heartbeat."""
+    """A broker that is fenced by mistake loses its leadership. Its next heartbeat unfences it."""
     pauses, returns = [], []
     with running_load(cluster.bootstrap_servers, f"alarm-{times}", partitions=1) as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
@@ -178,7 +180,7 @@ def test_broker_fenced_by_mistake_is_unfenced_by_its_next_heartbeat(cluster: Clu
 
 @pytest.mark.slow
 def test_leader_on_a_frozen_broker_is_replaced_when_the_broker_session_expires(cluster: ClusterProcess) -> None:
-    """A broker that is stopped with SIGSTOP closes no connection, so the controller fences it when its session expires.
+    """A broker that is stopped with SIGSTOP closes no connection. The controller fences it when its session expires.
 
     After SIGCONT, the broker becomes a follower.
     """
@@ -207,7 +209,7 @@ def test_leader_whose_broker_is_frozen_for_one_second_is_not_replaced(cluster: C
 
 
 def test_cluster_recovers_after_a_majority_is_killed_and_restarted(cluster: ClusterProcess) -> None:
-    """Without a majority, no record is acknowledged. With a majority, the cluster recovers without an operator."""
+    """Without a majority, no record is acknowledged. Once a majority runs again, the cluster recovers by itself."""
     with running_load(cluster.bootstrap_servers, "majority") as load:
         await_in_sync(cluster.bootstrap_servers, load.topic, 3)
         for node in (1, 2):

@@ -2,7 +2,7 @@
 
     FAULT_SECONDS=600 FAULT_SEED=7 python -m pytest tests/integration/test_cluster_faults.py -m prove
 
-`support.cluster_faults` contains the faults, and `integration.history` contains the checks. The test is skipped on
+`support.cluster_faults` causes the faults, and `integration.history` checks the results. The test is skipped on
 machines that cannot create network namespaces.
 """
 

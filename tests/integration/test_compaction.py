@@ -1,4 +1,4 @@
-"""Tests of compacted topics in a real broker: the cleaner process, killed brokers, and consumer group offsets."""
+"""Tests of compacted topics in a real broker: the cleaner process, kills of the broker, and consumer group offsets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait_until(condition: Callable[[], bool], description: str, timeout_s: float
 
 
 def read_all(address: str, topic: str) -> list[tuple[int, bytes, bytes | None]]:
-    """Return (offset, key, value) of every record up to the high watermark; compaction leaves gaps in the offsets."""
+    """Return (offset, key, value) of every record up to the high watermark. Compaction leaves gaps in the offsets."""
     settings = {"bootstrap.servers": address, "group.id": "reads-all", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False, "isolation.level": "read_uncommitted"})
     records: list[tuple[int, bytes, bytes | None]] = []
@@ -146,7 +146,7 @@ def start_cleaner(job: CleaningJob) -> subprocess.Popen[bytes]:
 
 
 def job_of(directory: Path, bytes_per_second: float) -> CleaningJob:
-    """Create a log with about 3 MB in one inactive segment, and return the job that cleans the log."""
+    """Create a log with about 3 MB in one inactive segment. Return the job that cleans this log."""
     log = PartitionLog.open(DiskStorage(), str(directory), "t", 0, LogConfig(), 0)
     for number in range(30):
         columns = RecordColumns(keys=[b"k%d" % number], values=[bytes(100_000)], timestamps=0)
@@ -177,7 +177,7 @@ def test_cleaner_process_exits_and_leaves_no_cleaned_file_when_its_pipes_are_clo
     assert not [path for path in (tmp_path / "t-0").iterdir() if path.name.endswith(".cleaned")]
 
 
-def test_committed_offsets_survive_compaction_of_consumer_offsets_and_broker_restarts(tmp_path: Path) -> None:
+def test_committed_offsets_survive_broker_restarts_and_compaction_of_the_consumer_offsets_topic(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING) as broker:
         create(broker.address, "read")
         write_topic(broker.address, "read", [(b"%d" % number, b"v") for number in range(1000)])
@@ -225,7 +225,10 @@ def test_committed_offsets_survive_compaction_of_consumer_offsets_and_broker_res
 
 
 class TableProducer(threading.Thread):
-    """Produces random keys with an idempotent producer until `finish`; `table` has the newest value of each key."""
+    """Produces records with random keys, using an idempotent producer, until `finish` is called.
+
+    `table` contains the newest value of each key.
+    """
 
     def __init__(self, address: str, topic: str, seed: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests of config providers in a distributed worker: secrets do not appear in logs, statuses and topics."""
+"""Tests of config providers in a distributed worker: secrets must not appear in logs, statuses or topics."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def assert_secret_is_hidden(worker: DistributedWorker) -> None:
                 assert SECRET.encode() not in (message.value() or b""), message.key()
 
 
-def test_task_configs_contain_variables_instead_of_secrets(worker: DistributedWorker, directory: Path) -> None:
+def test_task_configurations_contain_config_variables_instead_of_secrets(
+    worker: DistributedWorker, directory: Path
+) -> None:
     variable = f"${{file:{directory}/secrets.properties:password}}"
     worker.create("hidden", probe(directory, "hidden", variable))
     worker.wait_for_state("hidden", "RUNNING")

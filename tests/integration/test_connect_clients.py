@@ -47,7 +47,7 @@ def group(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def follower(group: list[DistributedWorker]) -> Iterator[DistributedWorker]:
-    """The worker that forwards changes to the leader; its connectors are deleted after the test."""
+    """Yield the worker that forwards changes to the leader. The connectors are deleted after the test."""
     worker = group[1]
     yield worker
     for name in worker.request("GET", "/connectors"):
@@ -153,7 +153,7 @@ def test_kafkaconnect_client_manages_a_connector(follower: DistributedWorker, tm
 
 
 class Curl:
-    """Runs curl commands of the documentation against a worker instead of localhost:8083."""
+    """Runs curl commands of the documentation. They are sent to a worker instead of localhost:8083."""
 
     def __init__(self, worker: DistributedWorker, directory: Path) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""Tests of a group of distributed workers: real worker processes, and a broker of headrace or Apache Kafka."""
+"""Tests of a group of distributed worker processes with a broker of headrace or of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def apache_broker() -> Iterator[Broker]:
 
 
 def apache_kafka(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Yield the Apache Kafka broker that the tests of this module share; delete its topics after the test."""
+    """Yield the Apache Kafka broker that the tests of this module share. Delete its topics after the test."""
     running: Broker = request.getfixturevalue("apache_broker")
     yield running
     admin = AdminClient({"bootstrap.servers": running.address})

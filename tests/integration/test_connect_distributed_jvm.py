@@ -1,17 +1,17 @@
 """Compares headrace's distributed workers with those of Apache Kafka, byte by byte, and lets them share a group.
 
 The same REST requests are sent to a worker of Apache Kafka and to a worker of headrace, each with its own topics.
-Partition, order, key and value of the records in the internal topics must be equal, except for:
+Partition, order, key and value of the records in the internal topics must be equal, with these exceptions:
 
-- timestamps, session keys, worker ids, versions and stack traces, which `_normalized` replaces;
-- generations: headrace rebalances when the set of connectors or tasks changes, Apache Kafka also when the configuration
-  of a task changes;
-- the order of records with different keys in the status topic: Apache Kafka's worker starts and stops instances in
-  concurrent threads;
-- repeated records in the status topic: Apache Kafka's tasks write the record of an active topic repeatedly until they
-  have read it back, and so does its leader with the tombstone of a status;
-- the version in the status UNASSIGNED: Apache Kafka's worker writes the version only if the connector or task still
-  exists at that time.
+- Timestamps, session keys, worker ids, versions and stack traces differ. `_normalized` replaces them.
+- Generations differ: both workers rebalance when the set of connectors or tasks changes, but Apache Kafka also
+  rebalances when the configuration of a task changes.
+- Records with different keys in the status topic may be in a different order, because Apache Kafka's worker starts and
+  stops instances in concurrent threads.
+- Records in the status topic may be repeated: Apache Kafka's tasks write the record of an active topic until they have
+  read it back, and Apache Kafka's leader writes the tombstone of a status until it has read it back.
+- The status UNASSIGNED may lack the version, because Apache Kafka's worker writes the version only if the connector or
+  task still exists at that time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def kafka() -> Iterator[str]:
 
 
 def settings(group: str, **more: str) -> dict[str, str]:
-    """Return the settings of the workers of a group; each group has its own internal topics."""
+    """Return the settings of the workers of a group. Each group has its own internal topics."""
     topics = {f"{kind}.storage.topic": f"{group}-{kind}" for kind in ("config", "offset", "status")}
     return {"group.id": group, **topics, "status.storage.partitions": "1", "offset.flush.interval.ms": "200", **more}
 
@@ -98,7 +98,7 @@ def append(file: Path, *lines: str) -> None:
 
 @dataclass
 class Scenario:
-    """Sends REST requests to one worker, and waits after each until the expected statuses are in the status topic.
+    """Sends REST requests to one worker. After each, it waits until the expected statuses are in the status topic.
 
     The topic keeps all statuses, so the test also finds statuses that the worker replaced immediately.
     """
@@ -112,7 +112,10 @@ class Scenario:
         return self.worker.settings["group.id"]
 
     def step(self, request: Callable[[], Any], **statuses: str) -> Any:
-        """Send a request and wait for `statuses`: each key is a name in `KEYS`, each value lists states in order."""
+        """Send a request and wait until the status topic contains `statuses`.
+
+        Each keyword is a name in `KEYS`, and its value lists the expected states in order.
+        """
         result = request()
         for name, states in statuses.items():
             self.expected.setdefault(KEYS[name], []).extend(states.split())
@@ -251,7 +254,7 @@ def _normalized(value: bytes | None, worker: DistributedWorker) -> bytes | None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records that one worker has written, and the settings and directory with which the next worker continues."""
+    """The records that one worker has written, and the settings and directory that the next worker uses to continue."""
 
     configs: list[Record]
     offsets: list[tuple[int, Record]]
@@ -301,11 +304,11 @@ def recorded(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
-    """Remove the task configurations that only headrace writes again, after a connector's repeated configuration.
+    """Remove task configurations that headrace, unlike Kafka, writes again after a repeated connector configuration.
 
-    Without these records, compaction keeps the task configurations before the connector's configuration, and a worker
-    that starts then ignores the tasks (KAFKA-17719). The leader writes the records at any time after the connector's
-    configuration.
+    Without these records, all task configurations would precede the connector's configuration once the topic is
+    compacted, and a worker that starts would ignore the tasks (KAFKA-17719). The leader may write the records at any
+    time after the connector's configuration.
     """
     records: list[Record] = []
     last: dict[bytes, bytes | None] = {}
@@ -322,7 +325,7 @@ def _without_rewritten_tasks(configs: list[Record]) -> list[Record]:
     return records
 
 
-def test_headrace_worker_writes_the_same_records_to_the_config_topic_as_kafkas_worker(
+def test_workers_of_headrace_and_kafka_write_the_same_records_to_the_config_topic(
     recorded: dict[str, Recorded],
 ) -> None:
     configs = _without_rewritten_tasks(recorded[HEADRACE].configs)
@@ -333,7 +336,7 @@ def test_headrace_worker_writes_the_same_records_to_the_config_topic_as_kafkas_w
         assert any(key.startswith(prefix) for key in keys), f"no record with the key {prefix} was compared"
 
 
-def test_headrace_worker_writes_the_same_records_to_the_offsets_topic_as_kafkas_worker(
+def test_workers_of_headrace_and_kafka_write_the_same_records_to_the_offsets_topic(
     recorded: dict[str, Recorded],
 ) -> None:
     assert recorded[HEADRACE].offsets == recorded[APACHE].offsets
@@ -341,7 +344,7 @@ def test_headrace_worker_writes_the_same_records_to_the_offsets_topic_as_kafkas_
     assert values == [b'{"position":8}', b'{"position":4}', None, b'{"position":8}']
 
 
-def test_headrace_worker_writes_the_same_records_to_the_status_topic_as_kafkas_worker(
+def test_workers_of_headrace_and_kafka_write_the_same_records_to_the_status_topic(
     recorded: dict[str, Recorded],
 ) -> None:
     assert recorded[HEADRACE].statuses == recorded[APACHE].statuses
@@ -382,7 +385,7 @@ def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[
 
 
 def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
-    """Return whether all connectors and tasks run, and the workers that run them are exactly `owned`."""
+    """Return whether all connectors and tasks run on the workers `owned`, each of which runs at least one of them."""
     found = everything(worker)
     states, workers = {state for state, _ in found.values()}, {owner for _, owner in found.values()}
     return len(found) == 11 and states == {"RUNNING"} and workers == {each.worker_id for each in owned}
@@ -441,7 +444,7 @@ def test_headrace_and_kafka_workers_share_a_group(
 
 
 def request(worker: DistributedWorker, method: str, path: str, body: Any = None) -> Any:
-    """Send a request, and repeat it if Apache Kafka's worker responds that a rebalance is in progress or due."""
+    """Send a request. Repeat it if Apache Kafka's worker responds that a rebalance is in progress or expected."""
     response = None
 
     def is_sent() -> bool:
@@ -459,7 +462,10 @@ def request(worker: DistributedWorker, method: str, path: str, body: Any = None)
 
 
 def change_through(worker: DistributedWorker, name: str, batch_size: str) -> None:
-    """Send requests to a worker that forwards them if another worker leads the group or runs the connector."""
+    """Pause, resume, restart and reconfigure a connector through `worker`, which may forward the requests.
+
+    The worker forwards a request if another worker leads the group or runs the connector.
+    """
     request(worker, "PUT", f"/connectors/{name}/pause")
     wait_for(lambda: {state for state, _ in owners(worker, name).values()} == {"PAUSED"}, f"{name} pauses", TIMEOUT_S)
     request(worker, "PUT", f"/connectors/{name}/resume")

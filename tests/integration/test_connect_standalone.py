@@ -116,7 +116,7 @@ def test_file_sink_writes_schemaless_records_in_the_text_format_of_java_maps(tmp
     assert out.read_text() == "{a=1}\n{a=[1.5, null], b=x}\n"
 
 
-def test_connector_is_created_paused_restarted_changed_and_deleted_over_rest(tmp_path: Path, worker: Worker) -> None:
+def test_rest_requests_create_pause_restart_change_and_delete_a_connector(tmp_path: Path, worker: Worker) -> None:
     (tmp_path / "in.txt").write_text("1\n2\n")
     config = source(worker, tmp_path / "in.txt", "life")
     created = worker.create("life", config)

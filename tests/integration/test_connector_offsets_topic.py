@@ -40,7 +40,7 @@ def source(file: Path, name: str, **settings: str) -> dict[str, str]:
 
 
 def stored(worker: DistributedWorker, topic: str, connector: str) -> list[Any]:
-    """Return the values of the connector's records in an offsets topic."""
+    """Return the values of the records that a source connector has in an offsets topic."""
     records = read_topic(worker.bootstrap_servers(), topic)
     mine = [record for record in records if json.loads(record.key() or b"[0]")[0] == connector]
     return [None if record.value() is None else json.loads(record.value() or b"") for record in mine]
@@ -60,7 +60,7 @@ def stop(worker: DistributedWorker, name: str) -> None:
     wait_for(lambda: worker.status(name)["tasks"] == [], f"{name} has no tasks")
 
 
-def test_source_offsets_are_stored_read_altered_and_reset_in_the_connectors_own_offsets_topic(
+def test_offsets_of_a_source_with_its_own_offsets_topic_are_stored_read_altered_and_reset_in_that_topic(
     worker: DistributedWorker, tmp_path: Path
 ) -> None:
     config = source(tmp_path / "in", "own", **{"offsets.storage.topic": "own-offsets"})

@@ -2,8 +2,10 @@
 
 A node logs the corrupt file and position, keeps the valid records, and fetches the corrupt records again. After a clean
 shutdown, a node trusts files that are consistent and were not modified after the shutdown. After a crash, a node checks
-all records. A voter must not lose metadata records that it has acknowledged: a voter with a corrupt metadata log
-therefore refuses to start, and the error explains how to fetch the metadata again.
+all records.
+
+A voter must not lose metadata records that it has acknowledged. A voter with a corrupt metadata log therefore refuses
+to start, and its error explains how to fetch the metadata again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ TRUNCATING = r"Truncating segment {path} to [1-9]\d* bytes \(log end offset [1-9
 
 
 class NodeWithCorruptFiles:
-    """The node whose files the tests corrupt: the preferred leader of the load's partition."""
+    """The node whose files the tests corrupt. It is the preferred leader of the load's partition."""
 
     def __init__(self, cluster: ClusterProcess, load: Load, node_id: int) -> None:
         self.cluster = cluster
@@ -34,7 +36,7 @@ class NodeWithCorruptFiles:
         self._log_size = 0
 
     def shut_down(self, how: str) -> None:
-        """Stop or kill the node."""
+        """Stop or kill the node, as `how` says."""
         if how == "killed":
             self.cluster.kill(self.node_id)
             died = f"node {self.node_id} died: killed by SIGKILL\n"
@@ -83,7 +85,10 @@ def size_of_records(path: Path) -> int:
 
 
 def flip_in_middle(path: Path) -> None:
-    """Flip a bit in the records of the middle batch; its CRC does not cover the base offset and the leader epoch."""
+    """Flip a bit in the records of the middle batch.
+
+    The CRC of a batch covers the records, but not the base offset and the leader epoch of the batch.
+    """
     data, middle, start = path.read_bytes(), size_of_records(path) // 2, 0
     while (end := start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")) <= middle:
         start = end
@@ -147,7 +152,7 @@ def test_replica_fetches_records_again_after_its_files_were_deleted_while_the_br
 
 
 def start_error(node: NodeWithCorruptFiles) -> str:
-    """Start the node, which must fail, and return its error line."""
+    """Start the node, which must fail to start, and return its error line."""
     started = node.cluster.run_cli("start-node", node.node_id)
     assert started.returncode == 1, started.stdout
     (line,) = [line for line in node.output().splitlines() if line.startswith("headrace broker: ")]

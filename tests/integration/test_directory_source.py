@@ -42,7 +42,7 @@ def connector(directory: Path, **more: str) -> dict[str, str]:
 
 
 def worker(directory: Path, name: str, address: str, props: dict[str, str]) -> Worker:
-    """Return a worker; all workers with the same `directory` use the same offsets file."""
+    """Return a worker. All workers with the same `directory` use the same offsets file."""
     (directory / name).mkdir()
     file = directory / "files.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in props.items()))
@@ -94,7 +94,7 @@ def rows_in(address: str) -> Counter[tuple[str, str]]:
     return found
 
 
-def test_directory_source_reads_new_files_without_a_restart_and_repeats_no_row_after_a_clean_stop(
+def test_directory_source_reads_new_files_while_it_runs_and_repeats_no_row_after_a_clean_stop(
     tmp_path: Path,
 ) -> None:
     writing = Writing(tmp_path, 100)
@@ -112,7 +112,9 @@ def test_directory_source_reads_new_files_without_a_restart_and_repeats_no_row_a
         assert os.listdir(tmp_path / "in") == []
 
 
-def test_directory_source_reads_each_format_and_names_file_and_line_of_an_invalid_record(tmp_path: Path) -> None:
+def test_directory_source_reads_each_format_and_its_error_for_an_invalid_record_names_file_and_line(
+    tmp_path: Path,
+) -> None:
     rows = [{"id": number, "name": f"n\u00e4me {number}"} for number in range(5000)]
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for form in ("json", "lines", "parquet", "broken"):
@@ -176,7 +178,7 @@ def test_distributed_directory_source_tasks_share_the_files_and_apply_a_permitte
     [pytest.param(3, marks=pytest.mark.slow), pytest.param(20, marks=[pytest.mark.prove, pytest.mark.timeout(1800)])],
 )
 def test_directory_source_loses_no_row_when_the_worker_is_killed(tmp_path: Path, kills: int) -> None:
-    """A row may be read again only after a kill: a kill repeats at most the rows since the last committed offsets."""
+    """After a kill, the source may read rows again, but only rows after the last committed offsets."""
     seed = int(os.environ.get("HEADRACE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
     print(f"replay with HEADRACE_SEED={seed}")
     moments = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Tests that connectors and tasks with calls that never return delay no other connector, rebalance or request."""
+"""Tests that a connector or task whose call never returns delays no other connector, rebalance or request."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_blocked_connector_and_task_calls_delay_no_other_connector_no_rebalance_
 
 
 def config(directory: Path, name: str, call: str, **more: str) -> dict[str, str]:
-    """Return the configuration of a connector that blocks in a call."""
+    """Return the configuration of a connector that blocks in `call`."""
     common = {"journal": str(directory / f"{name}.journal"), "topic": name, "blocks.in": call, "tasks.max": "1"}
     if call.startswith("sink"):
         return common | {"connector.class": "MonitoredSink", "topics": "in", "topic": ""} | more
@@ -81,7 +81,7 @@ def journal(directory: Path, name: str) -> str:
 
 
 def in_background(request: Callable[[], object]) -> threading.Thread:
-    """Send a request in a thread: a response may come only when the worker stops, and may be an error."""
+    """Send a request in a thread, because its response may come only when the worker stops, and may be an error."""
 
     def send() -> None:
         try:

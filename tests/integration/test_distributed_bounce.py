@@ -2,9 +2,9 @@
 
     BOUNCE_SECONDS=600 BOUNCE_SEED=7 python -m pytest -s tests/integration/test_distributed_bounce.py -m prove
 
-Both tests run the file connectors; only the test marked `prove` also runs a JDBC source with a lakehouse sink.
+Both tests run the file connectors. The test marked `prove` runs a JDBC source and a lakehouse sink in addition.
 
-Each run prints its seed. The same seed repeats the same sequence of stops and kills, not their exact times.
+Each run prints its seed. The same seed repeats the same sequence of stops and kills, but not at the same times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_database_and_file_connectors_lose_no_record_when_workers_and_brokers_ar
 
 
 def run(directory: Path, seconds: int, database: bool) -> None:
-    """Stop and kill workers and brokers for some time; check what the topics, files and tables contain."""
+    """Stop and kill workers and brokers for `seconds`. Then check what the topics, files and tables contain."""
     print(f"seed {_SEED}: repeat with BOUNCE_SEED={_SEED} BOUNCE_SECONDS={seconds}", flush=True)
     cluster = ClusterProcess(directory / "cluster", 3, connect_bounce.BROKERS)
     with ExitStack() as stack:

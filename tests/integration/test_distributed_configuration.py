@@ -1,6 +1,6 @@
 """Tests of connector configurations in real distributed workers: validation, changes, initial states and limits.
 
-The broker and a group of two workers are shared by the tests of the file; each test deletes its connectors.
+The tests of the file share a broker and a group of two workers. Each test deletes its connectors.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def group(
 
 @pytest.fixture
 def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[DistributedWorker]]:
-    """The workers of the group; the first worker is the leader.
+    """Yield the workers of the group. The first worker is the leader.
 
-    The parameter `tmp_path` ensures that the connectors are deleted before this directory, which they use.
+    The fixture depends on `tmp_path`, so that the connectors are deleted before the directory that they use.
     """
     yield group
     for name in group[0].request("GET", "/connectors"):
@@ -237,7 +237,7 @@ INVALID: dict[str, tuple[str, dict[str, str | None], dict[str, list[str | None]]
 def test_invalid_connector_configuration_is_rejected_with_all_errors(
     workers: list[DistributedWorker], tmp_path: Path, case: str
 ) -> None:
-    """PUT validate lists the errors by key. POST and PUT of a connector are rejected with the same errors."""
+    """PUT validate lists the errors by key. POST and PUT of a connector fail with the same errors."""
     leader, other = workers
     connector_class, changes, expected = INVALID[case]
     base = sink(tmp_path) if connector_class == "RestSink" else source(tmp_path)
@@ -429,7 +429,7 @@ def test_client_override_policy_all_permits_every_client_override(
 # Changes
 
 
-def test_patch_of_a_connector_configuration_changes_adds_and_removes_keys(
+def test_patch_request_can_change_add_and_remove_keys_of_a_connector_configuration(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     leader, other = workers
@@ -502,7 +502,7 @@ def test_connector_configurations_in_rest_responses_have_the_key_order_of_kafka_
 def test_connector_is_created_in_the_requested_initial_state(
     workers: list[DistributedWorker], tmp_path: Path, state: str
 ) -> None:
-    """A paused connector generates no task configurations before it has been resumed once, as in Kafka Connect."""
+    """A connector that is created paused generates no task configurations until it is resumed, as in Kafka Connect."""
     leader, other = workers
     other.create("c", source(tmp_path), initial_state=state)
     for worker in workers:
@@ -529,7 +529,7 @@ def test_creation_of_a_connector_with_an_invalid_initial_state_is_rejected(
 def test_connector_with_more_tasks_than_tasks_max_fails_unless_tasks_max_enforce_is_false(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """While the connector has failed, the tasks of its earlier configuration continue (KIP-1004)."""
+    """While the connector has failed, the tasks of its earlier configuration continue to run (KIP-1004)."""
     leader, other = workers
     many = source(tmp_path, **{"task.count": "3", "tasks.max": "2"})
 
@@ -613,7 +613,7 @@ def test_configuration_change_fails_with_a_reason_while_the_broker_is_frozen_and
 def test_requests_to_all_workers_succeed_while_connectors_are_created_and_deleted(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """Each creation and deletion causes rebalances. The other requests wait for these rebalances and never fail."""
+    """Each creation and deletion causes rebalances. All other requests wait for these rebalances and never fail."""
     errors: list[str] = []
 
     def change(worker: DistributedWorker, prefix: str) -> None:

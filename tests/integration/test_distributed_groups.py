@@ -1,6 +1,7 @@
-"""Tests of rebalances of a worker group, like Apache's ConnectWorkerIntegrationTest and RebalanceSourceConnectors test.
+"""Tests of rebalances of a worker group.
 
-Most tests share one broker and one group of two workers, and delete their connectors at the end.
+The tests correspond to Apache Kafka's ConnectWorkerIntegrationTest and RebalanceSourceConnectorsIntegrationTest. Most
+tests share one broker and one group of two workers, and delete their connectors at the end.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def workers(shared_workers: list[DistributedWorker]) -> Iterator[list[Distribute
 
 
 def other_group(name: str, **more: str) -> dict[str, str]:
-    """Return the settings of a separate group on the same broker; each call uses a new group id and new topics."""
+    """Return the settings of a separate group on the same broker. Each call uses a new group id and new topics."""
     name = f"{name}-{uuid.uuid4().hex[:8]}"
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return {**SETTINGS, "group.id": name, **topics, **{key.replace("_", "."): value for key, value in more.items()}}
@@ -92,7 +93,7 @@ def test_connectors_and_tasks_move_to_a_new_worker_and_return_when_the_new_worke
     assert all(found == list(range(len(found))) for found in numbers.values()), "a clean stop duplicates no record"
 
 
-def test_connectors_lose_no_record_when_two_workers_join_at_once_and_are_later_killed_at_once(
+def test_connectors_lose_no_record_when_two_workers_join_together_and_are_later_killed_together(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     sources = [Monitored(tmp_path, f"several-{number}", 4).create(workers[0]) for number in range(2)]

@@ -1,4 +1,4 @@
-"""Tests of worker groups while brokers are unavailable, and of mistakes in the configuration of a group."""
+"""Tests of worker groups while brokers are unavailable, and of errors in the configuration of a group."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_worker_restarted_after_a_kill_logs_no_error_about_a_duplicate_advertise
         assert "rest.advertised" not in worker.log()
 
 
-def test_worker_logs_once_that_a_consumer_group_uses_its_group_id_and_joins_when_that_group_is_empty(
+def test_worker_logs_once_that_its_group_id_belongs_to_a_consumer_group_and_joins_when_this_group_is_empty(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})

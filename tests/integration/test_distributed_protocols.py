@@ -1,4 +1,4 @@
-"""Tests of the versions of Connect's group protocol: signed requests (KIP-507), upgrades of `connect.protocol`."""
+"""Tests of the versions of Connect's group protocol: signed requests (KIP-507), and upgrades of `connect.protocol`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Tests of the REST API of two real workers: offsets, restarts, topics, errors, forwarding and internal requests.
 
-All tests of the file share the broker and the workers; each test creates its own connectors, and the fixture `workers`
-deletes them. Most tests send each request to both workers: the leader executes it, the other worker forwards it.
+All tests of the file share the broker and the workers. Each test creates its own connectors, and the fixture `workers`
+deletes them. Most tests send each request to both workers: the leader executes it, and the other worker forwards it to
+the leader.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ def group(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def workers(group: list[DistributedWorker], tmp_path: Path) -> Iterator[list[DistributedWorker]]:
-    """The workers of the group; the first worker is the leader, because it was started first.
+    """Yield the workers of the group. The first worker is the leader, because it was started first.
 
-    The parameter `tmp_path` ensures that the connectors are deleted before this directory, which they use.
+    The fixture depends on `tmp_path`, so that the connectors are deleted before the directory that they use.
     """
     yield group
     for name in group[0].request("GET", "/connectors"):
@@ -95,7 +96,7 @@ def failure(worker: DistributedWorker, method: str, path: str, body: Any = None)
 def send(
     worker: DistributedWorker, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
 ) -> tuple[int, Any]:
-    """Send a request whose body may be any bytes; return the status and the JSON value of the response."""
+    """Send a request whose body may be any bytes. Return the status and the JSON value of the response."""
     address = urlsplit(worker.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=100)
     try:
@@ -338,7 +339,7 @@ def test_invalid_source_offsets_are_rejected(
 def test_sink_offsets_cannot_be_changed_while_the_consumer_group_has_a_member(
     workers: list[DistributedWorker], broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Another consumer joins the group, like a task that has not stopped together with its connector."""
+    """Another consumer joins the connector's consumer group, like a task that has not stopped with its connector."""
     write_topic(broker.address, tmp_path.name, [(None, b"0")])
     workers[0].create("c", sink(tmp_path), initial_state="STOPPED")
     zombie = Consumer({"bootstrap.servers": broker.address, "group.id": "connect-c", "auto.offset.reset": "earliest"})
@@ -868,7 +869,10 @@ def test_requests_forwarded_to_a_leader_that_stops_or_is_killed_wait_for_the_nex
 def test_create_and_delete_requests_succeed_while_leaders_stop_one_after_another(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The worker does not repeat a POST or DELETE that the leader may have executed; nevertheless, all succeed."""
+    """A worker does not repeat a POST or DELETE that the leader may have executed.
+
+    Nevertheless, all requests succeed.
+    """
     settings = {
         "group.id": "successors",
         "config.storage.topic": "successors-configs",

@@ -102,7 +102,7 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_sink_logs_once_for_each_partition_that_a_record_is_older_than_its_stored_document(
+def test_sink_logs_once_per_partition_that_records_older_than_their_stored_documents_are_not_stored(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])
@@ -129,7 +129,7 @@ def test_tombstones_delete_documents_if_configured_and_fail_the_task_by_default(
         put(server, records)
 
 
-def test_upsert_keeps_the_document_fields_that_the_record_does_not_have(server: SearchServer) -> None:
+def test_upsert_keeps_the_document_fields_that_are_missing_in_the_record(server: SearchServer) -> None:
     name_only = struct([("name", STRING_SCHEMA)])
     records = [keyed(0, "a"), keyed(1, "a", value=Struct(name_only, {"name": "new"}), value_schema=name_only)]
     put(server, records, write__method="UPSERT")
@@ -223,7 +223,10 @@ def test_validation_reports_an_unreachable_server_at_the_key_connection_url(serv
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:
-    """The sink is the example in configs/; the worker and its broker are killed while it writes the lines of a file."""
+    """The sink is the example in configs/.
+
+    The worker and its broker are killed while the sink writes the lines of a file.
+    """
     count, kills = 60_000, 4
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"line {number}\n" for number in range(count)))

@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def create_led_topic(cluster: ClusterProcess, topic: str, values: int = 0) -> None:
-    """Create a topic with node 1 as the leader and the other nodes as followers; write `values` records of 1 KB."""
+    """Create a topic whose leader is node 1 and whose followers are the other nodes. Write `values` records of 1 KB."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER, OTHER, NEAR]])])[topic].result(30)
     await_in_sync(cluster.bootstrap_servers, topic, 3)
@@ -95,7 +95,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[int]:
 
 
 def check_served_by_follower(cluster: ClusterProcess, consume: Callable[[], None], size_bytes: int) -> None:
-    """Run `consume`, and check that the follower in the consumer's rack has sent the consumed bytes."""
+    """Run `consume`, and check that the follower in the consumer's rack sent the consumed records."""
     before = {node: bytes_out(cluster, node) for node in (LEADER, OTHER, NEAR)}
     consume()
     sent = {node: bytes_out(cluster, node) - before[node] for node in before}

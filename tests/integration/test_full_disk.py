@@ -1,7 +1,7 @@
 """Tests of a broker on a full disk.
 
-The broker starts, returns records, and accepts records once the disk has free space. The broker's log output names the
-offline log directory.
+The broker starts, returns records, and accepts records again once the disk has free space. The broker's log output
+names the offline log directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KAFKA_STORAGE_ERROR = 56
 
 
 def produce(client: RawClient, topic: str, count: int) -> int:
-    """Produce up to `count` batches, and stop when a batch is rejected; return the number of accepted batches."""
+    """Produce up to `count` batches, but stop when a batch is rejected. Return the number of accepted batches."""
     for number in range(count):
         columns = RecordColumns(values=[b"x" * 1000], keys=[str(number % 50).encode()], timestamps=1_700_000_000_000)
         records = build_batch(columns)
@@ -65,7 +65,7 @@ def broker_on(disk: Path, directory: Path, **properties: str) -> BrokerProcess:
 
 
 def test_broker_with_a_full_topic_log_disk_starts_and_accepts_records_once_space_is_freed(tmp_path: Path) -> None:
-    """The topic's log is on the full disk, and the metadata log on another disk."""
+    """The topic's log is on the full disk. The metadata log is on another disk."""
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         broker = broker_on(
             disk,

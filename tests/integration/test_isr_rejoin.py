@@ -1,4 +1,4 @@
-"""Tests that a restarted node's replicas rejoin the ISR as soon as they have caught up, even without new records."""
+"""Tests that the replicas of a restarted node rejoin the ISR once they have caught up, even without new records."""
 
 from __future__ import annotations
 

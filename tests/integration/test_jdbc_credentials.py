@@ -1,4 +1,4 @@
-"""Tests of the JDBC source and sink whose password is changed on a real PostgreSQL server while they run."""
+"""Tests of the JDBC source and sink while their password is changed on a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Database = psycopg.Connection[Any]
 
 @pytest.fixture
 def server() -> Iterator[postgres.Postgres]:
-    """A server on which the user loader needs a password."""
+    """Run a PostgreSQL server on which the user `loader` needs a password."""
     with postgres.running() as running:
         with psycopg.connect(running.conninfo, autocommit=True) as admin:
             [(file,)] = admin.execute("SHOW hba_file").fetchall()

@@ -1,4 +1,7 @@
-"""Tests of the JDBC source with DuckDB, for which the connector has no dialect and uses SQLAlchemy's."""
+"""Tests of the JDBC source with DuckDB.
+
+The connector has no DuckDB dialect of its own and uses SQLAlchemy's dialect.
+"""
 
 from __future__ import annotations
 

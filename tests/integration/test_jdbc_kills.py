@@ -1,4 +1,4 @@
-"""Kills the worker while the JDBC source and the JDBC sink copy a table through a topic, and compares all rows."""
+"""Kills the worker while the JDBC source and sinks copy a table through a topic, and compares all rows at the end."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def rows_of(database: psycopg.Connection[Any], table: str) -> int:
 
 
 def connectors(directory: Path, server: postgres.Postgres, chunks: str) -> list[Path]:
-    """Write the files of a source and two sinks: one sink's primary key is the id, the other's the record position."""
+    """Write the configuration files of a source and two sinks.
+
+    The primary key of one sink is the id. The primary key of the other sink is the record's position.
+    """
     common = {"connection.url": server.jdbc_url, "connection.user": server.user, "connection.attempts": "10"}
     source = {
         "connector.class": "io.confluent.connect.jdbc.JdbcSourceConnector",

@@ -133,7 +133,7 @@ def test_url_may_name_several_hosts_and_schemas(
     assert rows(read_all(props)) == [(7, "5s")]
 
 
-def test_db_timezone_applies_to_timestamps_without_zone(
+def test_db_timezone_applies_to_timestamps_without_time_zone(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE visits (at timestamp NOT NULL)")
@@ -290,7 +290,7 @@ def test_no_row_is_lost_if_the_connection_closes_during_a_query(
         task.stop()
 
 
-def test_connection_error_contains_the_server_and_the_number_of_attempts(props: dict[str, str]) -> None:
+def test_connection_error_names_the_server_and_the_number_of_attempts(props: dict[str, str]) -> None:
     bad = {**props, "connection.url": "jdbc:postgresql://127.0.0.1:1/shop", "connection.attempts": "2", "mode": "bulk"}
     with pytest.raises(ConnectError, match=r"cannot connect to jdbc:postgresql://127\.0\.0\.1:1/shop \(2 attempts\)"):
         read_all(bad)

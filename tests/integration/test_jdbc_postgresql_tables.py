@@ -1,4 +1,4 @@
-"""Tests of tables, columns and values that the JDBC source reads from a real PostgreSQL server, skips or rejects."""
+"""Tests of which tables, columns and values of a real PostgreSQL server the JDBC source reads, skips or rejects."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test_table_and_column_names_with_special_characters_are_quoted(
     assert query(database, "SELECT count(*) FROM keep") == [(0,)]
 
 
-def test_sink_creates_and_extends_tables_in_the_database_schema_of_table_name_format(
+def test_sink_creates_and_extends_tables_in_the_database_schema_that_table_name_format_names(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE SCHEMA other")
@@ -230,7 +230,7 @@ def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, d
     assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
 
-def test_upsert_that_violates_another_unique_constraint_rejects_only_its_own_record(
+def test_only_records_whose_upserts_violate_another_unique_constraint_are_rejected(
     url: str, database: Database
 ) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE, price float8)")

@@ -133,7 +133,10 @@ def test_kafka_dump_log_accepts_compacted_segments(tmp_path: Path) -> None:
 
 
 def dump_all(log: PartitionLog) -> str:
-    """Return the dump of the compacted segments; the tool also checks their indexes against the records."""
+    """Return the dump of the compacted segments.
+
+    The dump tool also checks the segments' indexes against the records.
+    """
     segments = log.segments[:-1]
     assert all(segment.size_bytes for segment in segments)
     paths = [segment.path(suffix) for segment in segments for suffix in (".index", ".timeindex", ".txnindex")]

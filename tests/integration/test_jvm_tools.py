@@ -1,4 +1,4 @@
-"""Tests Apache Kafka's tools with headrace's broker and files, and compares their output with headrace's tools."""
+"""Tests Kafka's own tools with headrace's broker and files, and compares their output with that of headrace's tools."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_headrace_broker_api_versions_tool_prints_the_same_version_ranges_as_kaf
     assert len(seen) > 25
 
 
-def test_kafka_consumer_groups_tool_resets_and_deletes_groups(filled: BrokerProcess) -> None:
+def test_kafka_consumer_groups_tool_resets_offsets_and_deletes_groups(filled: BrokerProcess) -> None:
     server = ("--bootstrap-server", filled.address)
     produce(filled, "reset", "a\nb\nc\n")
     consume(filled, "reset", 3, "--group", "reset-group")
@@ -231,7 +231,7 @@ def test_kafka_dump_log_reads_the_log_files_of_headrace_and_prints_the_same_as_h
 
 
 def compare_dumps(*arguments: str) -> str:
-    """Return the output of both tools, which must be equal and report no problem with the files."""
+    """Run both dump tools and return their output, which must be equal and report no problem with the files."""
     done = run_kafka_tool(JAVA["dump_log"], *arguments)
     assert done.stderr == ""
     assert run_our_tool("dump_log", *arguments) == done.stdout

@@ -138,7 +138,7 @@ def create(cluster: ClusterProcess, topic: str, replicas: list[list[int]], **con
 
 
 def produce(cluster: ClusterProcess, topic: str, count: int) -> list[str]:
-    """Produce records; return the names of the errors that occurred."""
+    """Produce records. Return the names of the errors that occurred."""
     errors: list[str] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 5000, "log_level": 0})
     for number in range(count):

@@ -106,7 +106,7 @@ def test_sandbox_can_cut_and_heal_network_links_and_fill_and_free_disks(tmp_path
 
 
 def test_sandbox_processes_end_with_the_process_that_started_the_sandbox() -> None:
-    """The kernel closes the pipe to the sandbox when the starting process ends for any reason; the test closes it."""
+    """Close the pipe to the sandbox, as the kernel does when the process that started the sandbox ends."""
     with start_in_sandbox(_WAIT) as sandbox:
         assert sandbox.stdout is not None
         assert sandbox.stdin is not None
@@ -124,7 +124,7 @@ def test_sandbox_processes_end_with_the_process_that_started_the_sandbox() -> No
 
 
 def _sleepers() -> list[str]:
-    """Return the /proc paths of the running `sleep` processes that this test started in the sandbox."""
+    """Return the /proc paths of the running `sleep` processes that this test has started in the sandbox."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

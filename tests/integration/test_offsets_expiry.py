@@ -1,4 +1,4 @@
-"""Tests of committed offset expiration (KIP-211): offsets expire on time even after their coordinator has failed."""
+"""Tests of committed offset expiration (KIP-211): offsets expire on time even if their coordinator fails."""
 
 from __future__ import annotations
 

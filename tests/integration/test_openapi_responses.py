@@ -1,4 +1,4 @@
-"""Checks requests to a real worker and its responses against the schemas of the worker's OpenAPI document."""
+"""Checks requests to a real worker, and its responses, against the schemas in the worker's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 class DocumentedClient:
-    """Sends requests; checks status, media type, headers and body of each response against the document."""
+    """Sends requests. Checks status, media type, headers and body of each response against the OpenAPI document."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -35,7 +35,7 @@ class DocumentedClient:
         """The ids of the operations that have returned a documented response other than an error."""
 
     def __call__(self, method: str, template: str, body: Any = None, query: str = "", **path: str) -> Any:
-        """Send a request to a path of the document; return the JSON value of the response."""
+        """Send a request to a path of the OpenAPI document. Return the JSON value of the response."""
         operation = self.document["paths"][template][method.lower()]
         if body is not None:
             self._check(operation["requestBody"]["content"]["application/json"]["schema"], body)
@@ -71,7 +71,7 @@ class DocumentedClient:
 
 
 def test_responses_of_all_operations_match_the_openapi_document(worker: Worker, tmp_path: Path) -> None:
-    """Every operation succeeds at least once, except for operations that only workers of a group send."""
+    """Every operation succeeds at least once, except for those that workers of a group send to each other."""
     (tmp_path / "lines.txt").write_text("a\nb\n")
     request = DocumentedClient(worker)
     config = {"connector.class": CLASS, "file": str(tmp_path / "lines.txt"), "topic": "lines"}

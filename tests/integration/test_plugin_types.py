@@ -1,4 +1,4 @@
-"""Tests that mypy --strict checks plug-ins against the types of headrace.api, and finds misspelt config fields."""
+"""Tests that mypy --strict checks plug-ins against the types of headrace.api, and finds misspelled config fields."""
 
 from __future__ import annotations
 
@@ -95,14 +95,17 @@ def route(config: PollerConfig, record: ConnectRecord) -> ConnectRecord | None:
 
 
 def mypy(directory: Path, text: str) -> str:
-    """Return mypy's output for a plug-in; mypy finds the platform by the file py.typed, as in a user's project."""
+    """Return mypy's output for a plug-in.
+
+    As in a user's project, mypy finds headrace's types through the file py.typed.
+    """
     (directory / "plugin.py").write_text(text)
     options = ["--strict", "--no-error-summary", "--config-file=", "--cache-dir", str(MYPY_CACHE)]
     command = [sys.executable, "-m", "mypy", *options, "plugin.py"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240).stdout
 
 
-def test_strict_mypy_accepts_a_plugin_and_finds_misspelt_config_fields(tmp_path: Path) -> None:
+def test_strict_mypy_accepts_a_correct_plugin_and_reports_misspelled_config_fields(tmp_path: Path) -> None:
     assert mypy(tmp_path, PLUGIN) == ""
     misspelt = PLUGIN.replace("self.config.interval)", "self.config.intervall)").replace(
         "topic=config.topic, value=1", "topic=config.topick, value=1"

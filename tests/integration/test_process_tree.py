@@ -1,4 +1,4 @@
-"""Tests that no process outlives its worker: no task that hangs in C code, no descendant of a task, no broker."""
+"""Tests that no process outlives its worker: no task that hangs in C code, no descendant of a task, and no broker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 
 def descendants(pid: int) -> dict[int, float]:
-    """Return {pid: creation time} of all descendants; the time shows whether a pid was reused for another process."""
+    """Return {pid: creation time} of all descendants. The time shows whether a pid was reused for another process."""
     return {process.pid: process.create_time() for process in psutil.Process(pid).children(recursive=True)}
 
 
@@ -114,7 +114,7 @@ def test_all_descendants_of_a_dying_worker_are_killed_within_one_second(worker: 
 
 
 def _in_group(pid: int) -> bool:
-    """Return whether the process is in the worker's process group (all but the grandchild that called setsid)."""
+    """Return whether the process is in the worker's process group. Only the grandchild that called setsid is not."""
     try:
         return os.getsid(pid) != pid
     except ProcessLookupError:

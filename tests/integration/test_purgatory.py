@@ -1,4 +1,4 @@
-"""Tests of delayed Produce and Fetch requests: a broker runs in this process, and tests advance its high watermark."""
+"""Tests of delayed Produce and Fetch requests. A broker runs in this process, and tests advance its high watermark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 class UnreplicatedBroker:
-    """The leader of topic `t`; appends do not advance the high watermark, as if no follower fetched."""
+    """A broker that leads topic `t`. Appends do not advance its high watermark, as if no follower fetched records."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -53,7 +53,7 @@ class UnreplicatedBroker:
 
 
 class Client:
-    """A client connection without a socket, which stores the response frames."""
+    """A client connection without a socket. It stores the response frames."""
 
     def __init__(self, broker: Broker) -> None:
         self.frames: list[bytes] = []
@@ -152,7 +152,7 @@ def test_fetch_returns_a_record_only_after_the_high_watermark_has_passed_the_rec
     with_broker(test)
 
 
-def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
+def test_delayed_operations_of_a_closed_connection_are_cancelled() -> None:
     async def test(broker: UnreplicatedBroker, client: Client) -> None:
         client.send(produce_request("t", batch(b"a"), acks=-1), 9)
         client.send(fetch_request("t", max_wait_ms=1_000_000_000), 12)
@@ -167,9 +167,9 @@ def test_delayed_operations_of_closed_connection_are_cancelled() -> None:
 
 
 def test_batches_that_are_sent_again_after_a_leadership_change_cause_no_sequence_gap() -> None:
-    """Another broker becomes the leader, and then this broker again, while several batches are in flight.
+    """Several batches are in flight while another broker becomes the leader, and then this broker is the leader again.
 
-    The client sends all batches again.
+    The client then sends all batches again.
     """
 
     async def test(broker: UnreplicatedBroker, client: Client) -> None:

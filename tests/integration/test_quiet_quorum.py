@@ -25,7 +25,7 @@ DURATIONS_S = [pytest.param(30, marks=pytest.mark.slow), pytest.param(600, marks
 
 
 def produce_for(cluster: ClusterProcess, duration_s: float) -> tuple[int, list[str]]:
-    """Send as fast as librdkafka can; return (records acknowledged, errors)."""
+    """Produce records as fast as librdkafka can. Return (number of acknowledged records, errors)."""
     acknowledged, errors = 0, []
 
     def delivered(error: object, message: object) -> None:

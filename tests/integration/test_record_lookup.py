@@ -1,4 +1,4 @@
-"""Tests of record lookup: records are read again by offset, in order; deleted records are reported as deleted."""
+"""Tests that a record lookup returns records by offset, and reports deleted records as deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of reassignment with --throttle (KIP-73): replication keeps the rate and does not slow producers."""
+"""Tests of reassignment with --throttle (KIP-73): replication keeps to the throttle and does not slow producers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(cluster: ClusterProcess, tool: str, *arguments: str) -> str:
 
 
 def create_topic_on(cluster: ClusterProcess, topic: str, broker: int) -> None:
-    """Create a topic with one replica, on `broker`, and write SIZE_BYTES to the topic."""
+    """Create a topic with one replica, on `broker`. Write SIZE_BYTES to the topic."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     config = {"min.insync.replicas": "1"}
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[broker]], config=config)])[topic].result(30)
@@ -57,7 +57,7 @@ def move(cluster: ClusterProcess, topic: str, broker: int, directory: Path, *opt
 
 
 def await_moved(cluster: ClusterProcess, topic: str, broker: int, since: float) -> float:
-    """Wait until `broker` has the partition's only replica; return the seconds since `since`."""
+    """Wait until `broker` has the partition's only replica. Return the seconds since `since`."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     while admin.list_topics(topic, 10).topics[topic].partitions[0].replicas != [broker]:
         assert time.monotonic() - since < 60
@@ -66,7 +66,7 @@ def await_moved(cluster: ClusterProcess, topic: str, broker: int, since: float) 
 
 
 def latencies(producer: Producer, count: int) -> list[float]:
-    """Send `count` records one at a time to a replicated topic; return the seconds until each acknowledgement."""
+    """Send `count` records one at a time to a replicated topic. Return the seconds until each acknowledgement."""
     found = []
     for _ in range(count):
         start = time.monotonic()

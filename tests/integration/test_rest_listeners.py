@@ -1,6 +1,6 @@
 """Tests of the REST listeners of real workers: https, admin listeners, advertised URLs, CORS, response headers.
 
-The expected CORS headers are those of Apache Kafka 4.3.1; test_rest_security_jvm.py compares them.
+The expected CORS headers are those of Apache Kafka 4.3.1. test_rest_security_jvm.py checks them against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a PEM file with a self-signed certificate for 127.0.0.1 and the private key; return the file's path."""
+    """Create a PEM file with a private key and a self-signed certificate for 127.0.0.1. Return the file's path."""
     directory = tmp_path_factory.mktemp("pem")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=headrace"
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]
@@ -45,7 +45,7 @@ def get(url: str, pem: Path | None = None, *, identify: bool = False) -> tuple[A
         return json.load(response), response.headers
 
 
-def test_admin_endpoints_are_only_on_admin_listeners_and_configured_headers_only_on_main_listeners(
+def test_only_admin_listeners_serve_admin_endpoints_and_only_main_listeners_send_the_configured_headers(
     tmp_path: Path,
 ) -> None:
     admin = f"http://127.0.0.1:{free_port()}"
@@ -211,7 +211,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def start_group(
     name: str, directory: Path, broker: BrokerProcess, settings: list[dict[str, str]]
 ) -> list[DistributedWorker]:
-    """Return workers of one group, which the caller starts; each worker has its own settings."""
+    """Create the workers of one group without starting them. Each worker has its own settings."""
     topics = {f"{kind}.storage.topic": f"{name}-{kind}" for kind in ("config", "offset", "status")}
     return [
         DistributedWorker(directory / f"worker-{number}", broker.address, {"group.id": name, **topics, **each})
@@ -224,7 +224,7 @@ def advertised_urls(worker: Worker) -> str:
 
 
 def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Path) -> None:
-    """Check that each worker accepts changes; a worker that is not the leader forwards them to the leader."""
+    """Check that each worker accepts changes. A worker that is not the leader forwards them to the leader."""
     config = {"connector.class": "FileStreamSource", "file": str(directory / "none"), "topic": "t"}
     for number, worker in enumerate(workers):
         worker.create(f"c{number}", config, initial_state="STOPPED")
@@ -234,7 +234,7 @@ def assert_changes_are_forwarded(workers: list[DistributedWorker], directory: Pa
 def test_workers_forward_requests_to_the_advertised_listener_of_the_leader(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Both workers have an http and an https listener; the first advertises https, the second http."""
+    """Both workers have an http and an https listener. The first worker advertises https, the second http."""
     both = [(free_port(), free_port()) for _ in range(2)]
     settings = [
         {
@@ -292,10 +292,13 @@ def test_workers_with_wildcard_listeners_advertise_the_local_address_of_their_br
         assert_changes_are_forwarded(workers, tmp_path)
 
 
-def test_rest_advertised_host_name_and_port_replace_those_of_the_listener(
+def test_rest_advertised_host_name_and_port_replace_host_and_port_of_the_listener(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The second worker reaches the leader through the port of a proxy, here the leader's second listener."""
+    """The second worker reaches the leader through the port of a proxy.
+
+    Here, the proxy is the leader's second listener.
+    """
     first, second = free_port(), free_port()
     settings = {
         "listeners": f"http://127.0.0.1:{first},http://127.0.0.1:{second}",

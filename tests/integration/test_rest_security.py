@@ -1,6 +1,7 @@
 """Tests of workers whose REST API is protected: basic authentication, https with client certificates, signatures.
 
-The expected statuses, texts and headers are those of Apache Kafka 4.3.1; test_rest_security_jvm.py compares them.
+The expected statuses, texts and headers are those of Apache Kafka 4.3.1. test_rest_security_jvm.py checks them against
+Apache Kafka.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def group_settings(name: str) -> dict[str, str]:
 
 
 def write_users(directory: Path) -> Path:
-    """Write a credentials file and a JAAS file that names it; return the JAAS file."""
+    """Write a credentials file, and a JAAS file that names the credentials file. Return the path of the JAAS file."""
     (directory / "users.properties").write_text("alice=secret\nbob=p:w\n")
     file = directory / "jaas.conf"
     file.write_text(f'KafkaConnect {{\n  {LOGIN_MODULE} required\n  file="{directory}/users.properties";\n}};\n')
@@ -63,7 +64,10 @@ def write_users(directory: Path) -> Path:
 def secure_group(
     broker: BrokerProcess, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[DistributedWorker]]:
-    """Two workers with https, required client certificates and basic authentication; the first one is the leader."""
+    """Run two workers with https, required client certificates and basic authentication.
+
+    The first one is the leader.
+    """
     directory = tmp_path_factory.mktemp("secure")
     settings = {
         **group_settings("secure"),
@@ -91,7 +95,7 @@ def send(
     headers: Mapping[str, str] = {},
     url: str | None = None,
 ) -> tuple[int, http.client.HTTPMessage, str]:
-    """Send a request without the worker's user; return status, headers and body."""
+    """Send a request without the credentials of `worker`. Return status, headers and body of the response."""
     address = urlsplit(url or worker.url)
     host, port = address.hostname or "", address.port
     connection: http.client.HTTPConnection
@@ -302,7 +306,7 @@ def test_leader_replaces_an_expired_session_key_and_workers_reject_the_old_key(
 def test_internal_request_returns_503_until_the_worker_has_read_a_session_key(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """At first, the config topic rejects the session key, because the record exceeds the topic's max.message.bytes."""
+    """At first, the config topic rejects the session key, because its record exceeds the topic's max.message.bytes."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     config = {"cleanup.policy": "compact", "max.message.bytes": "100"}
     [created] = admin.create_topics([NewTopic("unknown-config", 1, 1, config=config)]).values()

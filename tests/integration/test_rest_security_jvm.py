@@ -1,6 +1,6 @@
-"""Compares responses of a worker of Apache Kafka and of headrace: basic authentication, CORS, OPTIONS, signatures.
+"""Compares the responses of Apache Kafka's and headrace's workers: basic authentication, CORS, OPTIONS, signatures.
 
-Workers of both kinds also share a group in which all requests between them use https and client certificates.
+Workers of both kinds also share a group in which all requests between workers use https and client certificates.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ERRORS: list[tuple[str, str, dict[str, str]]] = [
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApacheWorker, DistributedWorker]]:
-    """A worker of Apache Kafka and one of headrace with the same settings, each in its own group."""
+    """Run a worker of Apache Kafka and a worker of headrace with the same settings, each in its own group."""
     directory = tmp_path_factory.mktemp("workers")
     (directory / "users").write_text("alice=secret\nbob=p:w\n")
     jaas = directory / "jaas.conf"
@@ -112,7 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApacheWo
 
 
 def response(worker: DistributedWorker, method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
-    """Send a request; return the status, body and headers that must be equal in the responses of both workers."""
+    """Send a request. Return the status, body and headers that must be equal in the responses of both workers."""
     address = urlsplit(worker.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
     try:
@@ -129,7 +129,7 @@ def response(worker: DistributedWorker, method: str, path: str, headers: dict[st
 
 
 @pytest.mark.parametrize(("method", "path", "headers"), REQUESTS)
-def test_rest_response_equals_that_of_apache_kafka(
+def test_rest_response_equals_the_response_of_apache_kafka(
     workers: tuple[ApacheWorker, DistributedWorker], method: str, path: str, headers: dict[str, str]
 ) -> None:
     theirs, ours = workers
@@ -137,7 +137,7 @@ def test_rest_response_equals_that_of_apache_kafka(
 
 
 @pytest.mark.parametrize(("method", "path", "headers"), ERRORS)
-def test_rest_error_response_equals_that_of_apache_kafka_except_for_its_content_type(
+def test_rest_error_response_equals_the_response_of_apache_kafka_except_for_its_content_type(
     workers: tuple[ApacheWorker, DistributedWorker], method: str, path: str, headers: dict[str, str]
 ) -> None:
     theirs, ours = workers
@@ -152,7 +152,10 @@ def test_rest_error_response_equals_that_of_apache_kafka_except_for_its_content_
 def test_headrace_and_kafka_workers_forward_requests_over_https_with_client_certificates_and_credentials(
     leader: str, tmp_path: Path
 ) -> None:
-    """The first worker is the leader. There is no trust store, so the workers trust their common certificate."""
+    """`leader` is the kind of the first worker, which leads the group.
+
+    There is no trust store, so the workers trust the certificate that both of them use.
+    """
     certificates = create_certificates(tmp_path)
     (tmp_path / "users").write_text("alice=secret\n")
     jaas = tmp_path / "jaas.conf"

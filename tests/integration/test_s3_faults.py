@@ -1,4 +1,4 @@
-"""Tests that S3 connectors lose no record if the store rejects, delays or cuts requests, and that errors name it."""
+"""Tests that S3 connectors lose no record if the store rejects, delays or cuts requests. Errors name the bucket."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_rejected_credentials_fail_the_task_with_an_error_that_names_bucket_and_
         source(store)
 
 
-def test_credentials_that_become_invalid_fail_the_task_and_a_restart_with_valid_ones_loses_no_record(
+def test_credentials_that_become_invalid_fail_the_task_and_a_restart_with_valid_credentials_loses_no_record(
     server: s3.S3Server, store: FaultyS3
 ) -> None:
     after = iter(range(1000))
@@ -186,7 +186,7 @@ def test_s3_source_skips_and_logs_an_object_that_is_deleted_after_it_was_listed(
     assert f"Cannot read {key} in s3://lake" in caplog.text
 
 
-def test_partition_field_values_with_special_characters_stay_in_the_topics_directory_and_are_restored(
+def test_objects_for_partition_field_values_with_special_characters_stay_in_topics_dir_and_can_be_restored(
     server: s3.S3Server, store: FaultyS3
 ) -> None:
     values = ["../../etc", "a b?c#d%2f&", "é\u2028\n", "x" * 300, "..", "<xml>&amp;", "a+0+0000000000"]

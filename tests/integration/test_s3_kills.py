@@ -1,7 +1,7 @@
-"""Tests that kill -9 of the worker changes no object of an S3 sink: delivery is exactly once.
+"""Tests that kill -9 of the worker changes no object of an S3 sink, because delivery is exactly once.
 
-Two connectors write the same topic while the worker is killed: one rotates files by the number of records, the other by
-timestamps. Afterwards, they write the topic to other directories without kills; the objects must be equal.
+Two connectors write the same topic while the worker is killed. One of them rotates files by the number of records, the
+other by timestamps. Afterwards, they write the topic to other directories without kills. The objects must be equal.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_s3_sink_writes_the_same_objects_with_and_without_kills_of_the_worker(tm
 
 
 def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worker:
-    """Return a worker with two sinks; all workers of a `run` use the same consumer groups and object directories."""
+    """Return a worker with two sinks. All workers of a `run` use the same consumer groups and object directories."""
     directory.mkdir()
     common = store.props() | {
         "connector.class": "io.confluent.connect.s3.S3SinkConnector",
@@ -117,7 +117,10 @@ class Producing(threading.Thread):
         assert self._producer.flush(60) == 0
 
     def finish(self) -> int:
-        """Stop, complete the last file of each partition, and return the number of records of each partition."""
+        """Stop producing and complete the last file of each partition.
+
+        Return the number of records of each partition.
+        """
         self._stopping.set()
         self.join()
         self._write(-self._next % FLUSH_SIZE)
@@ -125,7 +128,7 @@ class Producing(threading.Thread):
 
 
 def expected_objects(per_partition: int) -> int:
-    """Return the number of complete objects: each hour except the last has one object of values and one of keys."""
+    """Return the number of complete objects. Each hour except the last has one object with values and one with keys."""
     hours = (per_partition - 1) // PER_HOUR
     return PARTITIONS * (per_partition // FLUSH_SIZE + 2 * hours)
 
@@ -139,7 +142,7 @@ def await_objects(store: s3.S3Server, run: str, expected: int) -> None:
 
 
 def assert_every_record_once(objects: dict[str, bytes], per_partition: int) -> None:
-    """Check that the objects rotated by count contain every record of each partition exactly once, in order."""
+    """Check that the objects rotated by record count contain every record of each partition exactly once, in order."""
     found: dict[int, list[int]] = {}
     for key in sorted(objects):
         if key.startswith("by-count/"):

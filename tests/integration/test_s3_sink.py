@@ -328,7 +328,7 @@ def test_put_waits_for_the_upload_if_a_second_file_of_the_partition_is_complete(
         assert len(uploaded) >= 9
 
 
-def test_fatal_upload_error_commits_no_offset_and_fails_the_next_put(
+def test_fatal_upload_error_prevents_the_commit_of_offsets_and_fails_the_next_put(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: SinkBucket, key: str, data: SpoolReader) -> None:

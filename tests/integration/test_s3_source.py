@@ -211,7 +211,7 @@ def test_records_in_hourly_directories_are_restored_in_order_of_offsets(bucket: 
     assert [record.value["id"] for record in restore(bucket, record__batch__max__size="2")] == list(range(30))
 
 
-def test_source_continues_inside_an_object_after_a_restart(bucket: s3.S3Server) -> None:
+def test_source_continues_in_the_middle_of_an_object_after_a_restart(bucket: s3.S3Server) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(100)], flush__size="100")
     first = run_source(S3SourceConnector, source_props(bucket, record__batch__max__size="7"), records=21)
     assert first.offset == {"start": "0000000000", "record": 21, "complete": False}
@@ -220,7 +220,9 @@ def test_source_continues_inside_an_object_after_a_restart(bucket: s3.S3Server) 
     assert second.offset == {"start": "0000000000", "record": 100, "complete": True}
 
 
-def test_objects_whose_offsets_have_more_digits_than_the_padded_names_are_read_in_order(bucket: s3.S3Server) -> None:
+def test_objects_are_read_in_offset_order_even_if_some_offsets_have_more_digits_than_the_zero_padding(
+    bucket: s3.S3Server,
+) -> None:
     starts = [0, 5, 10, 95, 100, 1000]
     for start in starts:
         name = f"topics/items/partition=0/items+0+{start:02d}.json"
@@ -384,7 +386,7 @@ def test_alter_offsets_accepts_valid_source_offsets_and_rejects_invalid_source_o
         S3SourceConnector().alter_offsets(config, {(("filename", "x"),): valid})
 
 
-def test_requests_to_the_store_use_the_credentials_of_the_assumed_role(bucket: s3.S3Server) -> None:
+def test_requests_to_the_object_store_use_the_credentials_of_the_assumed_role(bucket: s3.S3Server) -> None:
     role = {"s3__credentials__provider__class": "io.confluent.connect.s3.auth.AwsAssumeRoleCredentialsProvider",
             "s3__credentials__provider__sts__role__arn": "arn:aws:iam::123456789012:role/lake"}  # fmt: skip
     config = S3SourceConfig.parse(source_props(bucket, **role))

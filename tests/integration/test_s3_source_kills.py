@@ -1,6 +1,6 @@
 """Tests that an S3 source loses no record when its worker is killed, and repeats only records after committed offsets.
 
-The source restores the objects of an S3 sink to a topic, with two tasks, while the worker is killed repeatedly.
+The source has two tasks and restores the objects of an S3 sink to a topic, while the worker is killed repeatedly.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_s3_source_loses_no_record_when_its_worker_is_killed(tmp_path: Path, kil
 
 
 def write_objects(store: s3.S3Server, first: int, end: int) -> int:
-    """Write objects `first` to `end` - 1 of each partition, with the names of an S3 sink's objects; return `end`."""
+    """Write the objects `first` to `end` - 1 of each partition, named like the objects of an S3 sink. Return `end`."""
     client = store.client()
     for number in range(first, end):
         offset = number * ROWS
@@ -73,7 +73,7 @@ def write_objects(store: s3.S3Server, first: int, end: int) -> int:
 
 
 def worker(directory: Path, name: str, address: str, store: s3.S3Server) -> Worker:
-    """Return a worker with the source; all workers with the same `directory` use the same offsets file."""
+    """Return a worker with the source. All workers with the same `directory` use the same offsets file."""
     (directory / name).mkdir()
     props = store.props() | {
         "name": "restore",
@@ -101,7 +101,7 @@ def worker(directory: Path, name: str, address: str, store: s3.S3Server) -> Work
 
 
 def has_last_records(address: str) -> bool:
-    """Return whether the last record of each partition is the last record of the partition's objects."""
+    """Return whether the last record of each partition in the topic is the last record of the partition's objects."""
     for partition in range(PARTITIONS):
         if end_offset(address, "restored", partition) < OBJECTS * ROWS:
             return False

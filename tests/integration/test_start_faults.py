@@ -1,4 +1,4 @@
-"""Tests of nodes that do not match their cluster: the start fails with a one-line error that names the correction."""
+"""Tests that a node whose settings do not match its cluster fails to start, with one line that says how to fix it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def command(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **prop
 
 
 def start_error(directory: Path, cluster_id: str | None, *, ahead_s: int = 0, **properties: object) -> str:
-    """Start a node that must fail; return its error line."""
+    """Start a node that must fail to start, and return its error line."""
     done = subprocess.run(
         command(directory, cluster_id, ahead_s=ahead_s, **properties),
         capture_output=True,

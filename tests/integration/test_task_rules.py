@@ -249,8 +249,9 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
 
 
 def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(worker: Worker) -> None:
-    """The task takes 5 s to put its records, and is paused for 3 s. Both are longer than max.poll.interval.ms, after
-    which a consumer that does not poll would have to leave its group.
+    """The task needs 5 s to put its records, and is paused for 3 s. Both times exceed max.poll.interval.ms.
+
+    A consumer that does not poll for that long would have to leave its group.
     """
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
@@ -364,7 +365,9 @@ def test_reported_record_without_its_fetched_bytes_is_read_again_for_the_dead_le
     ]
 
 
-def test_records_that_a_self_reading_sink_reports_are_read_again_for_the_dead_letter_queue(worker: Worker) -> None:
+def test_records_reported_by_a_sink_that_reads_topics_itself_are_read_again_for_the_dead_letter_queue(
+    worker: Worker,
+) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(b"k%d" % n, b"%d" % n) for n in range(4)])
     queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
     log = {"errors.log.enable": "true", "errors.log.include.messages": "true"}

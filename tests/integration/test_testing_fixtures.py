@@ -1,4 +1,4 @@
-"""Tests of the pytest plug-in: examples of docs/testing.md, fixture `connect_worker`, and the cost for other tests."""
+"""Tests of the pytest plug-in: the examples of docs/testing.md, the fixture `connect_worker`, and its imports."""
 
 from __future__ import annotations
 

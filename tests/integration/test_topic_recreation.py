@@ -30,7 +30,7 @@ _CREATION_S = 30.0
 
 
 class Clients:
-    """Producers that record the acknowledgements of each incarnation, and a consumer."""
+    """Producers and a consumer of the topic. `acknowledged` lists the acknowledged values by incarnation."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "error_cb": lambda error: None}
@@ -92,18 +92,18 @@ class Clients:
 
 
 def create(admin: AdminClient) -> None:
-    """Create the topic, retrying until that succeeds."""
+    """Create the topic. Retry until this succeeds."""
     topic = NewTopic(TOPIC, PARTITIONS, 3)
     _retry(lambda: admin.create_topics([topic])[TOPIC].result(10), KafkaError.TOPIC_ALREADY_EXISTS)
 
 
 def delete(admin: AdminClient) -> None:
-    """Delete the topic, retrying until that succeeds."""
+    """Delete the topic. Retry until this succeeds."""
     _retry(lambda: admin.delete_topics([TOPIC])[TOPIC].result(10), KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def _retry(attempt: Callable[[], object], done_error: int) -> None:
-    """Retry `attempt` until it succeeds, or fails with `done_error` because an earlier attempt took effect."""
+    """Retry `attempt` until it succeeds, or until it fails with `done_error` because an earlier attempt took effect."""
     deadline = time.monotonic() + _CREATION_S
     while True:
         try:
@@ -118,7 +118,7 @@ def _retry(attempt: Callable[[], object], done_error: int) -> None:
 
 
 def await_leaders(admin: AdminClient) -> None:
-    """Wait until every partition has a leader, after a node was killed."""
+    """Wait until every partition has a leader after a node was killed."""
     deadline = time.monotonic() + _CREATION_S
     while any(item.leader < 0 for item in admin.list_topics(TOPIC, 10).topics[TOPIC].partitions.values()):
         assert time.monotonic() < deadline

@@ -40,7 +40,7 @@ _FIRST_VERSION_WITH_NAMES_ONLY = 12
 
 
 def run_scenario(scenario: Callable[[SimulatedCluster], Awaitable[None]]) -> None:
-    """Run `scenario` in a started cluster and raise the exceptions of `scenario`."""
+    """Run `scenario` in a started cluster. Raises the exceptions of `scenario`."""
     cluster = SimulatedCluster(1, nodes=3, observers=2)
     Invariants(cluster)
 
@@ -65,7 +65,7 @@ async def _await(scenario: Awaitable[None]) -> None:
 
 
 async def create_topic(*, min_insync: int) -> None:
-    """Create the topic with one partition that has replicas on brokers 4 and 5; broker 4 is the leader."""
+    """Create the topic with one partition that has replicas on brokers 4 and 5. Broker 4 is the leader."""
     admin = await Admin.open(ClientConfig.from_properties({"bootstrap.servers": "n5:9092"}, "admin"))
     configs = {"min.insync.replicas": str(min_insync)}
     error = (await admin.create_topics([NewTopic(TOPIC, configs=configs, assignments={0: [4, 5]})]))[TOPIC]
@@ -173,7 +173,9 @@ def test_consumers_cannot_read_a_record_acknowledged_with_acks_1_below_min_insyn
 
 
 @pytest.mark.parametrize("lacks_only_its_registration", [False, True])
-def test_restarted_broker_serves_only_after_it_has_caught_up_with_metadata(lacks_only_its_registration: bool) -> None:
+def test_restarted_broker_accepts_requests_only_after_it_has_caught_up_with_metadata(
+    lacks_only_its_registration: bool,
+) -> None:
     """Rule R11: after its crash, the broker lacks all metadata records, or only the record of its new registration.
 
     According to the metadata records that the broker has, the broker is still the leader.
@@ -225,7 +227,7 @@ def _hide_metadata(cluster: SimulatedCluster, machine: Machine, offset: int) -> 
     return lambda: hiding.__setitem__(0, False)
 
 
-def test_fetch_with_replica_id_but_no_epoch_does_not_advance_high_watermark() -> None:
+def test_fetch_with_replica_id_but_without_replica_epoch_does_not_advance_high_watermark() -> None:
     """A Fetch request before version 15 has no replica epoch, so the leader cannot verify the sender."""
 
     async def scenario(cluster: SimulatedCluster) -> None:

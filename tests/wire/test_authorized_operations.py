@@ -1,6 +1,6 @@
-"""Tests of authorized operations (KIP-430): on request, a response lists the operations that the client may perform.
+"""Tests of authorized operations (KIP-430): if requested, a response lists the operations that the client may perform.
 
-The bit fields are the same as in Apache Kafka 4.3.1 without an authorizer.
+The bit fields are the same as those of Apache Kafka 4.3.1 without an authorizer.
 """
 
 from __future__ import annotations

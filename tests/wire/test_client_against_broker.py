@@ -1,4 +1,4 @@
-"""Tests of headrace's client with headrace's broker, alone and together with confluent-kafka."""
+"""Tests of headrace's client with headrace's broker. Some tests also use confluent-kafka."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_producer_spreads_keyless_records_over_all_partitions(broker: BrokerProc
     assert asyncio.run(run()) == {0, 1, 2}
 
 
-def test_small_sends_share_batches_and_receive_their_own_offsets(broker: BrokerProcess) -> None:
+def test_many_small_sends_share_batches_and_each_send_returns_its_own_offset(broker: BrokerProcess) -> None:
     async def run() -> None:
         producer = await Producer.open(producer_config(broker.address))
         await producer.send("small", 0, RecordColumns([b"first"]))
@@ -294,7 +294,7 @@ def test_too_large_batches_are_split_and_too_large_records_are_rejected(broker: 
     asyncio.run(run())
 
 
-def test_values_that_are_not_bytes_fail_only_their_own_send(broker: BrokerProcess) -> None:
+def test_send_with_values_that_are_not_bytes_fails_without_affecting_other_sends(broker: BrokerProcess) -> None:
     async def run() -> None:
         producer = await Producer.open(producer_config(broker.address, linger_ms="20"))
         await producer.send("mixed", 0, RecordColumns([b"start"]))
@@ -378,7 +378,7 @@ def test_consumer_applies_seek_pause_and_poll_limits(broker: BrokerProcess) -> N
     asyncio.run(run())
 
 
-def test_poll_returns_part_of_a_batch_if_max_records_is_smaller(broker: BrokerProcess) -> None:
+def test_poll_returns_part_of_a_batch_that_has_more_than_max_records(broker: BrokerProcess) -> None:
     async def run() -> None:
         await create_topic(broker.address, "limit")
         expected: list[bytes | None] = [b"%d" % index for index in range(3000)]
@@ -488,7 +488,7 @@ def test_blocking_producer_and_consumer_calls_work_in_another_thread(broker: Bro
 async def produce_through_losses(
     tmp_path: Path, disturb: Callable[[TcpProxy, BrokerProcess, int], Any], **properties: str
 ) -> None:
-    """Produce through a proxy and call `disturb` after each of 30 rounds; then check the records in the log.
+    """Produce through a proxy and call `disturb` after each of 30 rounds. Then check the records in the log.
 
     No record may be missing, duplicated or out of order.
     """
@@ -564,7 +564,7 @@ def test_producer_continues_after_broker_crash_and_restart(tmp_path: Path) -> No
 
 
 class PolledConsumer:
-    """A group member that uses headrace's `Consumer`; a separate asyncio task polls the consumer."""
+    """A group member that uses headrace's `Consumer`. A separate asyncio task polls the consumer."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -677,7 +677,7 @@ def test_headraces_consumers_and_confluent_consumers_share_the_partitions_of_a_g
     asyncio.run(run())
 
 
-def test_partitions_of_a_dead_group_member_are_assigned_to_others_after_its_session_timeout(
+def test_partitions_of_a_dead_group_member_are_assigned_to_another_member_after_its_session_timeout(
     broker: BrokerProcess,
 ) -> None:
     async def run() -> None:

@@ -259,7 +259,7 @@ def test_delete_records_tool_continues_after_an_error_of_one_partition(cluster: 
 
 @contextmanager
 def broker_4(cluster: ClusterProcess, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Run broker 4, which is not a quorum voter; yield a function that reads the broker's log output."""
+    """Run broker 4, which is not a quorum voter. Yield a function that reads the broker's log output."""
     voters = ",".join(f"{node}@127.0.0.1:{cluster.base_port + 1000 + node - 1}" for node in (1, 2, 3))
     cluster_id = run(cluster, "cluster", "cluster-id").split()[-1]
     command = [sys.executable, "-m", "headrace_broker.server", "--cluster-id", cluster_id]
@@ -294,10 +294,10 @@ def brokers_of(cluster: ClusterProcess) -> set[int]:
     return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=10).brokers)
 
 
-def test_fourth_broker_joins_receives_replicas_returns_them_and_is_unregistered_under_load(
+def test_fourth_broker_can_be_added_and_removed_again_while_clients_produce_and_consume(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
-    """Clients receive no errors and no record is lost: `running_load` compares acknowledged records with the log."""
+    """Clients receive no errors and no record is lost. `running_load` compares acknowledged records with the log."""
     with running_load(cluster.bootstrap_servers, "travels", partitions=2) as load:
         with broker_4(cluster, tmp_path):
             there = write(tmp_path / "there.json", reassignment_plan("travels", [4, 1], [4, 2]))
@@ -319,7 +319,7 @@ def test_fourth_broker_joins_receives_replicas_returns_them_and_is_unregistered_
     assert brokers_of(cluster) == {1, 2, 3}
 
 
-def test_broker_unregistered_while_running_stays_unregistered_until_restart(
+def test_broker_unregistered_while_running_stays_unregistered_until_it_restarts(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     with broker_4(cluster, tmp_path) as log:
@@ -371,7 +371,10 @@ def test_headrace_cluster_tools_print_the_same_output_as_kafkas_tools(
 
 
 def comparable(text: str) -> list[object]:
-    """Return lines without timestamps, and with JSON and topic configs sorted, which Java prints in arbitrary order."""
+    """Return lines without timestamps.
+
+    JSON and topic configs are sorted, because Java prints them in arbitrary order.
+    """
     lines: list[object] = []
     for line in text.splitlines():
         if line.startswith("{"):

@@ -58,7 +58,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 def produce(broker: BrokerProcess, topic: str, first: int, number: int) -> set[str]:
-    """Send values to all partitions round-robin; return the values."""
+    """Send values to all partitions round-robin. Return the values."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     values = [f"value-{n}" for n in range(first, first + number)]
     for n, value in enumerate(values):
@@ -154,14 +154,16 @@ def fetch(broker: BrokerProcess, group: str, topic: str, partition: int) -> Topi
     return found
 
 
-def test_confluent_kafka_fetches_committed_metadata_and_leader_epoch(broker: BrokerProcess, topic: str) -> None:
+def test_confluent_kafka_fetches_metadata_and_leader_epoch_of_committed_offsets(
+    broker: BrokerProcess, topic: str
+) -> None:
     commit(broker, "rounds-c", TopicPartition(topic, 1, 5, metadata="a note, ☃", leader_epoch=0))
     found = fetch(broker, "rounds-c", topic, 1)
     assert (found.offset, found.metadata, found.leader_epoch) == (5, "a note, ☃", 0)
     assert fetch(broker, "rounds-c", topic, 2).offset < 0
 
 
-def test_aiokafka_commits_metadata(broker: BrokerProcess, topic: str) -> None:
+def test_aiokafka_commits_offsets_with_metadata(broker: BrokerProcess, topic: str) -> None:
     import aiokafka
 
     async def commit_and_fetch() -> tuple[Any, ...]:
@@ -181,7 +183,7 @@ def test_aiokafka_commits_metadata(broker: BrokerProcess, topic: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's schema loader
-def test_kafka_python_fetches_committed_metadata_and_leader_epoch(broker: BrokerProcess, topic: str) -> None:
+def test_kafka_python_fetches_metadata_and_leader_epoch_of_committed_offsets(broker: BrokerProcess, topic: str) -> None:
     import kafka
 
     consumer = kafka.KafkaConsumer(bootstrap_servers=broker.address, group_id="rounds-k", enable_auto_commit=False)
@@ -242,7 +244,9 @@ def test_deleting_a_topic_deletes_its_committed_offsets(broker: BrokerProcess, t
     assert fetch(broker, "forgetful", topic, 0).offset < 0
 
 
-def test_members_of_an_opaque_protocol_receive_their_assignments_unchanged(broker: BrokerProcess) -> None:
+def test_members_of_a_group_with_protocol_type_connect_receive_their_assignments_unchanged(
+    broker: BrokerProcess,
+) -> None:
     """The protocol type `connect` has metadata and assignments that only Connect workers can decode."""
 
     async def work() -> None:
@@ -272,7 +276,7 @@ def test_group_stabilizes_after_members_join_leave_and_crash(broker: BrokerProce
 
 
 class Worker:
-    """A member with an opaque protocol: joins, syncs, sends heartbeats, and rejoins when the group rebalances."""
+    """A member with an opaque protocol. It joins, syncs, sends heartbeats, and rejoins when the group rebalances."""
 
     def __init__(self, connection: BrokerConnection, group: str) -> None:
         self.connection = connection
@@ -324,7 +328,7 @@ class Worker:
 
 @asynccontextmanager
 async def running(workers: list[Worker]) -> AsyncIterator[None]:
-    """Run the workers until the block ends; the workers then stop without sending LeaveGroup."""
+    """Run the workers until the block ends. The workers then stop without sending LeaveGroup."""
     tasks = [asyncio.ensure_future(worker.work()) for worker in workers]
     try:
         yield

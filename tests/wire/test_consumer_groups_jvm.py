@@ -1,4 +1,4 @@
-"""Tests of Kafka's own tools and consumers with groups and the `__consumer_offsets` topic of headrace's broker."""
+"""Tests of Kafka's own tools and consumers with the groups and the `__consumer_offsets` topic of headrace's broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of real Kafka clients with a real broker: each creates a topic, produces with every codec, and reads records.
+"""Tests of real Kafka clients with a real broker. Each creates a topic, produces with every codec, and reads records.
 
 Every client also reads the records of the other clients. The tests compare keys, values, headers and order of records.
 """
@@ -148,7 +148,10 @@ def aiokafka_consume(address: str, topic: str) -> list[Record]:
 
 @contextmanager
 def leaking_sockets() -> Iterator[None]:
-    """Ignore kafka-python's unclosed sockets; otherwise the garbage collector's warning would fail a later test."""
+    """Ignore kafka-python's unclosed sockets.
+
+    Otherwise, the garbage collector's warning would make a later test fail.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         # kafka-python's schema loader causes this warning.
@@ -197,12 +200,12 @@ def kafka_python_consume(address: str, topic: str) -> list[Record]:
 
 
 def kcat_create(address: str, topic: str) -> None:
-    """Create a topic with a metadata request (auto.create.topics.enable); kcat has no command that creates topics."""
+    """Create a topic with a metadata request (auto.create.topics.enable), because kcat has no command for this."""
     subprocess.run(["kcat", "-b", address, "-L", "-t", topic], check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
 def kcat_produce(address: str, topic: str, codec: str) -> None:
-    """Run kcat once for each sequence of records with equal headers, because kcat has one set of headers per call."""
+    """Run kcat once for each sequence of records with equal headers, because one call accepts one set of headers."""
     command = ["kcat", "-b", address, "-P", "-t", topic, "-p", "0", "-z", codec, "-Z", "-K", "\t"]
     start = 0
     while start < len(RECORDS):

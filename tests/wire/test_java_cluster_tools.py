@@ -83,7 +83,9 @@ def test_kafkas_tools_reassign_partitions_and_elect_leaders(cluster: ClusterProc
     assert re.search(r"Leader: 3\tReplicas: 3,2,1", run(topics, cluster, "--describe", "--topic", "moved"))
 
 
-def test_kafka_configs_tool_alters_default_and_single_broker_configs(cluster: ClusterProcess) -> None:
+def test_kafka_configs_tool_alters_cluster_wide_defaults_and_configs_of_a_single_broker(
+    cluster: ClusterProcess,
+) -> None:
     tool = "kafka.admin.ConfigCommand"
     everyone = ("--entity-type", "brokers", "--entity-default")
     run(tool, cluster, "--alter", *everyone, "--add-config", "log.retention.ms=7000")

@@ -180,8 +180,8 @@ def values_in(broker: KafkaBroker, topic: str, count: int = 0) -> list[bytes | N
 
 
 @pytest.mark.serial
-def test_broker_serves_within_150_ms_of_its_start() -> None:
-    """The test measures the first start in a process and later starts; the measured time excludes imports."""
+def test_broker_accepts_requests_within_150_ms_of_its_start() -> None:
+    """The test measures the first start in a process, and later starts. The measured time excludes imports."""
     program = """
 import time
 from headrace.testing.broker import KafkaBroker
@@ -217,7 +217,7 @@ def test_closed_broker_leaves_no_thread_no_connection_and_no_directory() -> None
     assert set(threading.enumerate()) == before
 
 
-def test_two_test_brokers_in_one_process_have_separate_records_and_faults() -> None:
+def test_two_test_brokers_in_one_process_share_no_records_and_no_faults() -> None:
     with KafkaBroker() as first, KafkaBroker() as second:
         first.produce("topic", ["first"])
         second.produce("topic", ["second"])
@@ -311,14 +311,16 @@ def test_injected_faults_do_not_affect_methods_of_the_test_broker(kafka_broker: 
 
 
 @producers
-def test_lost_acknowledgement_causes_no_duplicate_with_idempotence(kafka_broker: KafkaBroker, produce: Produce) -> None:
+def test_lost_acknowledgement_causes_no_duplicate_if_the_producer_is_idempotent(
+    kafka_broker: KafkaBroker, produce: Produce
+) -> None:
     fault = kafka_broker.disconnect("Produce", times=2)
     produce(kafka_broker.bootstrap_servers, "topic", VALUES)
     assert values_in(kafka_broker, "topic") == VALUES
     assert fault.applied == 2
 
 
-def test_lost_acknowledgement_causes_duplicate_without_idempotence(kafka_broker: KafkaBroker) -> None:
+def test_lost_acknowledgement_causes_a_duplicate_if_the_producer_is_not_idempotent(kafka_broker: KafkaBroker) -> None:
     kafka_broker.disconnect("Produce", times=1)
     confluent_producer(kafka_broker.bootstrap_servers, "topic", [b"a"], {"enable.idempotence": False})
     assert values_in(kafka_broker, "topic") == [b"a", b"a"]
@@ -336,7 +338,7 @@ def test_disconnect_before_the_broker_processes_a_produce_request_loses_no_recor
 
 @producers
 @pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"])
-def test_idempotent_producer_retries_retriable_error_in_order(
+def test_idempotent_producer_keeps_the_order_of_records_that_it_retries_after_a_retriable_error(
     kafka_broker: KafkaBroker, produce: Produce, error: str
 ) -> None:
     kafka_broker.create_topic("topic")
@@ -347,7 +349,7 @@ def test_idempotent_producer_retries_retriable_error_in_order(
 
 
 @producers
-def test_producer_reports_error_that_is_not_retriable(kafka_broker: KafkaBroker, produce: Produce) -> None:
+def test_producer_reports_an_error_that_is_not_retriable(kafka_broker: KafkaBroker, produce: Produce) -> None:
     kafka_broker.create_topic("topic")
     with (
         kafka_broker.fail("Produce", error="TOPIC_AUTHORIZATION_FAILED"),

@@ -194,7 +194,7 @@ def test_deprecated_options_of_console_tools_work_with_a_warning(broker: BrokerP
     assert consume(broker, "console-old", 1, "--from-beginning", "--property", "print.key=true") == ["k\tv"]
 
 
-def test_console_producer_with_sync_does_not_wait_for_linger_ms(broker: BrokerProcess) -> None:
+def test_console_producer_with_the_option_sync_does_not_wait_for_linger_ms(broker: BrokerProcess) -> None:
     started = time.monotonic()
     produce(broker, "console-sync", "a\nb\nc\n", "--sync")
     assert time.monotonic() - started < 3, "each record waited for linger.ms"
@@ -391,7 +391,9 @@ def test_deserializer_error_fails_console_consumer_unless_skip_message_on_error_
 # -- groups and offsets ----------------------------------------------------------------------------------------------
 
 
-def test_consumer_groups_tool_lists_describes_resets_and_deletes(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_consumer_groups_tool_lists_describes_and_deletes_groups_and_resets_their_offsets(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
     create(broker, "grouped", "--partitions", "2")
     produce(broker, "grouped", "".join(f"{number}\tv\n" for number in range(100)), "--reader-property=parse.key=true")
     consume(broker, "grouped", 100, "--from-beginning", "--group", "team")
@@ -446,7 +448,9 @@ def test_consumer_groups_tool_lists_describes_resets_and_deletes(broker: BrokerP
     assert deleted_group.stdout == "\nError: Consumer group 'team' does not exist.\n"
 
 
-def test_offsets_of_group_with_active_members_are_described_but_cannot_be_reset(broker: BrokerProcess) -> None:
+def test_consumer_groups_tool_describes_but_does_not_reset_the_offsets_of_a_group_with_active_members(
+    broker: BrokerProcess,
+) -> None:
     produce(broker, "living", "a\n")
     with started("console_consumer", broker, "--topic", "living", "--from-beginning", "--group", "alive") as consumer:
         assert read_line(consumer) == b"a\n"
@@ -475,7 +479,7 @@ def test_offsets_of_group_with_active_members_are_described_but_cannot_be_reset(
     assert row[3:6] == ["1", "1", "0"], "the consumer did not commit when it ended"
 
 
-def test_get_offsets_prints_offsets_of_matching_partitions(broker: BrokerProcess) -> None:
+def test_get_offsets_tool_prints_the_offsets_of_matching_partitions(broker: BrokerProcess) -> None:
     create(broker, "offsets-a", "--partitions", "3")
     produce(broker, "offsets-b", "x\ny\n")
     assert lines("get_offsets", broker, "--topic", "offsets-.*") == [
@@ -498,7 +502,7 @@ def test_get_offsets_prints_offsets_of_matching_partitions(broker: BrokerProcess
     assert nothing.stderr == "Error occurred: Could not match any topic-partitions with the specified filters\n"
 
 
-def test_broker_api_versions_prints_versions_of_all_apis(broker: BrokerProcess) -> None:
+def test_broker_api_versions_tool_prints_the_versions_of_all_apis(broker: BrokerProcess) -> None:
     first, *apis, last = lines("broker_api_versions", broker)
     assert first == f"{broker.address} (id: 1 rack: null isFenced: false) -> ("
     assert last == ")"
@@ -545,7 +549,7 @@ def test_every_tool_fails_with_a_one_line_error_within_the_time_limit_if_no_brok
 # -- starting and stopping -------------------------------------------------------------------------------------------
 
 
-def test_server_start_starts_a_daemon_and_server_stop_stops_it(tmp_path: Path) -> None:
+def test_kafka_server_start_runs_a_broker_as_a_daemon_and_kafka_server_stop_stops_it(tmp_path: Path) -> None:
     node_id = str(os.getpid())  # no other broker on this machine has this node id
     (tmp_path / "server.properties").write_text(
         f"node.id={node_id}\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n"
@@ -626,5 +630,5 @@ def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
 
 
 def is_drained(descriptor: int) -> bool:
-    """Return whether a pipe is empty, because the process at its other end has read everything."""
+    """Return whether a pipe is empty because the process at its other end has read everything."""
     return fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)) == bytes(4)

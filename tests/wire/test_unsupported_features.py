@@ -1,6 +1,6 @@
-"""Tests of requests for unsupported features: the broker responds like an Apache Kafka broker that does not use them.
+"""Tests of requests for unsupported features. The broker responds like an Apache Kafka broker that does not use them.
 
-Tools and user interfaces send such requests at start-up, and would fail if the broker closed the connection.
+Tools and user interfaces send such requests when they start, and would fail if the broker closed the connection.
 """
 
 from __future__ import annotations

@@ -81,13 +81,13 @@ def topic(client: RawClient, request: pytest.FixtureRequest) -> str:
 def produce(
     client: RawClient, topic: str, *batches: bytearray, version: int = 9, **options: int
 ) -> list[tuple[int, int]]:
-    """Send a Produce request; return (error code, base offset) per partition."""
+    """Send a Produce request. Return (error code, base offset) for each partition."""
     response = client.call(produce_request(topic, *batches, **options), version)
     return [(item.error_code, item.base_offset) for item in response.responses[0].partition_responses]
 
 
 def fetch(client: RawClient, topic: str, offset: int = 0, *, version: int = 12, **options: int) -> tuple[int, bytes]:
-    """Send a Fetch request; return (error code, records) of the only partition."""
+    """Send a Fetch request for one partition. Return the partition's (error code, records)."""
     response = client.call(fetch_request(topic, offset, **options), version)
     partition = response.responses[0].partitions[0]
     return partition.error_code, bytes(partition.records or b"")
@@ -411,7 +411,7 @@ def test_delete_records_advances_the_log_start_offset(client: RawClient, topic: 
 
 
 def metadata(client: RawClient, *names: str, create: bool = False, version: int = 12) -> list[tuple[str, int, int]]:
-    """Send a Metadata request; return (name, error code, number of partitions) per topic."""
+    """Send a Metadata request. Return (name, error code, number of partitions) for each topic."""
     topics = [MetadataRequestTopic(name=name) for name in names]
     response = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
     return [(item.name, item.error_code, len(item.partitions)) for item in response.topics]
@@ -425,7 +425,7 @@ def test_metadata_request_creates_topics_only_with_allow_auto_topic_creation(cli
     ]
 
 
-def test_metadata_can_be_requested_for_all_topics_no_topics_or_topic_ids(
+def test_metadata_request_may_ask_for_all_topics_or_for_no_topics_or_for_topic_ids(
     client: RawClient, broker: BrokerProcess
 ) -> None:
     topic_id = create_topic(client, "known")

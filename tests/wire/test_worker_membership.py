@@ -1,4 +1,4 @@
-"""Tests of groups with protocol types other than `consumer`: metadata and assignments are passed on unchanged."""
+"""Tests of groups whose protocol type is not `consumer`. Metadata and assignments are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member with two protocols. As group leader, it assigns each member that member's metadata, reversed."""
+    """A member with two protocols. As leader, it assigns to each member that member's metadata with reversed bytes."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))
