@@ -13,8 +13,8 @@ from headrace_connectors.file.directory_search import FileState, printable
 logger = logging.getLogger(__name__)
 
 
-class _FileChangedError(Exception):
-    """Another program has changed the file while it was copied."""
+class _ChangedAfterReadError(Exception):
+    """Another program has changed the file after it was read."""
 
 
 class FinishedFiles:
@@ -48,7 +48,7 @@ class FinishedFiles:
             if self._marker_suffix is not None and os.path.lexists(path + self._marker_suffix):
                 self._remove(path + self._marker_suffix, name + self._marker_suffix, target)
             self._remove(path, name, target, state)
-        except _FileChangedError:
+        except _ChangedAfterReadError:
             logger.warning(
                 "File %s was changed after it was read: leaving it in place and reading it again", printable(path)
             )
@@ -93,7 +93,7 @@ def _unused(path: str) -> str:
 
 def _check_unchanged(path: str, state: FileState) -> None:
     if FileState.of(os.stat(path)) != state:
-        raise _FileChangedError
+        raise _ChangedAfterReadError
 
 
 def _move_to_other_file_system(path: str, destination: str, state: FileState | None) -> None:
@@ -105,7 +105,7 @@ def _move_to_other_file_system(path: str, destination: str, state: FileState | N
     if state is not None:
         try:
             _check_unchanged(path, state)
-        except (_FileChangedError, OSError):
+        except (_ChangedAfterReadError, OSError):
             os.unlink(partial)
             raise
     os.rename(partial, destination)
