@@ -129,16 +129,18 @@ class LineReader(ItemReader):
         return skipped
 
     def _items(self, count: int) -> Iterator[Any]:
+        decode, limit = self._decode, self._limit
         for line in self._next_lines(count):
             self._number += 1
-            if self._is_json and not line.strip():
-                continue
-            if len(line) > self._limit:
+            if len(line) > limit:
                 raise self._too_long(self._number)
             try:
-                yield self._decode(line)
+                item = decode(line)
             except (ValueError, msgspec.DecodeError, RecursionError) as error:
+                if self._is_json and not line.strip():
+                    continue
                 raise DataError(f"line {self._number} is invalid: {error}") from error
+            yield item
 
     def _is_exhausted(self) -> bool:
         return self._is_at_end and not self._lines
@@ -227,7 +229,7 @@ class Format(NamedTuple):
     record_max_bytes: int
 
 
-def format_for(name: str, bytes_separator: bytes, record_max_bytes: int) -> Format:
+def object_format(name: str, bytes_separator: bytes, record_max_bytes: int) -> Format:
     """Return a format; `bytes_separator` separates the records of bytearray."""
     return Format(name, bytes_separator if name == "bytearray" else b"\n", record_max_bytes)
 
@@ -263,19 +265,12 @@ def headers_of(item: Any) -> Headers:
     return headers
 
 
-_json = msgspec.json.Decoder()
-
-
-def _decode_json(line: bytes) -> Any:
-    return _json.decode(line)
-
-
 def _decode_text(line: bytes) -> str:
     return line.removesuffix(b"\r").decode()
 
 
 _DECODERS: dict[str, tuple[Schema | None, Callable[[bytes], Any]]] = {
-    "json": (None, _decode_json),
+    "json": (None, msgspec.json.Decoder().decode),
     "string": (STRING_SCHEMA, _decode_text),
     "bytearray": (BYTES_SCHEMA, bytes),
 }

@@ -21,7 +21,7 @@ from headrace_connectors.s3.backup_finder import BackupFinder, BackupObject
 from headrace_connectors.s3.bucket_check import check_bucket
 from headrace_connectors.s3.file_finder import SLOTS, FileFinder, FoundFile
 from headrace_connectors.s3.object_names import BackupNames, SeriesId
-from headrace_connectors.s3.readers import ItemReader, format_for, headers_of, reader_for, side_format_name
+from headrace_connectors.s3.readers import ItemReader, headers_of, object_format, reader_for, side_format_name
 from headrace_connectors.s3.source_config import S3SourceConfig, source_format_name, topic_pairs
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class S3SourceTask(SourceTask[S3SourceConfig]):
         """Open an object. Raises DataError if the keys or headers of existing values were deleted."""
         from headrace_connectors.s3.bucket import MissingObjectError
 
-        form = format_for(format_name, self.config.separator, self.config.record_max_bytes)
+        form = object_format(format_name, self.config.separator, self.config.record_max_bytes)
         try:
             return reader_for(self._bucket.open(key), key, form, convert)
         except MissingObjectError as error:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace.api.errors import DataError
 from headrace_connectors.s3 import readers
-from headrace_connectors.s3.readers import ItemReader, format_for, headers_of, reader_for
+from headrace_connectors.s3.readers import ItemReader, headers_of, object_format, reader_for
 
 _opened: list[ItemReader] = []
 
@@ -34,7 +34,7 @@ def _close_readers() -> Iterator[None]:
 def open_reader(
     data: bytes, name: str, key: str = "a", separator: bytes = b"\n", limit: int = 1 << 26, convert: Any = None
 ) -> ItemReader:
-    reader = reader_for(io.BytesIO(data), key, format_for(name, separator, limit), convert)
+    reader = reader_for(io.BytesIO(data), key, object_format(name, separator, limit), convert)
     _opened.append(reader)
     return reader
 
