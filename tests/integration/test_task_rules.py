@@ -330,6 +330,27 @@ def test_records_that_a_sink_task_reports_are_sent_to_the_dead_letter_queue(work
     ]
 
 
+@pytest.mark.parametrize(
+    ("mode", "more", "stage"),
+    [
+        ("", {"transforms": "f", "transforms.f.type": "FailOdd"}, "TRANSFORMATION"),
+        ("record errors", {}, "TASK_PUT"),
+        ("errant", {}, "TASK_PUT"),
+    ],
+)
+def test_record_that_fails_the_task_is_logged_and_sent_to_the_dead_letter_queue(
+    worker: Worker, mode: str, more: dict[str, str], stage: str
+) -> None:
+    write_topic(worker.bootstrap_servers(), "t", [(b'"k%d"' % n, b"%d" % n) for n in range(4)])
+    queue = {"errors.deadletterqueue.topic.name": "dead", "errors.deadletterqueue.topic.replication.factor": "1"}
+    sink(worker, "t", mode, **queue, **more, **{"errors.log.enable": "true"})
+    worker.wait_for_task_state("sink", 0, "FAILED")
+    assert "Tolerance exceeded in error handler" in worker.status("sink")["tasks"][0]["trace"]
+    assert f"Executing stage '{stage}'" in worker.log()
+    assert [(m.key(), m.value()) for m in read_topic(worker.bootstrap_servers(), "dead")] == [(b'"k1"', b"1")]
+    assert committed(worker) in (None, 0, 1)
+
+
 def test_retriable_error_of_a_put_without_records_does_not_fail_the_task(worker: Worker) -> None:
     write_topic(worker.bootstrap_servers(), "t", [])
     sink(worker, "t", "empty retry")
@@ -443,6 +464,13 @@ def test_source_records_that_fail_in_a_transform_are_skipped_and_their_offsets_a
     wait_for(lambda: end_offset(worker.bootstrap_servers(), "counted") == 5, "the even records")
     offset = [{"partition": {"counter": 1}, "offset": {"n": 9}}]
     wait_for(lambda: worker.request("GET", "/connectors/source/offsets") == {"offsets": offset}, "the offset of all")
+    assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
+
+
+def test_source_record_that_fails_the_task_is_logged(worker: Worker) -> None:
+    source(worker, **{"transforms": "f", "transforms.f.type": "FailOdd", "errors.log.enable": "true"})
+    worker.wait_for_task_state("source", 0, "FAILED")
+    assert "Tolerance exceeded in error handler" in worker.status("source")["tasks"][0]["trace"]
     assert "stage 'TRANSFORMATION' with class 'journal_plugins:FailOdd'" in worker.log()
 
 

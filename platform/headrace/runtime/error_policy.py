@@ -123,7 +123,7 @@ class ErrorCounters(Protocol):
 
 
 class ErrorLog:
-    """Counts the skipped records of a task, and logs them if `errors.log.enable` is true."""
+    """Counts the failed records of a task, and logs them if `errors.log.enable` is true."""
 
     def __init__(self, task: str, policy: ErrorPolicy, counters: ErrorCounters) -> None:
         self._task = task
@@ -131,9 +131,10 @@ class ErrorLog:
         self._counters = counters
 
     def add(self, failure: Failure, record: str, value: object = None) -> None:
-        """Add a skipped record. `record` describes it; its value is logged with `errors.log.include.messages`."""
+        """Add a failed record. `record` describes it; its value is logged with `errors.log.include.messages`."""
         self._counters.errors += 1
-        self._counters.skipped += 1
+        if self._policy.tolerate:
+            self._counters.skipped += 1
         if not self._policy.log:
             return
         self._counters.errors_logged += 1

@@ -54,12 +54,15 @@ class SelfReadingSinkErrors:
     def report(self, records: Sequence[ErrantRecord]) -> None:
         """Count and log records, write them to the dead letter queue, and wait until they are acknowledged.
 
-        Raises ToleranceExceeded if errors are not tolerated, and ConnectError if the records cannot be written.
+        Then raises ToleranceExceeded if errors are not tolerated. Raises ConnectError if the records cannot be written.
         """
         failures = {Position(each.topic, each.partition, each.offset): self._failure(each) for each in records}
+        self._report(failures)
         if not self._policy.tolerate:
             for position, failure in failures.items():
                 raise tolerance_exceeded(failure, _where(position))
+
+    def _report(self, failures: dict[Position, Failure]) -> None:
         if self._queue is None and not (self._policy.log and self._policy.log_messages):
             for position, failure in failures.items():
                 self._log.add(failure, _where(position))

@@ -85,7 +85,7 @@ class SinkErrors:
     def report(self, record: SinkRecord, error: Exception) -> Future[None]:
         """Handle a record that the task cannot store.
 
-        Raises ToleranceExceeded if errors are not tolerated; the task then fails even if it catches the exception.
+        Then raises ToleranceExceeded if errors are not tolerated; the task fails even if it catches the exception.
         """
         try:
             return self.report_failed_put(record, error)
@@ -101,8 +101,12 @@ class SinkErrors:
         """Handle a record for which `put` raised an error. Raises ToleranceExceeded if errors are not tolerated."""
         topic, partition, offset = _original_position(record)
         failure = Failure(Stage.TASK_PUT, self._class_name, error, 1)
+        reported = self._report(failure, topic, partition, offset, record)
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, _where(topic, partition, offset))
+        return reported
+
+    def _report(self, failure: Failure, topic: str, partition: int, offset: int, record: SinkRecord) -> Future[None]:
         columns = _locate(record.raw, offset)
         self._count_and_log(failure, topic, partition, offset, columns)
         if self._queue is None:
@@ -121,7 +125,7 @@ class SinkErrors:
     # Called by the stages before `put`
 
     def report_failure(self, failure: Failure, part: Any) -> None:
-        """Handle a tolerated failure of a stage; `send_collected` sends its record to the queue."""
+        """Handle a record that failed in a stage; `send_collected` sends it to the queue."""
         topic, partition, offset = _identity(part)
         columns = _locate(_raw_columns(part), offset)
         self._count_and_log(failure, topic, partition, offset, columns)

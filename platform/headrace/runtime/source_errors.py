@@ -1,4 +1,4 @@
-"""Handles a source's failed records with errors.tolerance=all: log, and dead letter queue if one is configured.
+"""Handles a source's failed records: log, and, with errors.tolerance=all, dead letter queue if one is configured.
 
 Kafka Connect has a dead letter queue only for sinks. A source's DLQ record contains, as JSON, the record before the
 stage in which it failed, with its source partition and source offset. Source offsets are committed only after the DLQ

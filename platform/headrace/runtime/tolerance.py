@@ -1,8 +1,8 @@
 """Runs transforms and converters with retries and error tolerance: `errors.*`, KIP-298. No I/O.
 
 Retriable errors are retried until `errors.retry.timeout`, with a backoff that doubles from 300 ms up to
-`errors.retry.delay.max.ms`. After that, like all other errors, they are tolerated (the record is skipped and reported)
-or they fail the task. The other records keep their order.
+`errors.retry.delay.max.ms`. After that, like all other errors, they are reported, and the record is skipped or the task
+fails. The other records keep their order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 class RetryWithToleranceOperator:
     """Runs operations of one stage under an error policy.
 
-    For each tolerated record, it calls `report(failure, part)`, where `part` contains only this record. `wait_ms` waits
+    For each failed record, it calls `report(failure, part)`, where `part` contains only this record. `wait_ms` waits
     before a retry; it returns False, or raises an error, if the task is to stop. Every method raises ToleranceExceeded.
     """
 
@@ -163,10 +163,10 @@ class RetryWithToleranceOperator:
         return []
 
     def _give_up(self, failure: Failure, part: Part) -> None:
-        """Report the record of `part` and skip it, or raise ToleranceExceeded."""
+        """Report the record of `part`; raise ToleranceExceeded if errors are not tolerated."""
+        self._report(failure, part)
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, self._describe(part))
-        self._report(failure, part)
 
 
 def without(part: _P, skipped: Sequence[int]) -> _P:

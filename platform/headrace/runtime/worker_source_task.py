@@ -112,13 +112,13 @@ class WorkerSourceTask(WorkerTask):
         self._producer = self.open_client(lambda: Producer.open(config, is_at_least_once=True))
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
-        """Handle a record that the task skips. Raises ToleranceExceeded."""
+        """Handle a record that the task skips. Raises ToleranceExceeded if errors are not tolerated."""
         [part] = from_records([record])
         assert isinstance(part, SourceBatch)
         failure = Failure(Stage.TASK_POLL, type(self.task).display_class(), error, 1)
+        self._errors.report_failure(failure, part)
         if not self._policy.tolerate:
             raise tolerance_exceeded(failure, core.describe(part)) from error
-        self._errors.report_failure(failure, part)
 
     def _step(self) -> bool:
         """Carry out `SourceTaskCore.next_step`; return whether the task has stopped."""

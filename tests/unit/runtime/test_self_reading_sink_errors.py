@@ -85,12 +85,14 @@ def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(ca
     assert counters.skipped == 1
 
 
-def test_error_report_of_a_self_reading_sink_raises_an_exception_if_errors_are_not_tolerated() -> None:
-    errors, counters = make(error_policy(), Producer())
+def test_error_report_of_a_self_reading_sink_writes_the_records_and_raises_if_errors_are_not_tolerated() -> None:
+    producer = Producer()
+    errors, counters = make(error_policy(), producer)
     assert not errors.tolerates_errors
     with pytest.raises(ToleranceExceeded, match="topic t, partition 1, offset 2, stage VALUE_CONVERTER"):
         errors.report(RECORDS)
-    assert counters.skipped == 0
+    assert [columns.values for columns in producer.sent] == [[b"2"], [b"9"]]
+    assert (counters.errors, counters.skipped) == (3, 0)
 
 
 def test_error_report_raises_an_exception_if_the_write_to_the_dead_letter_queue_fails() -> None:

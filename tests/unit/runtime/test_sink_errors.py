@@ -151,13 +151,14 @@ def test_dlq_record_of_a_record_that_was_deleted_from_its_topic_has_the_reconver
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_error_report_of_a_sink_task_raises_an_exception_if_errors_are_not_tolerated() -> None:
-    errors, producer, _ = make(tolerate=False)
+def test_error_report_sends_the_record_and_raises_if_errors_are_not_tolerated() -> None:
+    errors, producer, counters = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"
     ):
         errors.report(record(16), DataError("no"))
-    assert producer.sent == []
+    assert offsets(producer) == [16]
+    assert (counters.errors, counters.skipped) == (1, 0)
 
 
 def test_wait_for_error_reports_raises_errors_of_assigned_partitions_and_ignores_revoked_partitions() -> None:

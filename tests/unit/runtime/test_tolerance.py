@@ -81,8 +81,8 @@ def test_records_are_tried_one_at_a_time_after_a_batch_error_without_record_inde
     assert [list(part) for _, part in reported] == [[3], [3]]
 
 
-def test_exception_for_an_error_that_is_not_tolerated_names_record_stage_and_class() -> None:
-    built, _ = stages(error_policy())
+def test_first_error_without_tolerance_is_reported_and_names_record_stage_and_class() -> None:
+    built, reported = stages(error_policy())
 
     def fails(_part: Numbers) -> None:
         raise RecordErrors({1: DataError("bad")})
@@ -90,6 +90,7 @@ def test_exception_for_an_error_that_is_not_tolerated_names_record_stage_and_cla
     with pytest.raises(ToleranceExceeded, match=r"record 7, stage TRANSFORMATION, class T: DataError: bad") as caught:
         built.run(Stage.TRANSFORMATION, "T", fails, Numbers([6, 7]))
     assert isinstance(caught.value.__cause__, DataError)
+    assert [(str(failure.error), part) for failure, part in reported] == [("bad", [7])]
 
 
 def test_operation_that_fails_with_retriable_errors_is_retried_with_backoff() -> None:
