@@ -16,6 +16,7 @@ from support.worker import RestError, wait_for
 
 pytestmark = pytest.mark.integration
 
+MAX_ATTEMPTS = "errors.restart.max.attempts"
 PLUGINS = """
 from pathlib import Path
 from headrace.api import (
@@ -172,16 +173,23 @@ def test_task_without_error_tolerance_fails_on_a_bad_record_or_after_the_retry_t
 def test_failed_task_is_restarted_automatically_if_errors_restart_max_attempts_is_set(
     worker: DistributedWorker, directory: Path
 ) -> None:
-    settings = {"errors.restart.max.attempts": "5", "errors.restart.backoff.initial.ms": "10"}
+    settings = {MAX_ATTEMPTS: "5", "errors.restart.backoff.initial.ms": "10"}
     worker.create("restarted", source(directory, "restarted", failures="2", **settings))
     worker.wait_for_state("restarted", "RUNNING", 60)
     wait_for(lambda: lines(directory / "restarted.attempts") == ["xxx"], "three starts")
+    assert "Task restarted-0: automatic restart 1 of 5 follows in 10 ms" in worker.log()
+    assert "Task restarted-0: threw an uncaught and unrecoverable exception. Task is being killed (" in worker.log()
+    worker.create("exhausted", source(directory, "exhausted", failures="9", **{**settings, MAX_ATTEMPTS: "1"}))
+    text = "ll automatic restarts have failed (errors.restart.max.attempts=1), restart it manually"
+    wait_for(lambda: f"Task exhausted-0: a{text}" in worker.log(), "the last failure")
+    assert worker.status("exhausted")["tasks"][0]["trace"].endswith(f"\nA{text}.")
     worker.create("failed", source(directory, "failed", failures="1"))
     worker.wait_for_task_state("failed", 0, "FAILED")
     worker.request("POST", "/connectors/failed/restart?includeTasks=true&onlyFailed=true")
     worker.wait_for_state("failed", "RUNNING")
     assert lines(directory / "failed.attempts") == ["xx"]
-    for name in ("restarted", "failed"):
+    assert "Task failed-0: threw an uncaught and unrecoverable exception. Task is being killed and will" in worker.log()
+    for name in ("restarted", "exhausted", "failed"):
         worker.request("DELETE", f"/connectors/{name}")
 
 

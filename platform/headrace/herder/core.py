@@ -30,9 +30,9 @@ from typing import TypeAlias
 
 from headrace.api.errors import ConfigError
 from headrace.herder.assignment import Assignment
-from headrace.herder.restart_policy import RestartPolicy
 from headrace.plugins.connector_config import framework_value
 from headrace.runtime.messages import InstanceState
+from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId
 from headrace.stores.config_store import ConfigSnapshot, ConnectorState, TargetState
 from headrace.stores.status_store import ConnectorStatuses, State, Status
@@ -104,10 +104,14 @@ class RetryTaskConfigs:
 
 @dataclass(frozen=True, slots=True)
 class RestartLater:
-    """Call `restart_due` after a delay: the instance has failed, and errors.restart.max.attempts is set."""
+    """Log the text, and call `restart_due` after a delay: errors.restart.max.attempts is set.
+
+    `delay_ms` is None if all automatic restarts of the instance have failed.
+    """
 
     instance: InstanceId
-    delay_ms: int
+    delay_ms: int | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,12 +431,14 @@ class HerderCore:
         state, local = self.snapshot.connectors.get(id_.connector), self._connectors[id_.connector]
         policy = RestartPolicy.from_config({} if state is None else state.config)
         attempt = local.restarts.get(id_.task, 0) + 1
-        delay_ms = policy.delay_ms(attempt)
-        if delay_ms is None:
+        if not policy.is_enabled:
             return []
-        local.restarts[id_.task] = attempt
-        instance.trace = f"{(instance.trace or '').rstrip()}\n{policy.describe(attempt, delay_ms)}"
-        return [RestartLater(id_, delay_ms)]
+        delay_ms = policy.delay_ms(attempt)
+        if delay_ms is not None:
+            local.restarts[id_.task] = attempt
+        text = policy.describe(attempt, delay_ms)
+        instance.trace = f"{(instance.trace or '').rstrip()}\n{text[0].upper()}{text[1:]}."
+        return [RestartLater(id_, delay_ms, text)]
 
     def _watch_restarted(self, instance: _Instance) -> list[Effect]:
         id_ = instance.id

@@ -92,9 +92,8 @@ class Instances:
         """Handle the state that an instance reports."""
         effects = self.core.state_changed(instance, state, trace)
         if effects and state == "FAILED":
-            kind = "Connector" if instance.task is None else "Task"
-            reason = exception_line(trace or "")
-            log.error("%s%s %s: failed: %s", logs.context(instance.connector), kind, instance.name, reason)
+            context, reason = logs.context(instance.connector), exception_line(trace or "")
+            log.error("%s%s %s: failed: %s", context, _kind(instance), instance.name, reason)
         self.carry_out(effects)
 
     def topic_used(self, instance: InstanceId, topic: str) -> None:
@@ -112,11 +111,10 @@ class Instances:
 
     def _restart_expired(self, instance: InstanceId) -> None:
         if effects := self.core.values_expired(instance):
-            kind = "Connector" if instance.task is None else "Task"
             log.info(
                 "%s%s %s: restarting, because a value from a config provider has expired (config.action.reload)",
                 logs.context(instance.connector),
-                kind,
+                _kind(instance),
                 instance.name,
             )
         self.carry_out(effects)
@@ -175,8 +173,12 @@ class Instances:
                 self._run(instance.connector, effect, self._request_task_configs(instance))
             case core.RetryTaskConfigs(instance, delay_ms):
                 self._call_later(delay_ms, lambda: self.carry_out(self.core.retry_due(instance)))
-            case core.RestartLater(instance, delay_ms):
-                self._call_later(delay_ms, lambda: self.carry_out(self.core.restart_due(instance)))
+            case core.RestartLater(instance, delay_ms, text):
+                level = logging.INFO if delay_ms is not None else logging.ERROR
+                context, kind = logs.context(instance.connector), _kind(instance)
+                log.log(level, "%s%s %s: %s", context, kind, instance.name, text)
+                if delay_ms is not None:
+                    self._call_later(delay_ms, lambda: self.carry_out(self.core.restart_due(instance)))
             case core.WatchRestarted(instance, delay_ms):
                 self._call_later(delay_ms, lambda: self.core.ran_long_enough(instance))
             case core.StoreTaskConfigs(name, configs):
@@ -229,7 +231,7 @@ class Instances:
 
     async def _start(self, start: core.StartConnector | core.StartTask) -> None:
         instance, name = start.instance, start.instance.connector
-        kind = "connector" if instance.task is None else "task"
+        kind = _kind(instance).lower()
         try:
             if isinstance(start, core.StartConnector):
                 version = await self.worker.start_connector(instance, start.config)
@@ -239,7 +241,7 @@ class Instances:
             self.starts[kind] = self.starts[kind].plus(is_success=False)
             scope = "worker" if instance.task is None else f"task-{instance.task}"
             context = logs.context(name, scope)
-            log.error("%s%s %s: failed to start: %s", context, kind.capitalize(), instance.name, error)
+            log.error("%s%s %s: failed to start: %s", context, _kind(instance), instance.name, error)
             self.carry_out(self.core.start_failed(instance, _trace(error)))
         else:
             self.starts[kind] = self.starts[kind].plus(is_success=True)
@@ -275,6 +277,10 @@ class Instances:
 
     async def _store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
         await self._store_task_configs(name, configs)
+
+
+def _kind(instance: InstanceId) -> str:
+    return "Connector" if instance.task is None else "Task"
 
 
 def _trace(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from headrace.plugins import missing_modules
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel, ChannelClosed
 from headrace.runtime.counters import Counters
+from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.task_plugins import Plugins
 from headrace_broker.client.errors import ClientError, ClosedError
@@ -205,10 +206,11 @@ class WorkerTask:
             if not (was_interrupted and self.stopping.is_set()):
                 missing_modules.add_note(error, type(self.task))
                 state, trace = "FAILED", logs.secrets.mask("".join(traceback.format_exception(error)))
+                is_restarted = RestartPolicy.from_config(self.spec.connector_config).is_enabled
                 log.exception(
-                    "Task %s: threw an uncaught and unrecoverable exception. Task is being killed and will not recover "
-                    "until manually restarted",
+                    "Task %s: threw an uncaught and unrecoverable exception. Task is being killed%s",
                     self.spec.name,
+                    "" if is_restarted else " and will not recover until manually restarted",
                 )
         for end in (self.finish, self.release_task):
             try:

@@ -569,19 +569,20 @@ def test_failed_connector_is_restarted_with_backoff_until_errors_restart_max_att
     for attempt, delay_ms in ((1, 100), (2, 150)):
         status = worker.statuses.get("c").connector
         assert status is not None
-        assert (
-            status.trace
-            == f"trace\nAutomatic restart {attempt} of 2 follows in {delay_ms} ms (errors.restart.max.attempts)."
-        )
+        text = f"utomatic restart {attempt} of 2 follows in {delay_ms} ms (errors.restart.max.attempts)"
+        assert status.trace == f"trace\nA{text}."
         (later,) = worker.delayed
-        assert later == core.RestartLater(later.instance, delay_ms)
+        assert later == core.RestartLater(later.instance, delay_ms, f"a{text}")
         worker.delayed.clear()
         worker.carry_out(worker.core.restart_due(later.instance))
         worker.complete(0, None, succeeds=True)  # the stop of the failed instance
         worker.complete(0, None, succeeds=False)
     status = worker.statuses.get("c").connector
     assert status is not None
-    assert (status.state, status.trace, worker.delayed, worker.pending) == (State.FAILED, "trace", [], [])
+    text = "ll automatic restarts have failed (errors.restart.max.attempts=2), restart it manually"
+    assert (status.state, status.trace, worker.pending) == (State.FAILED, f"trace\nA{text}.", [])
+    (later,) = worker.delayed
+    assert later == core.RestartLater(later.instance, None, f"a{text}")
 
 
 def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_run_long_enough() -> None:
@@ -595,7 +596,9 @@ def test_count_of_automatic_restarts_is_reset_after_a_restarted_connector_has_ru
     worker.core.ran_long_enough(watch.instance)
     worker.delayed.clear()
     worker.carry_out(worker.core.state_changed(watch.instance, "FAILED", "later"))
-    assert worker.delayed == [core.RestartLater(watch.instance, 100)]
+    (later,) = worker.delayed
+    assert isinstance(later, core.RestartLater)
+    assert (later.instance, later.delay_ms) == (watch.instance, 100)
 
 
 def test_automatic_restart_is_cancelled_by_a_restart_request_of_the_user() -> None:

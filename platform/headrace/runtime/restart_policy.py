@@ -42,7 +42,17 @@ class RestartPolicy:
             return None
         return min(self.backoff_initial_ms << min(attempt - 1, 40), self.backoff_max_ms)
 
-    def describe(self, attempt: int, delay_ms: int) -> str:
-        """Return the sentence that the trace of the failure ends with."""
+    @property
+    def is_enabled(self) -> bool:
+        """Whether failed instances are restarted automatically."""
+        return self.attempts_max != 0
+
+    def describe(self, attempt: int, delay_ms: int | None) -> str:
+        """Return what happens after a failure, for the log and the end of its trace; `delay_ms` from `delay_ms`."""
+        if delay_ms is None:
+            return (
+                f"all automatic restarts have failed (errors.restart.max.attempts={self.attempts_max}), restart it "
+                "manually"
+            )
         limit = "" if self.attempts_max < 0 else f" of {self.attempts_max}"
-        return f"Automatic restart {attempt}{limit} follows in {delay_ms} ms (errors.restart.max.attempts)."
+        return f"automatic restart {attempt}{limit} follows in {delay_ms} ms (errors.restart.max.attempts)"
