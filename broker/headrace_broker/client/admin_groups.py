@@ -31,6 +31,12 @@ T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_RETRIED_FOR_PARTITIONS = (
+    *_COORDINATOR_MOVED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+)
+"""The errors of a partition after which a request is sent again, as in Java's AlterConsumerGroupOffsetsHandler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +186,27 @@ class GroupAdmin:
         return await self._retry(attempt, f"deleting offsets of group {group_id}")
 
     def _partition_error(self, group_id: str, item: TopicPartition, code: ErrorCode) -> BrokerError | None:
+        """Return a BrokerError for the partition, or raise it if the request is to be sent again."""
         if code == ErrorCode.NONE:
             return None
-        return self._group_error(group_id, code, None, f", {item[0]}-{item[1]}")
+        error = BrokerError(code, f"group {group_id}, {item[0]}-{item[1]}")
+        self._forget_moved_coordinator(group_id, error)
+        if error.code in _RETRIED_FOR_PARTITIONS:
+            error.retriable = True  # REBALANCE_IN_PROGRESS is not retriable for members of the group
+            raise error
+        return error
 
-    def _group_error(self, group_id: str, code: int, message: str | None, detail: str = "") -> BrokerError:
+    def _group_error(self, group_id: str, code: int, message: str | None) -> BrokerError:
         """Return a BrokerError for the group, or raise it if it is retriable."""
-        error = BrokerError(code, f"group {group_id}{detail}", message)
-        if error.code in _COORDINATOR_MOVED:
-            self.cluster.forget_coordinator(group_id)
+        error = BrokerError(code, f"group {group_id}", message)
+        self._forget_moved_coordinator(group_id, error)
         if error.retriable:
             raise error
         return error
+
+    def _forget_moved_coordinator(self, group_id: str, error: BrokerError) -> None:
+        if error.code in _COORDINATOR_MOVED:
+            self.cluster.forget_coordinator(group_id)
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], action: str) -> T:
         return await self.cluster.retry(attempt, self._timeout_ms, action)

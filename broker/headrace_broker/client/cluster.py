@@ -83,6 +83,8 @@ class Cluster:
         self._hung_check_timer: asyncio.TimerHandle | None = None
         self._max_age_ms: float = config.metadata_max_age_ms
         self._closed = False
+        self.retried_error: ClientError | None = None
+        """The error of the last attempt that `retry` repeats."""
 
     @classmethod
     async def open(cls, config: ClientConfig, *, timeout_ms: float | None = None) -> Cluster:
@@ -236,7 +238,7 @@ class Cluster:
                 if self.now_ms() + backoff >= deadline:
                     raise TimedOutError(f"{action}: timed out after {timeout_ms:.0f} ms: {error}") from error
                 attempts += 1
-                last = error
+                last = self.retried_error = error
                 await asyncio.sleep(backoff / 1000)
 
     def retry_backoff_ms(self, attempts: int) -> float:

@@ -79,6 +79,7 @@ class GroupOffsets:
         """Open an admin client for one request. Raises HerderError if no broker responds or a broker rejects it."""
         timeout_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
         properties = client_configs.admin_properties(self._worker, config, config.get("name", "worker"))
+        admin: Admin | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 admin = await Admin.open(ClientConfig.from_properties(properties, kind="admin"))
@@ -87,6 +88,9 @@ class GroupOffsets:
                 finally:
                     await admin.close()
         except TimeoutError as error:
+            last = None if admin is None else admin.cluster.retried_error
+            if isinstance(last, BrokerError):
+                raise HerderError(f"Failed to {operation} within {timeout_s:g} s: {last}") from error
             raise HerderError(
                 f"Failed to {operation}: no response from bootstrap.servers={properties.get('bootstrap.servers')} "
                 f"within {timeout_s:g} s"
