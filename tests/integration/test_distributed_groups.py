@@ -133,6 +133,21 @@ def test_killed_worker_that_returns_within_the_scheduled_rebalance_delay_continu
         assert {task: source.starts()[task] for task in kept} == {task: starts[task] for task in kept}
 
 
+def test_tasks_of_a_stopped_worker_are_unassigned_until_it_returns(broker: BrokerProcess, tmp_path: Path) -> None:
+    settings = other_group("stopped", scheduled_rebalance_max_delay_ms="60000")
+    with worker_group(tmp_path, broker.address, 2, settings) as [first, second]:
+        source = Monitored(tmp_path, "stopped", 4).create(first)
+        wait_until_balanced([first, second])
+        before = owners(first, source.name)
+        lost = {task for task, (_, owner) in before.items() if owner == second.worker_id}
+        unassigned = {**before, **dict.fromkeys(lost, ("UNASSIGNED", second.worker_id))}
+        second.stop()
+        wait_for(lambda: owners(first, source.name) == unassigned, "the statuses of the stopped worker")
+        second.start()
+        source.wait_until_running(second)
+        assert owners(first, source.name) == before
+
+
 @pytest.mark.slow
 def test_tasks_of_a_killed_worker_are_reassigned_after_the_scheduled_rebalance_delay(
     broker: BrokerProcess, tmp_path: Path

@@ -1,7 +1,8 @@
 """The statuses as the records of the status topic describe them, with this worker's own writes. No I/O.
 
 A read returns this worker's last write of a key until the worker reads a later record with this key. As in Kafka
-Connect, a task's late UNASSIGNED does not replace RUNNING of an equal or later generation.
+Connect (KAFKA-12525), a task's late UNASSIGNED does not replace RUNNING of an equal or later generation. This rule does
+not apply to two records of the same worker, because these are in order; Kafka Connect applies it to them, too.
 """
 
 from __future__ import annotations
@@ -166,6 +167,7 @@ class StatusTopicState:
             and status.state is State.UNASSIGNED
             and known is not None
             and known.state is State.RUNNING
+            and known.worker_id != status.worker_id
             and known.generation >= status.generation
         )
         if not is_late:

@@ -50,6 +50,14 @@ def test_applying_a_late_unassigned_status_of_another_worker_keeps_the_stored_st
     assert state.get("c").tasks[0] == OWN
 
 
+def test_unassigned_status_replaces_running_of_the_same_worker() -> None:
+    state = StatusTopicState()
+    read(state, 0, OTHER)
+    stopped = Status(State.UNASSIGNED, "other", OTHER.generation)
+    assert read(state, 1, stopped) == (KEY, stopped)
+    assert state.get("c").tasks[0] == stopped
+
+
 def test_unassigned_status_is_not_written_if_the_stored_status_has_a_later_generation() -> None:
     state = StatusTopicState()
     read(state, 0, OWN)
