@@ -81,8 +81,9 @@ class _DistributedWorker:
             await self._signals.received.wait()
             log.info("Kafka Connect stopping")
         finally:
+            stopping_since = time.monotonic()
             await herder.stop()
-            await rest.stop()
+            await rest.stop(stopping_since)
         log.info("Kafka Connect stopped")
         return 0
 

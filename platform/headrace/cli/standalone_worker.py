@@ -117,8 +117,9 @@ class _StandaloneWorker:
                 await self._wait_for_shutdown()
             log.info("Kafka Connect stopping")
         finally:
+            stopping_since = time.monotonic()
             await herder.stop()
-            await rest.stop()
+            await rest.stop(stopping_since)
         log.info("Kafka Connect stopped")
         return 0
 

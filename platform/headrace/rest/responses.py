@@ -21,6 +21,7 @@ from headrace.herder.errors import (
     HerderError,
     PayloadTooLargeError,
     UnsupportedMediaTypeError,
+    WorkerStoppingError,
 )
 from headrace.herder.stages import StageTracker, stage, track
 from headrace.metrics import logs
@@ -70,7 +71,11 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
         tracker = track()
         operation = asyncio.ensure_future(forward_if_needed(request))
         # After a timeout, the operation still runs to completion instead of stopping halfway.
-        await asyncio.wait([operation], timeout=REQUEST_TIMEOUT_S)
+        try:
+            await asyncio.wait([operation], timeout=REQUEST_TIMEOUT_S)
+        except asyncio.CancelledError:  # `RestServer.stop` has waited long enough
+            operation.cancel()
+            return _aborted_response(request.method)
         if not operation.done():
             operation.add_done_callback(_log_late_result)
             return error_response(500, _timeout_message(tracker))
@@ -83,6 +88,16 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
             return error_response(500, str(error) or type(error).__name__)
 
     return handle
+
+
+def _aborted_response(method: str) -> Response:
+    """Return the response to a request that the worker's shutdown has interrupted.
+
+    A worker that forwards a request sends it again after WorkerStoppingError: the text must differ from that error's if
+    the request may have been executed.
+    """
+    stopping = str(WorkerStoppingError())
+    return error_response(500, stopping if method == "GET" else f"{stopping}; the request may have been executed")
 
 
 def _timeout_message(tracker: StageTracker) -> str:

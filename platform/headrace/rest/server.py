@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ from headrace.runtime.rest_config import Listener, OriginPatterns, Tls, advertis
 from headrace.runtime.worker_config import WorkerConfig
 
 LAST_REQUESTS_S = 0.1
+STOP_MARGIN_S = 4.0
+"""How much longer than task.shutdown.graceful.timeout.ms a worker that stops waits for pending requests."""
 
 
 class ListenerError(Exception):
@@ -85,21 +88,28 @@ class RestServer:
             self._servers.append((server, bound))
             await server.startup(sockets=bound.sockets)
 
-    async def stop(self) -> None:
-        """Wait briefly for pending requests, then close the servers.
+    async def stop(self, stopping_since: float) -> None:
+        """Wait for pending requests, then respond to the others with status 500, and close the servers.
 
-        Requests on connections that were accepted shortly before still receive a response. Otherwise another worker of
-        the group would not know whether a request that it has forwarded was executed.
+        `stopping_since` is the `time.monotonic()` at which the worker began to stop. The wait ends `STOP_MARGIN_S` plus
+        task.shutdown.graceful.timeout.ms later, but lasts at least a second. Requests on connections that were accepted
+        shortly before still receive a response. Otherwise another worker of the group would not know whether a request
+        that it has forwarded was executed.
         """
         for server, _ in self._servers:
             for listening in server.servers:
                 listening.close()
         if any(server.server_state.connections for server, _ in self._servers):
             await asyncio.sleep(LAST_REQUESTS_S)
-        for server, bound in self._servers:
-            server.config.timeout_graceful_shutdown = 1
+        grace_s = self._config["task.shutdown.graceful.timeout.ms"] / 1000 + STOP_MARGIN_S
+        remaining_s = stopping_since + grace_s - time.monotonic()
+        for server, _ in self._servers:
+            server.config.timeout_graceful_shutdown = max(1, int(remaining_s))
             server.should_exit = True
-            await server.shutdown(sockets=bound.sockets)
+        await asyncio.gather(*(server.shutdown(sockets=bound.sockets) for server, bound in self._servers))
+        aborted = [task for server, _ in self._servers for task in server.server_state.tasks]
+        if aborted:
+            await asyncio.wait(aborted, timeout=LAST_REQUESTS_S)
 
     def application(self, herder: Herder) -> Starlette:
         """Return the application that serves the listeners in `listeners`."""

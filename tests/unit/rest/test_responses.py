@@ -78,6 +78,32 @@ async def test_operation_of_a_request_continues_after_the_request_has_timed_out(
     await asyncio.wait_for(done.wait(), 5)
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("GET", "Worker is shutting down"),
+        ("POST", "Worker is shutting down; the request may have been executed"),
+    ],
+)
+async def test_response_to_an_interrupted_request_says_whether_it_may_have_been_executed(
+    method: str, message: str
+) -> None:
+    entered = asyncio.Event()
+
+    async def endpoint(_request: Request) -> Response:
+        entered.set()
+        await asyncio.Event().wait()
+        return Response()
+
+    received = request(b"")
+    received.scope["method"] = method
+    handling = asyncio.ensure_future(responses.with_error_handling(endpoint, CONFIG)(received))
+    await entered.wait()
+    handling.cancel()
+    response = await handling
+    assert (response.status_code, json.loads(bytes(response.body))["message"]) == (500, message)
+
+
 INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"
 
 
