@@ -260,7 +260,7 @@ class BaseHerder:
             with stage(description):
                 await self._configs.append(change)
         except (ClientError, TimeoutError) as error:
-            log.error("Config topic: %s failed: %s", description, error or "timeout")
+            log.error("Config topic: %s failed: %s", description, error)
             raise HerderError(
                 "Failed to write to config topic; this may be due to a transient error and the request can be safely "
                 "retried"

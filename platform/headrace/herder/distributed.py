@@ -288,9 +288,9 @@ class DistributedHerder(BaseHerder):
         )
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
-        """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level."""
+        """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
         logs.check_level(level)
-        await self._configs.append(PutLogLevel(logger, level))
+        await self._append(PutLogLevel(logger, level), f"writing the log level of {logger} to the config topic")
 
     async def put_task_configs(
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]
@@ -323,7 +323,9 @@ class DistributedHerder(BaseHerder):
             if configs and state.target is TargetState.STOPPED:
                 raise BadRequestError(f"Cannot submit non-empty set of task configs for stopped connector {name}")
             if list(configs) != list(state.task_configs) or state.config != state.applied_config:
-                await self._configs.append(PutTaskConfigs(name, configs))
+                await self._append(
+                    PutTaskConfigs(name, configs), f"writing {len(configs)} task configs for connector {name}"
+                )
 
     @property
     def _running_group(self) -> WorkerGroup:

@@ -64,8 +64,7 @@ class SessionKeyRotation:
         try:
             await self._configs.append(key)
         except (ClientError, TimeoutError) as error:
-            reason = error or "timeout"
-            log.error("Session key: it could not be written, retrying in %g s: %s", KEY_RETRY_S, reason)
+            log.error("Session key: it could not be written, retrying in %g s: %s", KEY_RETRY_S, error)
             self._rotate_after(KEY_RETRY_S)
         else:
             self._rotate_after(ttl_ms / 1000)

@@ -50,7 +50,7 @@ class TaskConfigsRepair:
                         "Connector %s: the task configurations could not be written again, retrying in %g s: %s",
                         names[0],
                         RETRY_S,
-                        error or "timeout",
+                        error,
                     )
                     await asyncio.sleep(RETRY_S)
         finally:

@@ -294,7 +294,7 @@ class WorkerGroup:
                 "Group %s: the config topic could not be read within worker.sync.timeout.ms=%.0f: %s",
                 self._group_id,
                 self._sync_timeout_s * 1000,
-                error or "timeout",
+                error,
             )
             return False
         self._failed_reads = 0

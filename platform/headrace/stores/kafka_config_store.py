@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from headrace.stores import config_records
 from headrace.stores.config_store import ConfigChange, ConfigSnapshot, Listener, PutLogLevel, RequestRestart
@@ -38,7 +40,7 @@ class KafkaConfigStore:
 
         Raises ClientError, and TimeoutError after 30 s.
         """
-        async with self._write_lock, asyncio.timeout(WRITE_TIMEOUT_S):
+        async with self._write_lock, _timeout(WRITE_TIMEOUT_S):
             await self._log.read_to_end()
             for records in config_records.steps(change):
                 await self._log.append([(key.encode(), value) for key, value in records])
@@ -47,7 +49,7 @@ class KafkaConfigStore:
 
     async def refresh(self, timeout_s: float) -> ConfigSnapshot:
         """Read to the topic's current end offset and return the state. Raises ClientError, TimeoutError."""
-        async with asyncio.timeout(timeout_s):
+        async with _timeout(timeout_s):
             await self._log.read_to_end()
         return self._state.snapshot()
 
@@ -58,3 +60,13 @@ class KafkaConfigStore:
         if isinstance(change, RequestRestart | PutLogLevel):
             log.info("Config topic: received %s", change)
         self._listener(change, self._state.snapshot())
+
+
+@asynccontextmanager
+async def _timeout(timeout_s: float) -> AsyncIterator[None]:
+    """Limit the duration of a block. Raises TimeoutError with a text; that of asyncio.timeout has none."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise TimeoutError(f"no response within {timeout_s:g} s") from error
