@@ -102,7 +102,7 @@ class Channel(asyncio.Protocol):
 
     def notify(self, message: Notification) -> None:
         """Send a message without a response; it is dropped if the other process is dead."""
-        if not self.closed.is_set():
+        if self._is_open():
             self._send(_Kind.NOTIFICATION, 0, message)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Channel(asyncio.Protocol):
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit must not end the process
             if kind == _Kind.NOTIFICATION:
                 log.exception("Handler of the notification %s failed", type(message).__name__)
-            else:
+            elif self._is_open():
                 trace = logs.secrets.mask("".join(traceback.format_exception(error)))
                 details = getattr(error, "details", None)
                 self._send(
@@ -167,7 +167,7 @@ class Channel(asyncio.Protocol):
                     _ErrorDetails(type(error).__name__, logs.secrets.mask(str(error)), trace, details),
                 )
             return
-        if kind != _Kind.REQUEST:
+        if kind != _Kind.REQUEST or not self._is_open():
             return
         try:
             self._send(_Kind.RESPONSE, number, result)
@@ -175,8 +175,11 @@ class Channel(asyncio.Protocol):
             text = f"The response to {type(message).__name__} cannot be sent: {error}"
             self._send(_Kind.ERROR, number, _ErrorDetails(type(error).__name__, text, ""))
 
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self.closed.is_set() and not self._transport.is_closing()
+
     def _send(self, kind: _Kind, number: int, content: Any) -> None:
-        if self._transport is None or self.closed.is_set() or self._transport.is_closing():
+        if self._transport is None or not self._is_open():
             raise ChannelClosed("the other process has exited")
         frame = (kind, number, content)
         try:

@@ -387,7 +387,7 @@ class Worker:
             try:
                 host.channel.notify(messages.Exit())
                 await asyncio.wait_for(asyncio.shield(host.ended), EXIT_TIMEOUT_S)
-            except (TimeoutError, ChannelClosed):
+            except TimeoutError:
                 host.kill()
 
     def _retire_if_failed(self, instance: _Instance, state: str) -> None:

@@ -21,7 +21,7 @@ from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import missing_modules
 from headrace.runtime import messages
-from headrace.runtime.channel import Channel, ChannelClosed
+from headrace.runtime.channel import Channel
 from headrace.runtime.counters import Counters
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -237,13 +237,7 @@ class WorkerTask:
         self._notify(messages.StateChanged(self._instance, state, trace))
 
     def _notify(self, message: messages.Notification) -> None:
-        def send() -> None:
-            try:
-                self._channel.notify(message)
-            except ChannelClosed:
-                return  # the worker has exited, and this process exits, too
-
-        self.loop.call_soon_threadsafe(send)
+        self.loop.call_soon_threadsafe(self._channel.notify, message)
 
     async def _report_forever(self) -> None:
         logs.connector_context.set(logs.context(self.spec.connector, f"task-{self.spec.number}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -127,6 +128,29 @@ async def test_pending_request_fails_when_the_other_end_of_the_channel_closes() 
     async with channels(HostMessage, handler) as (first, second):
         with pytest.raises(ChannelClosed):
             await first.request(ReadOffsets(INSTANCE, []))
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no")])
+async def test_response_is_dropped_if_the_channel_closes_meanwhile(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(message: Any) -> None:
+        second.close()
+        if error is not None:
+            raise error
+
+    async with channels(HostMessage, handler) as (first, second):
+        with pytest.raises(ChannelClosed):
+            await first.request(ReadOffsets(INSTANCE, []))
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
+
+
+async def test_notification_through_a_closing_channel_is_dropped() -> None:
+    async with channels(HostMessage, _unexpected) as (first, _):
+        first.close()
+        first.notify(TopicUsed(INSTANCE, "t"))
 
 
 async def test_invalid_utf_8_in_a_request_is_escaped() -> None:
