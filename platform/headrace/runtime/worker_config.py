@@ -1,6 +1,7 @@
 """The worker's configuration: Kafka Connect's keys, defaults and validation.
 
-All errors are reported together. Each unknown key causes a warning with the most similar known key.
+All errors are reported together. Each unknown key causes a warning with the most similar known key. The brokers may
+have topic configs that are not known here, so a config of an internal topic causes a warning only if it is misspelt.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.api.config_def import ConfigDef, unknown_key_warnings
+from headrace.api.config_def import ConfigDef, nearest, unknown_key_warnings
 from headrace.api.errors import ConfigError, ConfigErrors
 from headrace.runtime.rest_config import Tls
 from headrace.runtime.worker_keys import DISTRIBUTED, STANDALONE
@@ -215,7 +216,7 @@ def _warnings(properties: Mapping[str, str], definition: ConfigDef) -> list[str]
         elif name in definition.keys or name in _PASSED_ON or name.startswith(_PREFIXES):
             continue
         elif definition is DISTRIBUTED and name.startswith(_DISTRIBUTED_PREFIXES):
-            continue  # the key configures an internal topic
+            warnings += _topic_config_warnings(name)
         elif definition is STANDALONE and (name in DISTRIBUTED.keys or name.startswith(_DISTRIBUTED_PREFIXES)):
             warnings.append(f"Configuration key {name} is ignored: it applies only to distributed workers")
         elif definition is DISTRIBUTED and name in STANDALONE.keys:
@@ -223,3 +224,16 @@ def _warnings(properties: Mapping[str, str], definition: ConfigDef) -> list[str]
         else:
             unknown.append(name)
     return warnings + unknown_key_warnings(unknown, definition.keys)
+
+
+def _topic_config_warnings(name: str) -> list[str]:
+    """Return a warning if a key of an internal topic is similar to a known key, but not equal to one."""
+    from headrace_broker.log.topic_configs import TOPIC_CONFIGS
+
+    prefix = next(each for each in _DISTRIBUTED_PREFIXES if name.startswith(each))
+    config = name.removeprefix(prefix)
+    known = ("topic", "partitions", "replication.factor", *TOPIC_CONFIGS)
+    guess = None if config in known else nearest(config, known)
+    if guess is None:
+        return []
+    return [f"Configuration key {name} sets the unknown topic config {config}; did you mean {prefix}{guess}?"]

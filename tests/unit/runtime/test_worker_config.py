@@ -94,6 +94,22 @@ def test_error_for_an_invalid_value_of_a_distributed_worker_contains_the_key_and
     assert caught.value.warnings == ("Unknown configuration key group.idd is ignored; did you mean group.id?",)
 
 
+def test_misspelt_keys_of_an_internal_topic_cause_warnings_with_suggestions() -> None:
+    keys = {
+        "config.storage.replicaton.factor": "1",
+        "offset.storage.partition": "25",
+        "status.storage.min.insync.replica": "2",
+        "status.storage.min.insync.replicas": "2",
+        "status.storage.vendor.placement": "x",  # a broker may have topic configs that Apache Kafka has not
+    }
+    text = "Configuration key {} sets the unknown topic config {}; did you mean {}?"
+    assert WorkerConfig.distributed({**DISTRIBUTED, **keys}).warnings == (
+        text.format("config.storage.replicaton.factor", "replicaton.factor", "config.storage.replication.factor"),
+        text.format("offset.storage.partition", "partition", "offset.storage.partitions"),
+        text.format("status.storage.min.insync.replica", "min.insync.replica", "status.storage.min.insync.replicas"),
+    )
+
+
 def test_errors_for_client_keys_of_a_worker_contain_the_keys_with_their_client_prefix() -> None:
     settings = {"producer.acks": "2", "consumer.max.poll.records": "0", "admin.retries": "x", "request.timeout.ms": "y"}
     result = check_worker({**DISTRIBUTED, "bootstrap.servers": "localhost:1", **settings}, WorkerConfig.distributed)
