@@ -7,6 +7,7 @@ become the leader:
 - A worker keeps what it runs, unless the connector or task was deleted, runs on two workers, or is revoked to balance
   the load. What is revoked in one rebalance is assigned in the next one, after the worker has stopped it.
 - If a worker leaves, its connectors and tasks stay unassigned for scheduled.rebalance.max.delay.ms, in case it returns.
+  This does not apply to the leader: the next leader does not know the previous assignment.
 - Successive rebalances that revoke to balance the load are delayed with an exponential back-off (KAFKA-12495).
 """
 
