@@ -118,18 +118,20 @@ class ConfigTopicState:
 
     def _commit(self, offset: int, name: str, content: Any) -> ConfigChange | None:
         known = self._connectors.get(name)
-        count = int(content["tasks"])
+        count = _task_count(content["tasks"])
         if known is None:  # the connector was deleted, or written again later; compaction removed its configuration
             self._uncommitted.pop(name, None)
             (self._ignored.add if count else self._ignored.discard)(name)
             return None
         tasks = self._uncommitted.pop(name, {})
-        if not tasks.keys() >= set(range(count)):  # compaction may have kept tasks of an earlier, greater count
+        # Compaction may have kept tasks of an earlier, greater count. A foreign record may contain any count.
+        found = sum(number < count for number in tasks)
+        if found < count:
             log.error(
                 "Connector %s: the config topic contains %d of its %d task configurations; it has no tasks until its "
                 "task configurations are written again",
                 name,
-                len(tasks.keys() & set(range(count))),
+                found,
                 count,
             )
             self._connectors[name] = replace(
@@ -156,6 +158,13 @@ class ConfigTopicState:
 def _strings(properties: Any) -> dict[str, str]:
     """Return a configuration in the order of Java's `HashMap`, into which Kafka Connect reads it."""
     return in_hashmap_order({str(key): str(value) for key, value in properties.items() if value is not None})
+
+
+def _task_count(value: Any) -> int:
+    """Return the number of tasks in a commit record. Raises ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"the number of tasks, {value!r}, is not a whole number of at least 0")
+    return value
 
 
 def _target(content: Any) -> TargetState:

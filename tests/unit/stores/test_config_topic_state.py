@@ -217,6 +217,11 @@ def test_commit_record_with_missing_task_records_leaves_the_connector_without_ta
     assert "Connector c: the config topic contains" in caplog.text
 
 
+def test_commit_with_a_huge_task_count_takes_no_memory() -> None:
+    found = connector_after(CONNECTOR, TASK_0, commit(10**300))
+    assert (found.task_configs, found.applied_config) == ((), None)
+
+
 def test_connector_has_its_tasks_again_after_a_complete_commit_follows_an_incomplete_commit() -> None:
     found = connector_after(CONNECTOR, None, TASK_1, commit(2), TASK_0, TASK_1, commit(2))
     assert [config["n"] for config in found.task_configs] == ["0", "1"]
@@ -327,6 +332,10 @@ SESSION_KEY = ("session-key", '{"key":"c2VjcmV0","algorithm":"HmacSHA256","creat
         ("commit-c", None),
         ("commit-c", '{"tasks":"many"}'),
         ("commit-c", "{}"),
+        ("commit-c", '{"tasks":1e300}'),
+        ("commit-c", '{"tasks":2.0}'),
+        ("commit-c", '{"tasks":true}'),
+        ("commit-c", '{"tasks":-1}'),
         ("session-key", None),
         ("session-key", '{"key":"c2VjcmV0","algorithm":"HmacSHA256"}'),
         ("session-key", '{"key":5,"algorithm":"HmacSHA256","creation-timestamp":17}'),
