@@ -81,6 +81,16 @@ class GroupMembership:
         return self._core.state is MemberState.STABLE and not self._rejoin.is_set()
 
     @property
+    def has_session(self) -> bool:
+        """Whether the member has joined and its session has not expired; otherwise the coordinator may have removed it.
+
+        This is false as soon as a process that was suspended for longer than the session timeout continues.
+        """
+        return self._core.state is not MemberState.UNJOINED and not self._core.is_session_expired(
+            self._cluster.now_ms()
+        )
+
+    @property
     def error(self) -> ClientError | TimeoutError | None:
         """The last error of a request to the coordinator; None if the coordinator responds."""
         return self._error

@@ -29,6 +29,7 @@ from headrace.herder.task_configs_repair import TaskConfigsRepair
 from headrace.herder.worker_group import WorkerGroup
 from headrace.metrics import logs
 from headrace.runtime import client_configs
+from headrace.runtime.spec import InstanceId
 from headrace.runtime.worker import Events, Worker
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import internal_topics
@@ -95,6 +96,7 @@ class DistributedHerder(BaseHerder):
             store_task_configs=self._submit_task_configs,
             status_generation=lambda: self._group_core.generation,
             removes_statuses=False,
+            may_commit=self._may_commit,
         )
         super().__init__(config, instances, configs=configs, statuses=statuses, offsets=offsets)
         statuses.listener = instances.status_read
@@ -202,6 +204,10 @@ class DistributedHerder(BaseHerder):
             finally:
                 await admin.close()
 
+    def _may_commit(self, instance: InstanceId) -> bool:
+        is_member = self._group is not None and self._group.has_session
+        return is_member and self._group_core.may_commit(instance.connector, instance.task)
+
     def _config_of(self, name: str) -> Mapping[str, str] | None:
         state = self._snapshot.connectors.get(name)
         return None if state is None else state.config
@@ -249,6 +255,11 @@ class DistributedHerder(BaseHerder):
         """Append a change to the config topic. Raises WorkerStoppingError, HerderError."""
         if self._stopping.is_set():
             raise WorkerStoppingError
+        if not self._running_group.has_session:
+            raise HerderError(
+                "This worker has lost its membership in the group, and another worker may be the leader; the request "
+                "can be safely retried"
+            )
         await super()._append(change, description)
 
     async def _wait_until_tasks_end(self, name: str) -> None:

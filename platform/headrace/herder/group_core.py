@@ -84,6 +84,7 @@ class GroupCore:
         self._highest = highest
         self._held: GroupAssignment | None = None
         self._stopping = EMPTY  # revoked by the leader, not yet stopped
+        self._stopped_to_join = EMPTY  # with the eager protocol, what stops before the worker joins
         self._snapshot = ConfigSnapshot()
         self._configured = EMPTY
         self._max_delay_ms = max_delay_ms
@@ -102,6 +103,10 @@ class GroupCore:
     def assignment(self) -> Assignment:
         """The connectors and tasks that this worker is to run."""
         return EMPTY if self._held is None else self._held.assigned
+
+    def may_commit(self, connector: str, task: int | None) -> bool:
+        """Whether a task may commit offsets: no other worker can run it before this worker has stopped it."""
+        return (self.assignment | self._stopping | self._stopped_to_join).contains(connector, task)
 
     def metadata(self) -> WorkerMetadata:
         """Return the state that the worker sends with JoinGroup."""
@@ -159,11 +164,13 @@ class GroupCore:
         self.is_leader, self._owners, self._is_joining = False, {}, True
         if self.version is not Version.EAGER or self._held is None:
             return []
+        self._stopped_to_join = self.assignment | self._stopping
         return self._drop()
 
     def on_membership_lost(self) -> list[GroupEffect]:
         """Handle the end of the membership: other workers will run what this worker has run."""
         self.is_leader, self._owners, self.leader_url, self._is_joining = False, {}, None, True
+        self._stopped_to_join = EMPTY
         self._forget_rebalances()
         return self._drop()
 
@@ -178,6 +185,7 @@ class GroupCore:
     def on_assignment(self, generation: int, protocol: str, data: bytes, member_id: str) -> list[GroupEffect]:
         """Handle the assignment of a new generation. Raises GroupProtocolError."""
         new, before = decode_assignment(data), self.assignment
+        self._stopped_to_join = EMPTY
         self.version, self.generation = Version.of_protocol(protocol), generation
         self.leader_url, self.is_leader, self._is_joining = new.leader_url, new.leader == member_id, False
         if not self.is_leader:

@@ -39,7 +39,8 @@ class Instances:
 
     `store_task_configs` stores the task configurations that a connector generated. `status_generation` returns the
     generation that a status of this worker has; by default the instance's. If `removes_statuses` is false,
-    statuses of instances that no longer exist are kept: in a group of workers, the leader removes them.
+    statuses of instances that no longer exist are kept: in a group of workers, the leader removes them. `may_commit`
+    tells whether a task may commit offsets; by default, each task may.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Instances:
         store_task_configs: StoreTaskConfigs,
         status_generation: Callable[[], int] | None = None,
         removes_statuses: bool = True,
+        may_commit: Callable[[InstanceId], bool] = lambda _: True,
     ) -> None:
         self.core = core.HerderCore()
         self.worker = make_worker(self)
@@ -64,6 +66,7 @@ class Instances:
         self._store_task_configs = store_task_configs
         self._status_generation = status_generation
         self._removes_statuses = removes_statuses
+        self._may_commit = may_commit
         self._operations: dict[str, dict[asyncio.Task[None], core.Effect]] = {}
         self._is_stopping = False
 
@@ -130,7 +133,16 @@ class Instances:
             self.carry_out(self.core.status_replaced(key.connector, key.task))
 
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
-        """Write a task's offsets; returns when they are durable."""
+        """Write a task's offsets; returns when they are durable.
+
+        Raises LookupError if another worker may run the task: it may have committed later offsets, or a user may have
+        reset them.
+        """
+        if not self._may_commit(instance):
+            raise LookupError(
+                f"Task {instance.name}: its offsets are not committed, because this worker has lost its membership in "
+                "the group, and another worker may run the task"
+            )
         await self._offsets.write(instance.connector, offsets)
 
     async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:

@@ -109,6 +109,11 @@ class WorkerGroup:
         return None if error is None else str(error) or "the group coordinator does not respond"
 
     @property
+    def has_session(self) -> bool:
+        """Whether this worker is a member of its group: otherwise other workers may run its connectors and tasks."""
+        return self._membership.has_session
+
+    @property
     def is_stable(self) -> bool:
         """Whether the worker has an assignment, and no rebalance is in progress."""
         return self._stable.is_set() and self._membership.is_stable

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.membership_core import Generation, MembershipCore, MemberState, NextStep
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -34,6 +37,20 @@ def make_stable(core: MembershipCore, now_ms: float = 0) -> None:
     core.join_request([("default", b"x")])
     core.on_join(join_response())
     assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is NextStep.ASSIGNED
+
+
+def test_member_has_a_session_until_the_session_timeout_has_passed_without_a_response() -> None:
+    core, cluster = make_core(), SimpleNamespace(config=SimpleNamespace(request_timeout_ms=1_000), now_ms=lambda: now)
+    membership = GroupMembership(cluster, core, None, 60_000)  # type: ignore[arg-type]
+    now = 0
+    assert not membership.has_session
+    make_stable(core)
+    now = 10_000
+    assert membership.has_session
+    now = 10_001
+    assert not membership.has_session
+    core.expire_session()
+    assert not membership.has_session
 
 
 def test_new_member_joins_with_member_id_from_member_id_required_response() -> None:

@@ -272,6 +272,40 @@ def test_worker_that_loses_its_group_membership_stops_all_connectors_and_tasks()
     assert core.on_membership_lost() == []
 
 
+def commits(core: GroupCore) -> set[int]:
+    return {number for number in (0, 1) if core.may_commit("a", number)}
+
+
+def test_tasks_may_commit_while_assigned_and_until_they_have_stopped() -> None:
+    core = worker()
+    assert commits(core) == set()
+    assign(core, ALL)
+    assert commits(core) == {0, 1}
+    assign(core, revoked=work("", ("a", 1)))
+    assert commits(core) == {0, 1}
+    core.stopped(work("", ("a", 1)))
+    assert commits(core) == {0}
+
+
+def test_tasks_may_not_commit_after_the_membership_is_lost() -> None:
+    core = worker()
+    assign(core, ALL)
+    core.on_membership_lost()
+    assert commits(core) == set()
+
+
+def test_tasks_that_an_eager_worker_stops_before_it_joins_may_commit() -> None:
+    core = worker(Version.EAGER)
+    assign(core, ALL, version=Version.EAGER)
+    core.on_join_prepare()
+    assert commits(core) == {0, 1}
+    assign(core, work("", ("a", 0)), version=Version.EAGER)
+    assert commits(core) == {0}
+    core.on_join_prepare()
+    core.on_membership_lost()
+    assert commits(core) == set()
+
+
 # Changes of the config topic
 
 
