@@ -132,17 +132,21 @@ class Instances:
         if core.is_outdated(status, self.worker_id, generation):
             self.carry_out(self.core.status_replaced(key.connector, key.task))
 
+    def confirm_task(self, instance: InstanceId) -> None:
+        """Raise LookupError if another worker may run the task."""
+        if not self._may_commit(instance):
+            raise LookupError(
+                f"Task {instance.name}: its offsets are not committed, because this worker has lost its membership in "
+                "the group, and another worker may run the task"
+            )
+
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
         """Write a task's offsets; returns when they are durable.
 
         Raises LookupError if another worker may run the task: it may have committed later offsets, or a user may have
         reset them.
         """
-        if not self._may_commit(instance):
-            raise LookupError(
-                f"Task {instance.name}: its offsets are not committed, because this worker has lost its membership in "
-                "the group, and another worker may run the task"
-            )
+        self.confirm_task(instance)
         await self._offsets.write(instance.connector, offsets)
 
     async def read_offsets(self, instance: InstanceId, partitions: list[dict[Any, Any]]) -> list[dict[str, Any] | None]:

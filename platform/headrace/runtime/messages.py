@@ -187,6 +187,12 @@ class ValuesExpire(Notification, frozen=True):
     ttl_ms: int
 
 
+class ConfirmTask(Request[None], frozen=True):
+    """Confirm that the worker may run the task: it responds, and it is a member of its group."""
+
+    instance: InstanceId
+
+
 class ReadOffsets(Request[list[dict[str, Any] | None]], frozen=True):
     """Return the committed offsets of these source partitions."""
 
@@ -222,6 +228,13 @@ WorkerMessage: TypeAlias = (
 """The messages from the worker to a host."""
 
 HostMessage: TypeAlias = (
-    StateChanged | TopicUsed | CountersReported | ReconfigurationRequested | ValuesExpire | ReadOffsets | CommitOffsets
+    StateChanged
+    | TopicUsed
+    | CountersReported
+    | ReconfigurationRequested
+    | ValuesExpire
+    | ConfirmTask
+    | ReadOffsets
+    | CommitOffsets
 )
 """The messages from a host to the worker."""

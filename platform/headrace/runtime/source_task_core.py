@@ -172,6 +172,7 @@ class SourceTaskCore:
     ) -> None:
         self._name = name
         self._is_paused = is_paused  # the user paused the task
+        self._is_confirmed = True  # no other worker runs the task
         self._tolerates_errors = tolerates_errors  # errors.tolerance is `all`
         self._commits_records = commits_records  # the task overrides commit_record
         self._reported_pause: bool | None = None
@@ -206,6 +207,11 @@ class SourceTaskCore:
     def on_resume(self) -> list[Effect]:
         """The user resumed the task."""
         self._is_paused = False
+        return []
+
+    def on_confirmed(self, is_confirmed: bool) -> list[Effect]:
+        """The worker has confirmed that it may run the task, or could not confirm it: then the task does not poll."""
+        self._is_confirmed = is_confirmed
         return []
 
     def on_stop(self) -> list[Effect]:
@@ -324,7 +330,7 @@ class SourceTaskCore:
         if self._reported_pause is not self._is_paused:
             self._reported_pause = self._is_paused
             return [ReportState(self._is_paused)]
-        if self._is_paused or is_buffer_full or self._outgoing or self._polled:
+        if self._is_paused or not self._is_confirmed or is_buffer_full or self._outgoing or self._polled:
             return [Wait(None)]
         if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
             return [Wait(self._retry_at_ms)]

@@ -43,6 +43,7 @@ class Events(Protocol):
     def reconfiguration_requested(self, instance: InstanceId) -> None: ...
     def values_expire(self, instance: InstanceId, ttl_ms: int) -> None: ...
     def instance_ended(self, instance: InstanceId) -> None: ...
+    def confirm_task(self, instance: InstanceId) -> None: ...
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[messages.OffsetPair]) -> None: ...
     async def read_offsets(
         self, instance: InstanceId, partitions: list[dict[Any, Any]]
@@ -428,6 +429,8 @@ class Worker:
                 self._events.reconfiguration_requested(message.instance)
             case messages.ValuesExpire(_, ttl_ms):
                 self._events.values_expire(message.instance, ttl_ms)
+            case messages.ConfirmTask():
+                self._events.confirm_task(message.instance)
             case messages.ReadOffsets(_, partitions):
                 return await self._events.read_offsets(message.instance, partitions)
             case messages.CommitOffsets(_, offsets):

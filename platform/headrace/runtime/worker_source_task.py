@@ -69,6 +69,7 @@ class WorkerSourceTask(WorkerTask):
         self.task.context = _Context(self)
         self.plugins.start_task(self.task)
         self.later(self.commit_in_background(self._commit))
+        self.watch_worker(self._on_confirmed)
         has_stopped = False
         while not has_stopped:
             has_stopped = self._step()
@@ -232,6 +233,17 @@ class WorkerSourceTask(WorkerTask):
         effects = self._call_core(method, *arguments)
         self._core_called.set()
         self._carry_out(effects)
+
+    def _on_confirmed(self, is_confirmed: bool) -> None:
+        if is_confirmed:
+            log.info("Task %s: its worker responds and is a member of its group again; polling again", self.spec.name)
+        else:
+            log.error(
+                "Task %s: its worker did not respond within session.timeout.ms, or is no member of its group; another "
+                "worker may run the task, so it does not poll until the worker confirms that it may run it",
+                self.spec.name,
+            )
+        self._report_event(self.core.on_confirmed, is_confirmed)
 
     def _on_acknowledged(self, send: core.Send, count: int, sent: SendMetadata | None, error: Exception | None) -> None:
         if error is not None:

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import missing_modules
-from headrace.runtime import messages
-from headrace.runtime.channel import Channel
+from headrace.runtime import messages, worker_watch
+from headrace.runtime.channel import Channel, ChannelClosed
 from headrace.runtime.counters import Counters
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
@@ -190,6 +190,19 @@ class WorkerTask:
         while True:
             await asyncio.sleep(interval_s)
             await commit()
+
+    def watch_worker(self, set_confirmed: Callable[[bool], None]) -> None:
+        """Call `set_confirmed` on the event loop when another worker may run the task, and when it no longer may.
+
+        Only workers in a group have a session timeout. Called in the task's thread.
+        """
+        if "group.id" not in self.spec.worker:
+            return
+        timeout_s = self.spec.worker_ms("session.timeout.ms") / 1000
+        watch = worker_watch.watch(
+            lambda: self._channel.request(messages.ConfirmTask(self._instance)), timeout_s, set_confirmed
+        )
+        self.loop.call_soon_threadsafe(self.background, watch)
 
     def use_topic(self, topic: str) -> None:
         """Report that the connector uses a topic (KIP-558); callable from any thread."""

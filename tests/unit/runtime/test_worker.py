@@ -113,6 +113,9 @@ class Listener:
     def reconfiguration_requested(self, instance: InstanceId) -> None:
         raise AssertionError(instance)
 
+    def confirm_task(self, instance: InstanceId) -> None:
+        raise LookupError(instance.name)
+
     async def commit_offsets(self, instance: InstanceId, offsets: Sequence[OffsetPair]) -> None:
         assert list(offsets) == [({"p": 1}, {"o": 2})]
 
