@@ -39,10 +39,18 @@ class Assignment:
 
 EMPTY = Assignment()
 
+NAME_BYTES_MAX = 32_767
+"""The longest connector name that the protocol of the group can encode; validation permits only shorter names."""
+
+
+def is_assignable(name: str) -> bool:
+    """Whether an assignment can contain a connector with this name."""
+    return len(name.encode()) <= NAME_BYTES_MAX
+
 
 def configured(snapshot: ConfigSnapshot) -> Assignment:
-    """Return everything that the workers of a group are to run."""
-    connectors = snapshot.connectors
+    """Return everything that the workers of a group are to run; connectors whose names are too long cannot run."""
+    connectors = {name: state for name, state in snapshot.connectors.items() if is_assignable(name)}
     tasks = ((name, number) for name, state in connectors.items() for number in range(len(state.task_configs)))
     return Assignment(frozenset(connectors), frozenset(tasks))
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from headrace.herder.assignment import EMPTY, Assignment, configured, union
+from headrace.herder.assignment import EMPTY, NAME_BYTES_MAX, Assignment, configured, is_assignable, union
 from headrace.herder.assignors import IncrementalAssignor, assign_round_robin
 from headrace.herder.group_protocol import (
     CONFIG_MISMATCH,
     GroupAssignment,
+    GroupProtocolError,
     Version,
     WorkerMetadata,
     decode_assignment,
@@ -138,12 +140,22 @@ class GroupCore:
 
     def on_snapshot(self, snapshot: ConfigSnapshot) -> list[GroupEffect]:
         """Handle a new state of the config topic."""
+        self._log_unassignable(snapshot)
         before, self._snapshot, self._configured = self._configured, snapshot, configured(snapshot)
         if before != self._configured or not self._history:
             self._history.append((snapshot.offset, self._configured))
         if before == self._configured or self._is_joining:
             return []
         return self._rejoin_if_changed()
+
+    def _log_unassignable(self, snapshot: ConfigSnapshot) -> None:
+        for name in snapshot.connectors.keys() - self._snapshot.connectors.keys():
+            if not is_assignable(name):
+                log.error(
+                    "Connector %.100s...: it does not run, because its name has more than %d bytes; delete it",
+                    name,
+                    NAME_BYTES_MAX,
+                )
 
     def _rejoin_if_changed(self) -> list[GroupEffect]:
         """Rejoin if something else is configured than the leader knew when it computed the current assignment.
@@ -228,8 +240,8 @@ class GroupCore:
     # The leader
 
     def is_behind(self, members: Mapping[str, bytes]) -> bool:
-        """Whether a member has read more of the config topic than this worker. Raises GroupProtocolError."""
-        return self._snapshot.offset < max(decode_metadata(data).config_offset for data in members.values())
+        """Whether a member has read more of the config topic than this worker."""
+        return self._snapshot.offset < max(each.config_offset for each in _decode_members(members).values())
 
     def compute_assignments(
         self, generation: int, protocol: str, leader: str, members: Mapping[str, bytes], now_ms: int
@@ -239,7 +251,13 @@ class GroupCore:
         Raises GroupProtocolError.
         """
         version = Version.of_protocol(protocol)
-        found = {member: decode_metadata(metadata) for member, metadata in members.items()}
+        found = _decode_members(members)
+        for member in members.keys() - found.keys():
+            log.error(
+                "Group member %s: it gets no connectors and tasks, because its metadata cannot be read; check whether "
+                "it is a Connect worker",
+                member,
+            )
         self._urls = {member: metadata.url for member, metadata in found.items()}
         offset = max(metadata.config_offset for metadata in found.values())
         answer = GroupAssignment(leader, self._urls[leader], offset)
@@ -257,7 +275,7 @@ class GroupCore:
             self.reported = EMPTY  # the members stopped everything before they joined
             self._owners = assign_round_robin(found, self._configured)
             self._running = union(self._owners.values())
-            answers = {member: replace(answer, assigned=owned) for member, owned in self._owners.items()}
+            answers = {member: replace(answer, assigned=self._owners.get(member, EMPTY)) for member in members}
         else:
             held = {member: _held(metadata) for member, metadata in found.items()}
             self.reported = union(held.values())
@@ -276,6 +294,15 @@ class GroupCore:
                 for member in members
             }
         return {member: encode_assignment(each, version) for member, each in answers.items()}
+
+
+def _decode_members(members: Mapping[str, bytes]) -> dict[str, WorkerMetadata]:
+    """Return the metadata of each member whose metadata can be read; the worker's own always can."""
+    found: dict[str, WorkerMetadata] = {}
+    for member, metadata in members.items():
+        with suppress(GroupProtocolError):
+            found[member] = decode_metadata(metadata)
+    return found
 
 
 def _held(metadata: WorkerMetadata) -> Assignment:

@@ -24,11 +24,17 @@ CLIENT_OVERRIDES = ("producer.override.", "consumer.override.", "admin.override.
 _LOW, _MEDIUM, _HIGH = Importance.LOW, Importance.MEDIUM, Importance.HIGH
 
 
+NAME_LENGTH_MAX = 249
+"""The longest name of a connector, as of a topic; the protocol of the workers' group could encode 32,767 bytes."""
+
+
 def _check_name(value: Any) -> None:
     if value is None:
         return
     if not value.strip():
         raise ValueError("String may not be empty")
+    if len(value) > NAME_LENGTH_MAX:
+        raise ValueError(f"String may have at most {NAME_LENGTH_MAX} characters but has {len(value)}")
     bad = [str(ord(char)) for char in value if ord(char) < 32 or 127 <= ord(char) < 160]
     if bad:
         raise ValueError(

@@ -379,6 +379,31 @@ def test_leader_that_is_behind_in_the_config_topic_sends_assignments_with_error_
     assert "read to offset 5, but another worker to offset 6" in caplog.text
 
 
+@pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
+def test_leader_assigns_no_connector_whose_name_the_protocol_cannot_encode(
+    version: Version, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = worker(version)
+    core.on_snapshot(snapshot(6, a=2, **{"x" * 33_000: 1}))
+    core.on_snapshot(snapshot(7, a=2, **{"x" * 33_000: 1}))
+    found = compute(core, {"me": metadata(URL, 6, version=version)}, version)
+    assert found["me"].assigned == ALL
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.startswith(f"Connector {'x' * 100}...: it does not run")
+
+
+@pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
+def test_member_with_unreadable_metadata_is_assigned_nothing(
+    version: Version, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = worker(version)
+    members = {"me": metadata(URL, 5, version=version), "other": b"\0"}
+    assert not core.is_behind(members)
+    found = compute(core, members, version)
+    assert (found["me"].assigned, found["other"].assigned) == (ALL, EMPTY)
+    assert "Group member other: it gets no connectors and tasks" in caplog.text
+
+
 def test_leader_assigns_all_connectors_and_tasks_to_the_members() -> None:
     found = compute(worker(), {"me": metadata(URL, 5), "other": metadata("http://other/", 4)})
     assert found == {
@@ -476,11 +501,3 @@ def test_worker_that_is_not_the_leader_returns_no_owner_url() -> None:
     core = worker()
     assign(core, ALL)
     assert core.owner_url("a", None) is None
-
-
-def test_leader_rejects_malformed_metadata_of_a_member() -> None:
-    members = {"me": metadata(URL, 5), "other": b"\x00"}
-    with pytest.raises(GroupProtocolError):
-        worker().is_behind(members)
-    with pytest.raises(GroupProtocolError):
-        compute(worker(), members)

@@ -84,6 +84,12 @@ def _this_module() -> Any:
     return module
 
 
+def test_name_with_more_characters_than_a_topic_may_have_is_an_error() -> None:
+    assert validate(ExampleSource, table="t", name="x" * 249).errors == []
+    [text] = validate(ExampleSource, table="t", name="x" * 250).errors
+    assert "String may have at most 249 characters but has 250" in text
+
+
 def test_valid_source_configuration_has_no_errors() -> None:
     result = validate(ExampleSource, table="t", driver__x="1", producer__override__linger__ms="5")
     assert (result.errors, result.warnings, result.type) == ([], [], "source")
