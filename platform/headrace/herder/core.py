@@ -381,6 +381,11 @@ class HerderCore:
         del self._connectors[id_.connector].instances[id_.task]
         return [*self._statuses_after_end(instance), *self._reconcile(id_.connector)]
 
+    def process_ended(self, id_: InstanceId) -> list[Effect]:
+        """Handle the end of an instance's process for which it is not at fault: it starts again, unless it failed."""
+        instance = self._current(id_)
+        return [] if instance is None or instance.phase is _Phase.FAILED else self.stopped(id_)
+
     def state_changed(self, id_: InstanceId, state: InstanceState, trace: str | None) -> list[Effect]:
         """Handle the state that an instance reports."""
         instance = self._current(id_)

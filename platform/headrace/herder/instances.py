@@ -124,7 +124,7 @@ class Instances:
 
     def instance_ended(self, instance: InstanceId) -> None:
         """Start an instance again that ended without being at fault."""
-        self.carry_out(self.core.stopped(instance))
+        self.carry_out(self.core.process_ended(instance))
 
     def status_read(self, key: StatusKey, status: Status | None) -> None:
         """Handle a status in the status topic: write this worker's status again if another worker has replaced it."""

@@ -3,8 +3,9 @@
     python -m headrace.runtime.fork_server CONTROL_FD WORKER_PID
 
 Guarantees:
-- The only plug-in code that the fork server runs is the import of modules in `Connector.shared_modules`, so the fork
-  server does not hang.
+- The only plug-in code that the fork server runs is the import of modules in `Connector.shared_modules`. A child
+  imports each module first, and the fork server imports it only if the child succeeded. If the import in the fork
+  server hangs nevertheless, a timer ends the fork server, and the worker starts a new one.
 - When the worker dies for any reason, the fork server kills all its descendants, including orphans, and exits.
 - When a child exits, the fork server kills the processes that the child has left.
 - If the fork server itself dies, the kernel sends SIGKILL to its children.
@@ -15,8 +16,8 @@ second. The first connectors of a new worker do not wait for the warm-up, and us
 
 The control socket is SOCK_SEQPACKET; each packet is one JSON message. The worker sends `{"spawn": n, "name": text}`
 with the child's end of a socket pair as ancillary data, `{"share": module}` and `{"kill": pid}`. The fork server sends
-`{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}` and `{"exited": pid, "status": code}`
-(a negative status is a signal).
+`{"ready": pid}`, `{"spawned": n, "pid": pid}`, `{"failed": n, "error": text}`, `{"exited": pid, "status": code}` (a
+negative status is a signal), and `{"shared": module}` after it has imported the module or has decided not to.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from headrace.runtime.group_signals import GROUP_SIGNALS
 log = logging.getLogger(__name__)
 
 MESSAGE_SIZE_MAX = 4096
+SHARE_TIMEOUT_S = 30
+"""How long the import of a shared module may take."""
 _NO_WARM_UP = "--no-warm-up"  # followed by the pids of the children
 _FORKS_WITHOUT_WARM_UP = 8  # two or three connectors: two validations; for each, the connector and its task
 _IDLE_S = 1.0
@@ -58,6 +61,7 @@ class ForkServer:
         self._control = control
         self._worker_pid = worker_pid
         self._children = set(children)
+        self._importing: dict[int, str] = {}  # children that import a shared module to find out whether it is safe
         self._forks = 0
         self._warm_up = warm_up
         self._filled: list[bytes] = []
@@ -113,7 +117,7 @@ class ForkServer:
                 error,
             )
             command = [sys.executable, "-m", "headrace.runtime.fork_server", *sys.argv[1:3], _NO_WARM_UP]
-            os.execv(sys.executable, [*command, *map(str, self._children)])
+            os.execv(sys.executable, [*command, *map(str, (*self._children, *self._importing))])
 
     def _freeze(self) -> None:
         """Exclude all objects from garbage collection, which would change, and so copy, shared memory."""
@@ -134,10 +138,47 @@ class ForkServer:
             case {"spawn": number, "name": name}:
                 self._spawn(number, name, descriptors[0])
             case {"share": module}:
-                preload.share(module)
+                self._try_import(module)
             case {"kill": pid} if pid in self._children:
                 process_tree.kill_tree(pid)
         return True
+
+    def _try_import(self, module: str) -> None:
+        """Import a shared module in a child; `_reap` handles the result."""
+        try:
+            pid = os.fork()
+        except OSError:
+            self._send({"shared": module})
+            return
+        if pid == 0:
+            is_sound = False
+            try:
+                self._prepare_child("import")
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(SHARE_TIMEOUT_S)
+                is_sound = preload.try_import(module)
+            finally:
+                os._exit(0 if is_sound else 1)
+        self._importing[pid] = module
+
+    def _share(self, module: str, status: int) -> None:
+        """Import a shared module, if a child could import it; the kernel ends this process if the import hangs."""
+        if status == -signal.SIGALRM:
+            log.error(
+                "Module %s: its import takes longer than %d s; plug-ins must not list it in shared_modules",
+                module,
+                SHARE_TIMEOUT_S,
+            )
+        elif status or os.getppid() != self._worker_pid:
+            log.debug("Module %s of shared_modules is not shared: its import ended with status %d", module, status)
+        else:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SHARE_TIMEOUT_S)
+            process_tree.signal_at_death_of(self._worker_pid, signal.SIGKILL)
+            preload.share(module)
+            process_tree.signal_at_death_of(self._worker_pid, signal.SIGTERM)
+            signal.alarm(0)
+        self._send({"shared": module})
 
     def _spawn(self, number: int, name: str, channel: int) -> None:
         self._forks += 1
@@ -156,15 +197,8 @@ class ForkServer:
     def _become_child(self, name: str, channel: int) -> NoReturn:
         code = 1
         try:
-            signal.set_wakeup_fd(-1)
-            parent = os.getppid()
-            process_tree.signal_at_death_of(parent)
-            process_tree.adopt_orphans()  # when this child dies, the fork server adopts these orphans
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            process_tree.name_process(name)
+            self._prepare_child(name)
             gc.set_threshold(*_GC_THRESHOLDS)
-            self._control.close()
             from headrace.runtime import host
 
             host.serve(socket.socket(fileno=channel))
@@ -173,6 +207,15 @@ class ForkServer:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)
+
+    def _prepare_child(self, name: str) -> None:
+        signal.set_wakeup_fd(-1)
+        process_tree.signal_at_death_of(os.getppid())
+        process_tree.adopt_orphans()  # when this child dies, the fork server adopts these orphans
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker tells a child when to stop
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        process_tree.name_process(name)
+        self._control.close()
 
     def _reap(self) -> None:
         while True:
@@ -186,10 +229,13 @@ class ForkServer:
                 self._children.discard(pid)
                 self._send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
                 self._kill_orphans()
+            elif (module := self._importing.pop(pid, None)) is not None:
+                self._kill_orphans()
+                self._share(module, os.waitstatus_to_exitcode(status))
 
     def _kill_orphans(self) -> None:
         """Kill the processes that a dead child has left; this process adopted them as their sub-reaper."""
-        process_tree.kill_descendants(os.getpid(), spare=self._children)
+        process_tree.kill_descendants(os.getpid(), spare=self._children | self._importing.keys())
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -76,14 +76,25 @@ def fill_memory_pools() -> list[bytes]:
     return blocks
 
 
-def share(module: str) -> None:
-    """Import a shared module; if it cannot be imported, the process that needs it reports the error."""
+def try_import(module: str) -> bool:
+    """Import a shared module in a process that then exits; return whether the fork server can import it.
+
+    If it cannot be imported, the process that needs it reports the error.
+    """
     threads = threading.active_count()
     try:
         importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plug-in's module does what it likes
+    except BaseException as error:  # noqa: BLE001 - a plug-in's module does what it likes
         log.debug("Module %s of shared_modules cannot be imported: %s: %s", module, type(error).__name__, error)
+        return False
     if threading.active_count() != threads:
         log.error("Module %s starts a thread when imported: plug-ins must not list it in shared_modules", module)
+        return False
+    return True
+
+
+def share(module: str) -> None:
+    """Import a shared module for later children, after `try_import` has succeeded in another process."""
+    try_import(module)
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 """The worker's child processes: the fork server, and a `HostProcess` for each process of tasks or connectors.
 
 These objects belong to the worker's event loop. The exit of a host is reported once, with the exit status. A dead fork
-server is replaced after all its descendants have been killed.
+server is replaced after all its descendants have been killed; if it died soon after its start, after a back-off.
 """
 
 from __future__ import annotations
@@ -16,25 +16,39 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from headrace.runtime import group_signals, process_tree
 from headrace.runtime.channel import Channel, Handler
-from headrace.runtime.fork_server import MESSAGE_SIZE_MAX
+from headrace.runtime.fork_server import MESSAGE_SIZE_MAX, SHARE_TIMEOUT_S
 from headrace.runtime.messages import HostMessage
 
 log = logging.getLogger(__name__)
 
 SPAWNS_MAX = 32  # concurrent spawns: their requests must fit into the buffer of the control socket
 NAME_LENGTH_MAX = 64  # process names are only displayed
+MODULE_NAME_LENGTH_MAX = 200  # the message with the name must fit into MESSAGE_SIZE_MAX
+SPAWN_TIMEOUT_S = 2.0 * SHARE_TIMEOUT_S
+"""How long the fork server may need for a spawn, during which it may import a shared module, until it is replaced."""
+SHARE_WAIT_S = 1.5 * SHARE_TIMEOUT_S
+EXIT_TIMEOUT_S = 1.0
+RESTART_BACKOFF_MIN_S, RESTART_BACKOFF_MAX_S = 1.0, 60.0
+STABLE_S = 60.0
+"""A fork server that has run for this long is replaced without a back-off."""
+
+
+class ForkServerDied(ChildProcessError):
+    """The fork server died while it created a process; a new fork server can create it."""
 
 
 class HostProcess:
     """A child process with a channel; `ended` is its exit status.
 
-    `suspects` are the connectors that may have ended it.
+    `suspects` are the connectors that may have ended it. If the death of the fork server has ended it, no connector or
+    task is at fault.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,6 +57,7 @@ class HostProcess:
         self.channel: Channel
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.suspects: list[str] = []
+        self.died_with_fork_server = False
 
     def kill(self) -> None:
         """Kill the process and all its descendants immediately."""
@@ -71,6 +86,11 @@ class Processes:
         self._closing = False
         self._ready: asyncio.Future[None] | None = None
         self._modules: set[str] = set()  # modules that the fork server has been told to import
+        self._sharing: dict[str, asyncio.Future[None]] = {}  # modules that it has not finished to import
+        self._unshared: set[str] = set()  # modules whose import may have ended a fork server
+        self._has_been_ready = False
+        self._started_s = 0.0
+        self._backoff_s = 0.0
 
     @property
     def fork_server_pid(self) -> int | None:
@@ -91,14 +111,16 @@ class Processes:
         ours.setblocking(False)
         self._control = ours
         self._modules.clear()
+        self._started_s = time.monotonic()
         loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
+        if self._ready is None or self._ready.done():
+            self._ready = loop.create_future()
         loop.add_reader(ours.fileno(), self._receive)
 
     async def spawn(self, name: str, handler: Handler) -> HostProcess:
         """Fork a child that serves `headrace.runtime.host`; `handler` handles its messages to the worker.
 
-        Raises OSError if no process can be created.
+        Raises OSError if no process can be created; ForkServerDied if it can be tried again.
         """
         if self._ready is None:
             self.start()
@@ -114,33 +136,58 @@ class Processes:
         host.channel = await Channel.open(ours, HostMessage, handler)
         return host
 
-    def share(self, modules: Iterable[str]) -> bool:
-        """Let the fork server import modules for later children; return False if none is new. Call after `spawn`."""
-        new = [module for module in modules if module not in self._modules]
-        for module in new:
-            assert self._control is not None
-            self._control.send(json.dumps({"share": module}).encode())
+    async def share(self, modules: Iterable[str]) -> bool:
+        """Let the fork server import modules for later children; return False if none is new. Call after `spawn`.
+
+        A module that cannot be imported is not shared.
+        """
+        new = [module for module in dict.fromkeys(modules) if module not in self._modules | self._unshared]
         self._modules.update(new)
+        deadline = time.monotonic() + SHARE_WAIT_S
+        for module in new:
+            if len(module) > MODULE_NAME_LENGTH_MAX:
+                log.error(
+                    "Module %.50s...: it is not shared, because its name has more than %d characters",
+                    module,
+                    MODULE_NAME_LENGTH_MAX,
+                )
+            elif self._control is not None:
+                with suppress(BlockingIOError):  # then the processes of the connector import it one by one
+                    self._control.send(json.dumps({"share": module}).encode())
+                shared = self._sharing[module] = asyncio.get_running_loop().create_future()
+                await asyncio.wait([shared], timeout=max(0.0, deadline - time.monotonic()))
         return bool(new)
 
     async def _spawn(self, host: HostProcess, theirs: socket.socket) -> None:
         with theirs:
             async with self._spawn_limit:
                 number, spawned = next(self._numbers), asyncio.get_running_loop().create_future()
-                self._spawning[number] = host, spawned
                 request = json.dumps({"spawn": number, "name": host.name[:NAME_LENGTH_MAX]}).encode()
-                assert self._control is not None
+                if self._control is None:
+                    raise ForkServerDied("the fork server died")
+                self._spawning[number] = host, spawned
                 socket.send_fds(self._control, [request], [theirs.fileno()])
+                if not (await asyncio.wait([spawned], timeout=SPAWN_TIMEOUT_S))[0]:
+                    self._replace_hung_fork_server(number)
                 await spawned
+
+    def _replace_hung_fork_server(self, number: int) -> None:
+        """Kill the fork server, which does not respond; the end of its socket reports its death."""
+        if number in self._spawning and self._server is not None:
+            log.error("Fork server: it has not started a process within %g s; killing it", SPAWN_TIMEOUT_S)
+            self._server.kill()
 
     async def close(self) -> None:
         """End all processes that still run below this worker."""
         self._closing = True
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ChildProcessError("the worker is stopping"))
+            self._ready.exception()
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
         if self._server is not None:
-            await asyncio.to_thread(self._server.wait)
+            await asyncio.to_thread(_end, self._server)
             self._kill_orphans()
         for host in self._running.values():
             host._set_ended(-signal.SIGKILL)
@@ -169,7 +216,11 @@ class Processes:
     def _handle(self, message: dict[str, Any]) -> None:
         match message:
             case {"ready": _} if self._ready is not None and not self._ready.done():
+                self._has_been_ready = True
                 self._ready.set_result(None)
+            case {"shared": module}:
+                if (shared := self._sharing.pop(module, None)) is not None and not shared.done():
+                    shared.set_result(None)
             case {"spawned": number, "pid": pid}:
                 host, spawned = self._spawning.pop(number)
                 host.pid = pid
@@ -193,27 +244,64 @@ class Processes:
         self._server.kill()
         status = self._server.wait()
         self._kill_orphans()
+        self._fail_waiting(status)
         for host in self._running.values():
+            host.died_with_fork_server = True
             host._set_ended(-signal.SIGKILL)
         self._running.clear()
-        for _, spawned in self._spawning.values():
-            if not spawned.done():
-                spawned.set_exception(ChildProcessError(f"the fork server died (exit status {status})"))
-        self._spawning.clear()
         if self._closing:
             return
-        was_ready = self._ready is not None and self._ready.done()
-        log.error(
-            "Fork server: died (exit status %d), all its connectors and tasks were killed%s",
-            status,
-            "; starting a new fork server" if was_ready else "",
-        )
-        if was_ready:
-            self.start()
-        elif self._ready is not None:
+        if not self._has_been_ready and self._ready is not None:
+            log.error("Fork server: it did not start (exit status %d)", status)
             ready, self._ready = self._ready, None  # the next spawn starts a new fork server
             ready.set_exception(ChildProcessError(f"the fork server did not start (exit status {status})"))
             ready.exception()  # prevents asyncio's warning if no spawn waits for `ready`
+            return
+        self._start_again(status)
+
+    def _fail_waiting(self, status: int) -> None:
+        """End the waits for responses of the fork server, which has died."""
+        for _, spawned in self._spawning.values():
+            if not spawned.done():
+                spawned.set_exception(ForkServerDied(f"the fork server died (exit status {status})"))
+        self._spawning.clear()
+        self._unshared.update(self._sharing)
+        for shared in self._sharing.values():
+            if not shared.done():
+                shared.set_result(None)
+        self._sharing.clear()
+
+    def _start_again(self, status: int) -> None:
+        """Start a new fork server, at once or after a back-off; until it is ready, spawns wait."""
+        loop = asyncio.get_running_loop()
+        is_stable = time.monotonic() - self._started_s >= STABLE_S
+        delay_s = 0.0 if is_stable else self._backoff_s
+        self._backoff_s = min(max(2 * delay_s, RESTART_BACKOFF_MIN_S), RESTART_BACKOFF_MAX_S)
+        log.error(
+            "Fork server: died (exit status %d), all its connectors and tasks were killed; starting a new fork server "
+            "in %g s, and then the connectors and tasks",
+            status,
+            delay_s,
+        )
+        if self._ready is None or self._ready.done():
+            self._ready = loop.create_future()
+        if delay_s:
+            loop.call_later(delay_s, self._start_unless_closing)
+        else:
+            self.start()
+
+    def _start_unless_closing(self) -> None:
+        if not self._closing:
+            self.start()
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Wait until the fork server has exited, after its control socket was closed; kill it if it does not exit."""
+    try:
+        server.wait(EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 class ThreadHosts:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from headrace.runtime import messages
 from headrace.runtime.channel import ChannelClosed, RemoteError
-from headrace.runtime.processes import HostProcess, Processes, ThreadHosts
+from headrace.runtime.processes import ForkServerDied, HostProcess, Processes, ThreadHosts
 from headrace.runtime.spec import ConnectorSpec, InstanceId, TaskSpec
 from headrace.runtime.validator_pool import ValidatorPool
 from headrace.runtime.worker_config import WorkerConfig
@@ -157,7 +157,7 @@ class Worker:
                 response = await self._call(instance, host, message)
             except BaseException as error:
                 await self._discard(instance)
-                is_repeatable = isinstance(error, ChannelClosed) and self._may_be_innocent(instance)
+                is_repeatable = self._is_repeatable(instance, error)
                 if not is_repeatable or instance.is_aborted:
                     instance.start_ended.set()
                     raise
@@ -165,6 +165,15 @@ class Worker:
                 instance.is_started = True
                 instance.start_ended.set()
                 return response
+
+    def _is_repeatable(self, instance: _Instance, error: BaseException) -> bool:
+        """Whether a start failed because another connector or the fork server ended the process of the instance."""
+        if isinstance(error, ForkServerDied):
+            return True
+        host = instance.host
+        if not isinstance(error, ChannelClosed) or host is None:
+            return False
+        return host.died_with_fork_server or self._may_be_innocent(instance)
 
     async def _call(self, instance: _Instance, host: HostProcess, message: messages.Request[R]) -> R:
         """Send a request of an instance; if its process hangs or ends, the instance is suspected."""
@@ -182,7 +191,7 @@ class Worker:
 
     def _find_suspects(self, host: HostProcess) -> None:
         """Suspect the connectors with a request in progress when their process ended; without any, suspect them all."""
-        if host.suspects:
+        if host.suspects or host.died_with_fork_server:
             return
         found = [each for each in self._instances.values() if each.host is host and each.id.task is None]
         calling = [each.id.connector for each in found if each.calls]
@@ -228,7 +237,7 @@ class Worker:
             )
         except RemoteError:
             return  # the validation that follows reports the error
-        if self._processes.share(modules):
+        if await self._processes.share(modules):
             self._validators.close()
 
     async def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[messages.OffsetPair]) -> bool:
@@ -291,8 +300,12 @@ class Worker:
                 self._report_end(instance, host, status)
 
     def _report_end(self, instance: _Instance, host: HostProcess, status: int) -> None:
-        """Report the unexpected end of an instance: it failed, or starts again if another connector may be at fault."""
+        """Report the unexpected end of an instance: it failed, or starts again if it is not at fault."""
         id_, reason = instance.id, _describe_status(status)
+        if host.died_with_fork_server:
+            if instance.is_started:  # otherwise, `_start` repeats the start
+                self._events.instance_ended(id_)
+            return
         if self._may_be_innocent(instance):
             if instance.is_started:  # otherwise, `_start` repeats the start
                 log.warning(

@@ -230,6 +230,17 @@ def test_failed_task_stays_failed_after_pause_and_resume_and_runs_after_a_restar
     assert ("c", 0) in worker.alive
 
 
+def test_instance_whose_process_ended_without_its_fault_starts_again_unless_it_failed() -> None:
+    worker = running_worker()
+    running, failed = worker.alive.pop(("c", 0)).instance, worker.alive["c", 1].instance
+    worker.crash(failed)
+    for instance in (running, failed):
+        worker.carry_out(worker.core.process_ended(instance))
+    worker.settle()
+    assert set(worker.alive) == {("c", None), ("c", 0)}
+    assert worker.status("c").tasks[1].state is State.FAILED
+
+
 def test_failed_connector_and_failed_task_are_started_again_when_the_configuration_changes() -> None:
     worker = running_worker(a="1")
     for key in (("c", None), ("c", 0)):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-import gc
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.runtime.fork_server import ForkServer
-from headrace.runtime.processes import SPAWNS_MAX, HostProcess, Processes
+from headrace.runtime.processes import SPAWNS_MAX, ForkServerDied, HostProcess, Processes
 
 pytestmark = pytest.mark.anyio
 
@@ -142,30 +145,128 @@ async def test_close_of_processes_succeeds_if_no_fork_server_was_started() -> No
 async def test_each_shared_module_is_sent_to_the_fork_server_once(control: Any) -> None:
     worker, server = control
     processes = _processes(worker)
-    assert processes.share(["one", "two"])
-    assert not processes.share(["two", "one"])
-    assert processes.share(["two", "three"])
-    assert [json.loads(server.recv(4096)) for _ in range(3)] == [{"share": name} for name in ("one", "two", "three")]
+
+    async def sent(*modules: str) -> list[str]:
+        found: list[str] = []
+        sharing = asyncio.ensure_future(processes.share(modules))
+        while not sharing.done():
+            await asyncio.sleep(0)
+            with contextlib.suppress(BlockingIOError):
+                found.append(json.loads(server.recv(4096))["share"])
+                server.send(json.dumps({"shared": found[-1]}).encode())
+                processes._receive()
+        assert sharing.result() is bool(found)
+        return found
+
+    assert await sent("one", "two") == ["one", "two"]
+    assert await sent("two", "one") == []
+    assert await sent("two", "three") == ["three"]
 
 
-async def test_fork_server_imports_shared_modules_and_warns_about_a_module_that_starts_a_thread(
-    control: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_shared_module_with_a_long_name_is_not_sent(control: Any, caplog: pytest.LogCaptureFixture) -> None:
     worker, server = control
-    (tmp_path / "shared_sound.py").write_text("")
-    (tmp_path / "shared_broken.py").write_text("raise SystemExit(1)")
-    (tmp_path / "shared_busy.py").write_text(
-        "import threading\nstop = threading.Event()\nthread = threading.Thread(target=stop.wait)\nthread.start()"
+    processes = _processes(worker)
+    await processes.share(["x" * 5_000])
+    with pytest.raises(BlockingIOError):
+        server.recv(4096)
+    assert f"Module {'x' * 50}...: it is not shared" in caplog.text
+
+
+def _wait_until_exists(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> AsyncIterator[Processes]:
+    """Processes whose fork server can import these modules."""
+    for name, source in modules.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.pathsep.join(sys.path)}")
+    processes = Processes()
+    (await processes.spawn("first", _handler)).kill()
+    try:
+        yield processes
+    finally:
+        await processes.close()
+
+
+async def test_fork_server_imports_only_modules_that_another_process_could_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = f"import os; open({str(tmp_path / 'log')!r}, 'a').write(f'{{__name__}} {{os.getpid()}} ')\n"
+    modules = {
+        "shared_sound": log,
+        "shared_broken": log + "raise SystemExit(1)",
+        "shared_killed": log + "os.kill(os.getpid(), 9)",
+        "shared_busy": log + "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+    }
+    async with _running(tmp_path, monkeypatch, **modules) as processes:
+        assert await processes.share(modules)
+        importers = (tmp_path / "log").read_text().split()
+        server = str(processes.fork_server_pid)
+    assert set(importers[::2]) == set(modules)
+    assert [name for name, pid in zip(importers[::2], importers[1::2], strict=True) if pid == server] == [
+        "shared_sound"
+    ]
+    assert "Module shared_busy starts a thread when imported" in capfd.readouterr().err
+
+
+async def test_fork_server_starts_processes_while_a_shared_module_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _running(tmp_path, monkeypatch, shared_hung="import time; time.sleep(1000)") as processes:
+        sharing = asyncio.ensure_future(processes.share(["shared_hung"]))
+        await asyncio.sleep(0)
+        host = await asyncio.wait_for(processes.spawn("task-0", _handler), 20)
+        assert not host.ended.done()
+        sharing.cancel()
+
+
+async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module hangs only in the second process that imports it, which is the fork server."""
+    monkeypatch.setattr("headrace.runtime.processes.SPAWN_TIMEOUT_S", 1.0)
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    source = (
+        f"import os, time\ntry: os.mkdir({first!r})\nexcept OSError:\n    os.mkdir({second!r})\n    time.sleep(1000)"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    forks = ForkServer(server, os.getpid())
-    for name in ("shared_broken", "shared_busy", "shared_sound"):
-        worker.send(json.dumps({"share": name}).encode())
-        assert forks._serve_one()
-    gc.unfreeze()
-    busy = sys.modules.pop("shared_busy")
-    busy.stop.set()
-    busy.thread.join()
-    assert sys.modules.pop("shared_sound")
-    [record] = caplog.records
-    assert record.getMessage().startswith("Module shared_busy starts a thread when imported")
+    async with _running(tmp_path, monkeypatch, shared_twice=source) as processes:
+        task = await processes.spawn("task-0", _handler)
+        sharing = asyncio.ensure_future(processes.share(["shared_twice"]))
+        await asyncio.to_thread(_wait_until_exists, Path(second))
+        before = processes.fork_server_pid
+        with pytest.raises(ForkServerDied):
+            await processes.spawn("task-1", _handler)
+        assert await asyncio.wait_for(task.ended, 10) == -9
+        assert task.died_with_fork_server
+        await sharing
+        assert not (await processes.spawn("task-1", _handler)).ended.done()
+        assert processes.fork_server_pid != before
+        assert not await processes.share(["shared_twice"])
+
+
+async def test_close_kills_a_fork_server_that_does_not_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with _running(tmp_path, monkeypatch) as processes:
+        server = processes.fork_server_pid
+        assert server is not None
+        os.kill(server, signal.SIGSTOP)
+    assert not psutil.pid_exists(server)
+
+
+async def test_fork_server_that_dies_again_is_started_after_a_backoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _running(tmp_path, monkeypatch) as processes:
+        pids = [processes.fork_server_pid]
+        for _ in range(2):
+            assert pids[-1] is not None
+            host = await processes.spawn("task-0", _handler)
+            os.kill(pids[-1], signal.SIGKILL)
+            await host.ended
+            assert host.died_with_fork_server
+            started = time.monotonic()
+            await processes.spawn("task-0", _handler)
+            pids.append(processes.fork_server_pid)
+        assert time.monotonic() - started >= 1
+        assert len(set(pids)) == 3

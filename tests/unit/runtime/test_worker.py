@@ -13,7 +13,7 @@ import pytest
 from headrace.runtime import messages
 from headrace.runtime.channel import Channel, Handler, RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
-from headrace.runtime.processes import HostProcess
+from headrace.runtime.processes import ForkServerDied, HostProcess
 from headrace.runtime.spec import InstanceId, TaskSpec
 from headrace.runtime.worker import CallTimeout, Worker
 from headrace.runtime.worker_config import WorkerConfig
@@ -79,7 +79,7 @@ class FakeProcesses:
         self.hosts.append(host)
         return host
 
-    def share(self, modules: Sequence[str]) -> bool:
+    async def share(self, modules: Sequence[str]) -> bool:
         return False
 
     async def close(self) -> None:
@@ -177,6 +177,34 @@ async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
         processes.hosts[0].exit(-11)
         await asyncio.wait_for(listener.changed.wait(), 5)
         assert listener.states == [(TASK, "FAILED")]
+
+
+async def test_instances_whose_process_died_with_the_fork_server_start_again() -> None:
+    async with running() as (worker, processes, listener):
+        await worker.start_connector(CONNECTOR, {})
+        await worker.start_task(TASK, SPEC)
+        for host in processes.hosts:
+            host.died_with_fork_server = True
+            host.exit(-9)
+        while len(listener.ended) < 2:
+            listener.changed.clear()
+            await asyncio.wait_for(listener.changed.wait(), 5)
+        assert (set(listener.ended), listener.states) == ({CONNECTOR, TASK}, [])
+
+
+async def test_start_is_repeated_if_the_fork_server_dies_meanwhile() -> None:
+    async with running() as (worker, processes, _):
+        spawn, failures = processes.spawn, [ForkServerDied("the fork server died")]
+
+        async def spawn_after_failure(name: str, handler: Handler) -> HostProcess:
+            if failures:
+                raise failures.pop()
+            return await spawn(name, handler)
+
+        processes.spawn = spawn_after_failure  # type: ignore[method-assign]
+        starting = asyncio.ensure_future(worker.start_task(TASK, SPEC))
+        assert await asyncio.wait_for(starting, 5) == "2.0"
+        assert len(processes.hosts) == 1
 
 
 async def test_second_stop_of_a_task_waits_until_the_first_stop_completes() -> None:
