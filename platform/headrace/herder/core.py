@@ -245,6 +245,7 @@ class _Connector:
     repaired: tuple[object, object] | None = None  # the last mismatch for which task configurations were requested
     retrying: InstanceId | None = None  # the instance whose RetryTaskConfigs is pending
     retry_backoff_ms: int = RETRY_BACKOFF_MIN_MS
+    is_coalescing: bool = False  # `retrying` waits because of a request that arrived during the last one
     restarts: dict[int | None, int] = field(default_factory=dict)  # automatic restarts of instances in succession
 
 
@@ -464,6 +465,8 @@ class HerderCore:
         if local.requested == id_:
             local.must_request_again = True
             return []
+        if local.retrying == id_ and local.is_coalescing:
+            return []
         local.requested, local.must_request_again = id_, False
         return [RequestTaskConfigs(id_)]
 
@@ -471,21 +474,27 @@ class HerderCore:
         """Handle the end of the delay of `RetryTaskConfigs`."""
         local = self._connectors.get(id_.connector)
         if local is not None and local.retrying == id_:
-            local.retrying = None
+            local.retrying, local.is_coalescing = None, False
         return self.task_configs_needed(id_)
 
     def task_configs_generated(self, id_: InstanceId, configs: Sequence[Mapping[str, str]]) -> list[Effect]:
-        """Handle generated task configurations; if they equal the stored ones, nothing changes."""
+        """Handle generated task configurations; if they equal the stored ones, nothing changes.
+
+        If the connector has requested others meanwhile, they are requested after a back-off: a connector may do so in
+        each call of `task_configs`.
+        """
         state, local = self._completed_request(id_)
         if state is None or local is None:
             return []
-        local.retry_backoff_ms = RETRY_BACKOFF_MIN_MS
         local.generated = [dict(config) for config in configs]
-        if local.must_request_again:
-            return self.task_configs_needed(id_)
-        if list(configs) == list(state.task_configs) and state.config == state.applied_config:
-            return []
-        return [StoreTaskConfigs(id_.connector, configs)]
+        effects: list[Effect] = []
+        if list(configs) != list(state.task_configs) or state.config != state.applied_config:
+            effects.append(StoreTaskConfigs(id_.connector, configs))
+        if not local.must_request_again:
+            local.retry_backoff_ms = RETRY_BACKOFF_MIN_MS
+            return effects
+        local.is_coalescing = True
+        return [*effects, *self._retry_later(local, id_)]
 
     def task_configs_failed(self, id_: InstanceId, trace: str, *, is_fatal: bool) -> list[Effect]:
         """Handle a failure to generate task configurations: fail the connector, or retry with a back-off."""
@@ -494,6 +503,9 @@ class HerderCore:
             return []
         if is_fatal:
             return [*self._fail(local.instances[None], trace), *self._reconcile(id_.connector)]
+        return self._retry_later(local, id_)
+
+    def _retry_later(self, local: _Connector, id_: InstanceId) -> list[Effect]:
         if local.retrying == id_:
             return []
         local.retrying = id_
@@ -607,6 +619,7 @@ class HerderCore:
         state = self.snapshot.connectors[name]
         if task is None:
             local.shown, local.retry_backoff_ms, local.generated = None, RETRY_BACKOFF_MIN_MS, None
+            local.is_coalescing = False
             return [ShowStarting(id_), StartConnector(id_, state.config)]
         task_config, applied = local.instances[task].run_with = self._run_with(name, task)
         return [ShowStarting(id_), StartTask(id_, task_config, applied, desired.is_paused)]

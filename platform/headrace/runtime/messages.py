@@ -174,7 +174,7 @@ class CountersReported(Notification, frozen=True):
     counters: dict[str, float]
 
 
-class ReconfigurationRequested(Notification, frozen=True):
+class ReconfigurationRequested(Request[None], frozen=True):
     """A connector requests that the worker calls its `task_configs` again."""
 
     instance: InstanceId

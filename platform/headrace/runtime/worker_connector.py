@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from headrace.api.config import ConfigType, config_def
@@ -20,7 +21,7 @@ from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
 from headrace.plugins.variables import ConfigResolver, VariableRestorer, unresolved_variables
 from headrace.runtime import messages
-from headrace.runtime.channel import Channel
+from headrace.runtime.channel import Channel, ChannelClosed, RemoteError
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import task_class_name, use_plugin_path
 
@@ -42,6 +43,8 @@ class WorkerConnector:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"connector-{spec.name}")
         self._connector: Connector
+        self._is_requested = False  # a reconfiguration is requested, and the request is not sent yet
+        self._sending: asyncio.Task[None] | None = None
         self._resolved: dict[str, str] = {}
         self._variables: VariableRestorer
 
@@ -132,6 +135,25 @@ class WorkerConnector:
         """Send a message to the worker; callable from any thread."""
         self._loop.call_soon_threadsafe(self._channel.notify, message)
 
+    def request_reconfiguration(self) -> None:
+        """Let the worker call `task_configs` again; callable from any thread.
+
+        While the response to an earlier request is pending, any number of calls cause one request.
+        """
+        if not self._is_requested:
+            self._is_requested = True
+            self._loop.call_soon_threadsafe(self._start_sending)
+
+    def _start_sending(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = self._loop.create_task(self._send_requests())
+
+    async def _send_requests(self) -> None:
+        while self._is_requested:
+            self._is_requested = False
+            with suppress(RemoteError, ChannelClosed):  # this instance has been replaced, or the worker has exited
+                await self._channel.request(messages.ReconfigurationRequested(self.instance))
+
 
 class _Context:
     """The platform's interface for a connector instance."""
@@ -154,7 +176,7 @@ class _Context:
 
     def request_task_reconfiguration(self) -> None:
         """Request a new call of `task_configs`."""
-        self._worker_connector.notify(messages.ReconfigurationRequested(self._instance))
+        self._worker_connector.request_reconfiguration()
 
     def raise_error(self, error: Exception) -> None:
         """Fail the connector."""

@@ -250,7 +250,7 @@ def test_failed_connector_and_failed_task_are_started_again_when_the_configurati
     assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
-def test_task_configs_are_generated_again_if_a_reconfiguration_is_requested_during_their_generation() -> None:
+def test_reconfiguration_requested_while_task_configs_are_generated_stores_them_and_generates_them_again() -> None:
     worker = running_worker()
     id_ = worker.alive["c", None].instance
     for _ in range(2):
@@ -258,9 +258,34 @@ def test_task_configs_are_generated_again_if_a_reconfiguration_is_requested_duri
     (request,) = worker.pending
     assert isinstance(request, core.RequestTaskConfigs)
     worker.complete(0, 3, succeeds=True)  # these task configurations may have been generated before the second request
-    (request,) = worker.pending
+    assert worker.retries == [id_]
+    worker.retries.clear()
+    worker.settle(3)
+    assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1), ("c", 2)}
+    worker.carry_out(worker.core.task_configs_needed(id_))
+    assert worker.pending == [], "the pending request is for this request, too"
+    worker.carry_out(worker.core.retry_due(id_))
     worker.settle(1)
     assert set(worker.alive) == {("c", None), ("c", 0)}
+    assert worker.retries == []
+
+
+def test_connector_that_requests_reconfiguration_in_each_call_of_task_configs_gets_its_tasks() -> None:
+    worker = SimulatedWorker()
+    worker.change(PutConnector("c", {}))
+    worker.complete(0, 1, succeeds=True)
+    delays_ms: list[int] = []
+    for _ in range(3):
+        (request,) = worker.pending
+        worker.pending.clear()
+        worker.core.task_configs_needed(request.instance)
+        effects = worker.core.task_configs_generated(request.instance, [{"t": "0"}])
+        delays_ms += [effect.delay_ms for effect in effects if isinstance(effect, core.RetryTaskConfigs)]
+        worker.carry_out([effect for effect in effects if not isinstance(effect, core.RetryTaskConfigs)])
+        worker.pending = [each for each in worker.pending if not isinstance(each, core.StartTask)]
+        worker.carry_out(worker.core.retry_due(request.instance))
+    assert delays_ms == [250, 500, 1000]
+    assert len(worker.core.snapshot.connectors["c"].task_configs) == 1
 
 
 def test_task_that_reports_failed_before_its_start_completes_stays_failed() -> None:
