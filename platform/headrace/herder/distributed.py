@@ -23,6 +23,7 @@ from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
 from headrace.herder.request_signature import sign, verify
+from headrace.herder.rest_client import Kind
 from headrace.herder.session_keys import SessionKeyRotation
 from headrace.herder.stages import stage
 from headrace.herder.task_configs_repair import TaskConfigsRepair
@@ -221,7 +222,7 @@ class DistributedHerder(BaseHerder):
     async def _prepare_change(self) -> None:
         await self._wait_until_stable()
         if not self._group_core.is_leader:
-            raise ForwardError("Only the leader can change connectors", self._group_core.leader_url)
+            raise self._forward_error("Only the leader can change connectors", lambda: self._group_core.leader_url)
 
     async def _wait_until_stable(self) -> None:
         """Wait until no rebalance is in progress. Raises WorkerStoppingError, ForwardError."""
@@ -294,9 +295,18 @@ class DistributedHerder(BaseHerder):
         if self._group_core.assignment.contains(name, task):
             return
         group = self._group_core
-        raise ForwardError(
-            "Another worker runs it", group.owner_url(name, task) if group.is_leader else group.leader_url
+        raise self._forward_error(
+            "Another worker runs it", lambda: group.owner_url(name, task) if group.is_leader else group.leader_url
         )
+
+    def _forward_error(self, text: str, find_url: Callable[[], str | None]) -> ForwardError:
+        url = find_url()
+
+        async def replaced() -> None:
+            while find_url() == url:
+                await self._rebalanced.wait()
+
+        return ForwardError(text, url, replaced)
 
     async def set_group_log_level(self, logger: str, level: str) -> None:
         """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
@@ -380,7 +390,7 @@ class DistributedHerder(BaseHerder):
                 raise HerderError("the leader has not distributed a session key yet")
             headers = sign(self._snapshot.session_key, self.config["inter.worker.signature.algorithm"], body)
         url = rest_client.join(self._group_core.leader_url, "connectors", name, "tasks")
-        response = await rest_client.send(self.config, "POST", url, body, headers)
+        response = await rest_client.send(self.config, "POST", url, body, headers, kind=Kind.TASK_CONFIGS)
         if response.status >= 300:
             raise HerderError(f"the leader {self._group_core.leader_url} responded {response.describe()}")
 
@@ -421,7 +431,7 @@ class DistributedHerder(BaseHerder):
         if url is None or self._group_core.is_leader:
             return
         try:
-            response = await rest_client.send(self.config, "GET", url, None, {})
+            response = await rest_client.send(self.config, "GET", url, None, {}, kind=Kind.TASK_CONFIGS)
         except OSError as error:
             log.warning("Leader %s: its internal topics could not be checked: %s", url, error)
             self._checked_leader = None

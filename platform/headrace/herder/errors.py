@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
 
 
 class HerderError(Exception):
@@ -63,13 +64,17 @@ class WorkerStoppingError(HerderError):
 class ForwardError(HerderError):
     """Only another worker can execute the request: the leader, or the one that runs the connector or task.
 
-    `url` is the other worker's URL; None if it is unknown, because a rebalance is in progress.
+    `url` is the other worker's URL; None if it is unknown, because a rebalance is in progress. `replaced` waits until
+    a rebalance has replaced the other worker.
     """
 
     status = 409
 
-    def __init__(self, message: str, url: str | None) -> None:
+    def __init__(
+        self, message: str, url: str | None, replaced: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         self.url = url
+        self.replaced = replaced
         super().__init__(message)
 
 

@@ -1,7 +1,8 @@
 """Sends REST requests from one worker of a group to another: forwarded requests, and task configurations.
 
 The standard library's client runs in a thread: such requests are rare, and their bodies must be sent byte for byte,
-because they are signed.
+because they are signed. Forwarded requests have threads of their own: if the other worker does not respond to them,
+they do not delay task configurations.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 from urllib.parse import quote, urlsplit
 
 from headrace.runtime.rest_config import Tls
@@ -19,6 +25,18 @@ from headrace.runtime.worker_config import WorkerConfig
 
 TIMEOUT_S = 95.0  # longer than the request timeout of the other worker
 CONNECT_TIMEOUT_S = 10.0
+
+
+class Kind(Enum):
+    """The kind of a request; the value is the maximum number of concurrent requests of this kind."""
+
+    FORWARDED = 64
+    TASK_CONFIGS = 16
+
+
+@cache
+def _threads(kind: Kind) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(kind.value, thread_name_prefix=f"rest-client-{kind.name.lower()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +66,69 @@ class NotSentError(OSError):
 
 
 async def send(
-    config: WorkerConfig, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
+    config: WorkerConfig, method: str, url: str, body: bytes | None, headers: Mapping[str, str], *, kind: Kind
 ) -> RestResponse:
-    """Send a request and return the response, whatever its status. Raises NotSentError or another OSError."""
-    return await asyncio.to_thread(_send, config, method, url, body, headers)
+    """Send a request and return the response, whatever its status. Raises NotSentError or another OSError.
+
+    If the call is cancelled, the connection is closed.
+    """
+    request = _Request()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(
+            _threads(kind), request.send, config, method, url, body, headers
+        )
+    except asyncio.CancelledError:
+        request.abort()
+        raise
 
 
-def _send(config: WorkerConfig, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> RestResponse:
+class _Request:
+    """A request that a thread sends; another thread may abort it."""
+
+    def __init__(self) -> None:
+        self._connection: http.client.HTTPConnection | None = None
+        self._is_aborted = False
+
+    def send(
+        self, config: WorkerConfig, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> RestResponse:
+        connection = self._connection = _connection(config, url)
+        target = _target(url)
+        try:
+            _connect(connection)
+            if self._is_aborted:
+                raise ConnectionAbortedError("the request was aborted")
+            connection.request(method, target, body, {"Content-Type": "application/json", **headers})
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return RestResponse(response.status, found, response.read())
+        except ConnectionError:  # also http.client.RemoteDisconnected, which is an HTTPException too
+            raise
+        except http.client.HTTPException as error:
+            raise OSError(f"{url}: invalid HTTP response: {error!r}") from error
+        finally:
+            connection.close()
+
+    def abort(self) -> None:
+        self._is_aborted = True
+        connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # the thread's read ends
+
+
+def _connection(config: WorkerConfig, url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
-    connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(
+        return http.client.HTTPSConnection(
             parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S, context=_tls_context(config)
         )
-    else:
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S)
-    target = parts.path + ("?" + parts.query if parts.query else "")
-    try:
-        _connect(connection)
-        connection.request(method, target, body, {"Content-Type": "application/json", **headers})
-        response = connection.getresponse()
-        found = {name.lower(): value for name, value in response.getheaders()}
-        return RestResponse(response.status, found, response.read())
-    except ConnectionError:  # also http.client.RemoteDisconnected, which is an HTTPException too
-        raise
-    except http.client.HTTPException as error:
-        raise OSError(f"{url}: invalid HTTP response: {error!r}") from error
-    finally:
-        connection.close()
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S)
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    return parts.path + ("?" + parts.query if parts.query else "")
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:

@@ -6,7 +6,9 @@ does not forward the request again: it responds with an error.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -44,8 +46,12 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
     url = f"{error.url.rstrip('/')}{request.scope['path']}?{urlencode(query)}"
     headers = {name: request.headers[name] for name in _SENT_HEADERS if name in request.headers}
     log.debug("Forwarding request %s %s", request.method, url)
+    body = getattr(request.state, "body", None)
+    sending = asyncio.ensure_future(
+        rest_client.send(config, request.method, url, body, headers, kind=rest_client.Kind.FORWARDED)
+    )
     try:
-        response = await rest_client.send(config, request.method, url, getattr(request.state, "body", None), headers)
+        response = await _response_unless_replaced(sending, error)
     except OSError as reason:
         text = f"IO Error trying to forward REST request to {error.url}: {reason}"
         # PUT requests are idempotent, so they are repeated even if the worker stopped while it executed the request.
@@ -53,7 +59,24 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
         if is_repeatable or isinstance(reason, rest_client.NotSentError):
             raise WorkerGoneError(text) from reason
         raise HerderError(text) from reason
+    if response is None:
+        text = f"The worker at {error.url} was replaced before it responded to the forwarded REST request"
+        raise (WorkerGoneError if request.method == "PUT" else HerderError)(text)
     if response.status == 500 and _STOPPING in response.body:
         raise WorkerGoneError(f"The worker at {error.url} is shutting down")
     returned = {name: response.headers[name] for name in _RETURNED_HEADERS if name in response.headers}
     return Response(response.body, response.status, returned)
+
+
+async def _response_unless_replaced(
+    sending: asyncio.Future[rest_client.RestResponse], error: ForwardError
+) -> rest_client.RestResponse | None:
+    """Return the response; None if a rebalance replaces the other worker before it responds. Raises OSError."""
+    replaced = asyncio.ensure_future(error.replaced() if error.replaced is not None else asyncio.Event().wait())
+    waits: list[asyncio.Future[Any]] = [sending, replaced]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return sending.result() if sending.done() else None
+    finally:
+        for each in waits:
+            each.cancel()

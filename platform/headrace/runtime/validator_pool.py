@@ -1,21 +1,24 @@
 """Processes for calls to plug-ins that are not running: validation, key definitions, checks of altered offsets.
 
-A process serves one request at a time, so a plug-in that hangs delays no other request. One idle process is kept for a
-while.
+A process serves one request at a time, so a plug-in that hangs delays only requests for its own connector class. One
+idle process is kept for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from headrace.runtime import messages
 from headrace.runtime.channel import RemoteError
 from headrace.runtime.processes import HostProcess
 
 IDLE_S = 30.0
-PROCESSES_MAX = 8
+PROCESSES_MAX = 16
+PROCESSES_PER_CLASS_MAX = 4
+"""How many processes requests for one connector class may occupy, so that others remain if all of them hang."""
 
 R = TypeVar("R")
 
@@ -34,11 +37,12 @@ class ValidatorPool:
         self._send_request = send_request
         self._idle: HostProcess | None = None
         self._limit = asyncio.Semaphore(PROCESSES_MAX)
+        self._class_limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
 
     async def request(self, message: messages.Request[R]) -> R:
         """Send a request to a process that serves no other request at the time. Raises RemoteError, CallTimeout."""
-        async with self._limit:
+        async with self._limit_of(_class_of(message)), self._limit:
             host = await self._acquire()
             try:
                 response = await self._send_request(host, message)
@@ -50,6 +54,12 @@ class ValidatorPool:
                 raise
             self._release(host)
             return response
+
+    def _limit_of(self, class_name: str) -> asyncio.Semaphore:
+        limit = self._class_limits.get(class_name)
+        if limit is None:
+            limit = self._class_limits[class_name] = asyncio.Semaphore(PROCESSES_PER_CLASS_MAX)
+        return limit
 
     def close(self) -> None:
         """End the idle process."""
@@ -72,3 +82,13 @@ class ValidatorPool:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+
+
+def _class_of(message: messages.Request[Any]) -> str:
+    """Return the connector class that a request concerns; an empty string if it concerns none."""
+    match message:
+        case messages.AlterOffsets(spec):
+            return spec.config.get("connector.class", "")
+        case messages.DescribePlugin(_, plugin):
+            return plugin
+    return str(getattr(message, "config", {}).get("connector.class", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from typing import Any
 
 import pytest
@@ -176,6 +177,32 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
     received.scope.update(query_string=b"", raw_path=b"/")
     assert (await responses.with_error_handling(endpoint, CONFIG)(received)).status_code == 204
     assert calls == 3
+
+
+@pytest.mark.parametrize(("method", "status", "calls_expected"), [("PUT", 204, 2), ("POST", 500, 1)])
+async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_it(
+    monkeypatch: pytest.MonkeyPatch, method: str, status: int, calls_expected: int
+) -> None:
+    """A PUT request is executed again; for others it is unknown whether the suspended worker executes them."""
+    monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
+    calls = 0
+    with socket.create_server(("127.0.0.1", 0)) as suspended:  # it accepts connections and never responds
+        url = f"http://127.0.0.1:{suspended.getsockname()[1]}/"
+
+        async def replaced() -> None:
+            await asyncio.sleep(0.2)
+
+        async def endpoint(_request: Request) -> Response:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise ForwardError("another worker leads", url, replaced)
+            return Response(status_code=204)
+
+        received = request(b"{}")
+        received.scope.update(query_string=b"", raw_path=b"/", method=method)
+        response = await asyncio.wait_for(responses.with_error_handling(endpoint, CONFIG)(received), 5)
+    assert (response.status_code, calls) == (status, calls_expected)
 
 
 async def test_request_for_a_leader_that_stays_unreachable_fails_with_status_500(
