@@ -155,17 +155,13 @@ class Channel(asyncio.Protocol):
         try:
             message = self._decoder.decode(content)
             result = await self._handler(message)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a plug-in's exit must not end the process
+        except BaseException as error:  # a plug-in may raise anything, and its exit must not end the process
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             if kind == _Kind.NOTIFICATION:
                 log.exception("Handler of the notification %s failed", type(message).__name__)
             elif self._is_open():
-                trace = logs.secrets.mask("".join(traceback.format_exception(error)))
-                details = getattr(error, "details", None)
-                self._send(
-                    _Kind.ERROR,
-                    number,
-                    _ErrorDetails(type(error).__name__, logs.secrets.mask(str(error)), trace, details),
-                )
+                self._send_error(number, error)
             return
         if kind != _Kind.REQUEST or not self._is_open():
             return
@@ -178,6 +174,16 @@ class Channel(asyncio.Protocol):
     def _is_open(self) -> bool:
         return self._transport is not None and not self.closed.is_set() and not self._transport.is_closing()
 
+    def _send_error(self, number: int, error: BaseException) -> None:
+        trace = logs.secrets.mask("".join(traceback.format_exception(error)))
+        details = _ErrorDetails(type(error).__name__, logs.secrets.mask(message_of(error)), trace)
+        try:
+            self._send(_Kind.ERROR, number, msgspec.structs.replace(details, details=getattr(error, "details", None)))
+        except ChannelClosed:
+            raise
+        except Exception:  # noqa: BLE001 - the details are a plug-in's object
+            self._send(_Kind.ERROR, number, details)
+
     def _send(self, kind: _Kind, number: int, content: Any) -> None:
         if self._transport is None or not self._is_open():
             raise ChannelClosed("the other process has exited")
@@ -189,6 +195,20 @@ class Channel(asyncio.Protocol):
         if len(encoded) > FRAME_SIZE_MAX:
             raise ValueError(f"channel message of {len(encoded)} bytes exceeds the limit of {FRAME_SIZE_MAX} bytes")
         self._transport.writelines([len(encoded).to_bytes(4, "big"), encoded])
+
+
+def is_being_cancelled() -> bool:
+    """Whether the current asyncio task was cancelled, so that a CancelledError does not come from a plug-in."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception; the `__str__` of a plug-in's exception may raise another exception."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a plug-in may raise anything
+        return f"{type(error).__name__}, whose message cannot be read, because its __str__ raises an exception"
 
 
 def _as_utf8(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from headrace.plugins import missing_modules, registry
 from headrace.plugins.connector_config import framework_value
 from headrace.plugins.variables import ConfigResolver, VariableRestorer, unresolved_variables
 from headrace.runtime import messages
-from headrace.runtime.channel import Channel, ChannelClosed, RemoteError
+from headrace.runtime.channel import Channel, ChannelClosed, RemoteError, message_of
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.task_plugins import task_class_name, use_plugin_path
 
@@ -125,7 +125,7 @@ class WorkerConnector:
                     missing_modules.add_note(error, type(self._connector))
                 raise
 
-        return await self._loop.run_in_executor(self._thread, in_context)
+        return await self._loop.run_in_executor(self._thread, _returnable, in_context)
 
     def request(self, message: messages.Request[_T]) -> _T:
         """Send a request to the worker and return its response; called in the connector's thread."""
@@ -186,6 +186,26 @@ class _Context:
         self._worker_connector.notify(messages.StateChanged(self._instance, "FAILED", trace))
 
 
+def _returnable(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function that runs plug-in code; raise only exceptions that an asyncio future can return.
+
+    A future cannot return StopIteration, and would return CancelledError as its own cancellation.
+    """
+    try:
+        return function(*arguments)
+    except (StopIteration, CancelledError) as error:
+        raise RuntimeError(f"the plug-in raised {type(error).__name__}: {message_of(error)}") from error
+    except (Exception, SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the plug-in raised {type(error).__name__}: {message_of(error)}") from error
+
+
+async def _in_thread(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Run a function that runs plug-in code in a separate thread."""
+    return await asyncio.to_thread(_returnable, function, *arguments)
+
+
 def resolved(config: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
     """Return the configuration with variables resolved; their values are masked in this process's log from now on."""
     return resolved_with_ttl(config, worker)[0]
@@ -203,12 +223,12 @@ def resolved_with_ttl(config: Mapping[str, str], worker: Mapping[str, str]) -> t
 
 async def validate(config: dict[str, str | None], worker: dict[str, str], plugin: str | None) -> dict[str, Any]:
     """Validate a configuration in a separate thread; return the REST API's format plus `type` and `warnings`."""
-    return await asyncio.to_thread(validate_config, config, worker, plugin)
+    return await _in_thread(validate_config, config, worker, plugin)
 
 
 async def shared_modules(config: dict[str, str], worker: dict[str, str]) -> list[str]:
     """Return the modules that all processes of the connector import. Raises every exception of the plug-in."""
-    return await asyncio.to_thread(_shared_modules, config, worker)
+    return await _in_thread(_shared_modules, config, worker)
 
 
 def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> list[str]:
@@ -218,7 +238,7 @@ def _shared_modules(config: Mapping[str, str], worker: Mapping[str, str]) -> lis
 
 async def resolve_config(config: dict[str, str], worker: dict[str, str]) -> dict[str, str]:
     """Return the configuration with variables replaced. Raises every exception of a config provider."""
-    return await asyncio.to_thread(resolved, config, worker)
+    return await _in_thread(resolved, config, worker)
 
 
 async def connector_type(config: dict[str, str], worker: dict[str, str]) -> str:
@@ -228,7 +248,7 @@ async def connector_type(config: dict[str, str], worker: dict[str, str]) -> str:
         found = registry.find("connector", resolved(config, worker).get("connector.class", ""))
         return "sink" if issubclass(found, SinkConnector) else "source"
 
-    return await asyncio.to_thread(find)
+    return await _in_thread(find)
 
 
 async def connector_version(config: dict[str, str], worker: dict[str, str]) -> str:
@@ -237,12 +257,12 @@ async def connector_version(config: dict[str, str], worker: dict[str, str]) -> s
     def find() -> str:
         return str(registry.find("connector", resolved(config, worker).get("connector.class", "")).version)
 
-    return await asyncio.to_thread(find)
+    return await _in_thread(find)
 
 
 async def alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
     """Let a connector that is not running check altered offsets. Raises every exception of the plug-in."""
-    return await asyncio.to_thread(_alter_offsets, spec, offsets)
+    return await _in_thread(_alter_offsets, spec, offsets)
 
 
 def _alter_offsets(spec: ConnectorSpec, offsets: Sequence[messages.OffsetPair]) -> bool:
@@ -266,7 +286,7 @@ def _keyed(source: bool, offsets: Sequence[messages.OffsetPair]) -> Iterator[tup
 
 async def list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:
     """`GET /connector-plugins`."""
-    return await asyncio.to_thread(_list_plugins, worker, connectors_only)
+    return await _in_thread(_list_plugins, worker, connectors_only)
 
 
 def _list_plugins(worker: dict[str, str], connectors_only: bool) -> list[dict[str, str]]:
@@ -300,4 +320,4 @@ async def plugin_config(worker: dict[str, str], plugin: str) -> list[dict[str, A
     from headrace.plugins import validation
 
     use_plugin_path(worker)
-    return await asyncio.to_thread(validation.plugin_config, plugin)
+    return await _in_thread(validation.plugin_config, plugin)

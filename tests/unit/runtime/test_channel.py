@@ -67,6 +67,39 @@ async def test_error_response_with_invalid_utf_8_in_its_message_is_received_with
     assert caught.value.kind == "ValueError"
 
 
+class UnreadableError(Exception):
+    details = object()
+
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+class UnreadableObject:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class OwnBaseException(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [UnreadableError(), OwnBaseException("own"), asyncio.CancelledError(), StopIteration()]
+)
+async def test_any_exception_is_received(error: BaseException) -> None:
+    with pytest.raises(RemoteError) as caught:
+        await asyncio.wait_for(call(error), 5)
+    assert type(error).__name__ in caught.value.trace
+
+
+async def test_error_with_details_that_cannot_be_encoded_is_received_without_them() -> None:
+    error = ValueError("no")
+    error.details = UnreadableObject()  # type: ignore[attr-defined]
+    with pytest.raises(RemoteError, match="no") as caught:
+        await asyncio.wait_for(call(error), 5)
+    assert caught.value.details is None
+
+
 async def test_invalid_utf_8_in_a_response_is_escaped() -> None:
     assert await call({"name\udcff": ["\udcff"]}) == {"name\\udcff": ["\\udcff"]}
 

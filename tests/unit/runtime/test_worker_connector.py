@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
-from headrace.runtime import messages
+from headrace.runtime import messages, worker_connector
 from headrace.runtime.spec import ConnectorSpec, InstanceId
 from headrace.runtime.worker_connector import WorkerConnector
 
@@ -29,6 +30,24 @@ class SlowChannel:
     async def request(self, message: Any) -> None:
         self.requests.append(message)
         await self.release.acquire()
+
+
+class OwnBaseException(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration("x"), asyncio.CancelledError("x"), CancelledError("x"), OwnBaseException("x")]
+)
+async def test_exceptions_that_a_future_cannot_return_are_raised_as_runtime_errors(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    connector = WorkerConnector(None, InstanceId("c", None, 1), ConnectorSpec(name="c", config={}, worker={}))  # type: ignore[arg-type]
+    for call in (connector._call, worker_connector._in_thread):
+        with pytest.raises(RuntimeError, match=f"the plug-in raised {type(error).__name__}: x") as caught:
+            await asyncio.wait_for(call(fail), 5)
+        assert caught.value.__cause__ is error
 
 
 async def test_reconfiguration_requests_are_combined_while_the_worker_has_not_responded() -> None:
