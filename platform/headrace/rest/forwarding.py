@@ -27,6 +27,10 @@ _SENT_HEADERS = ("authorization", "x-connect-authorization", "x-connect-request-
 _RETURNED_HEADERS = ("content-type", "location")
 
 
+REPLACED_GRACE_S = 5.0
+"""How long a worker that has left the group may still need for its response, for example when it shuts down."""
+
+
 class WorkerGoneError(HerderError):
     """The other worker has stopped, and the request can be sent again: it was not executed, or it is idempotent."""
 
@@ -76,6 +80,7 @@ async def _response_unless_replaced(
     waits: list[asyncio.Future[Any]] = [sending, replaced]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([sending], timeout=REPLACED_GRACE_S)
         return sending.result() if sending.done() else None
     finally:
         for each in waits:
