@@ -811,6 +811,19 @@ def test_forwarded_request_returns_409_if_the_receiving_worker_is_not_the_leader
     assert workers[0].request("GET", "/connectors") == []
 
 
+@pytest.mark.parametrize("state", ["pause", "resume"])
+def test_pause_and_resume_are_executed_by_the_leader(
+    workers: list[DistributedWorker], tmp_path: Path, state: str
+) -> None:
+    """A target state that another worker writes while the leader deletes the connector would stay in the topic."""
+    workers[0].create("c", source(tmp_path), initial_state="PAUSED")
+    path = f"/connectors/c/{state}"
+    assert failure(workers[1], "PUT", f"{path}?forward=false")[0] == 409
+    workers[1].request("PUT", path)
+    expected = {"pause": "PAUSED", "resume": "RUNNING"}[state]
+    wait_for(lambda: owners(workers[1], "c").get(None, ("",))[0] == expected, f"c is {expected}", 25)
+
+
 # Loggers (KIP-495, KIP-976)
 
 

@@ -202,9 +202,12 @@ class BaseHerder:
         await self._instances.settled(name)
 
     async def set_target(self, name: str, target: TargetState) -> None:
-        """Pause, resume or stop a connector. Raises NotFoundError."""
-        if target is TargetState.STOPPED:
-            await self._prepare_change()
+        """Pause, resume or stop a connector. Raises NotFoundError.
+
+        In a group, the leader does it: a target state that another worker writes could follow the tombstones of a
+        deletion, and a new connector of the same name would have it.
+        """
+        await self._prepare_change()
         async with self._lock(name):
             self._state(name, "Unknown connector {}")
             status = self._statuses.get(name).connector
