@@ -69,6 +69,9 @@ class Instances:
         self._may_commit = may_commit
         self._operations: dict[str, dict[asyncio.Task[None], core.Effect]] = {}
         self._is_stopping = False
+        self._rewritten: dict[tuple[StatusKey, str], int] = {}
+        """The generation in which a status was rewritten after another worker had written it in the same generation."""
+        self._foreign_workers = set[str]()
 
     async def stop(self) -> None:
         """Stop all tasks (which commit their offsets) and connectors; effects are no longer carried out."""
@@ -129,8 +132,27 @@ class Instances:
     def status_read(self, key: StatusKey, status: Status | None) -> None:
         """Handle a status in the status topic: write this worker's status again if another worker has replaced it."""
         generation = 0 if self._status_generation is None else self._status_generation()
-        if core.is_outdated(status, self.worker_id, generation):
-            self.carry_out(self.core.status_replaced(key.connector, key.task))
+        if not core.is_outdated(status, self.worker_id, generation):
+            return
+        effects = self.core.status_replaced(key.connector, key.task)
+        if effects and status is not None and status.generation == generation:
+            if self._rewritten.get((key, status.worker_id)) == generation:
+                self._log_foreign_worker(status.worker_id, key.connector)
+                return
+            self._rewritten[key, status.worker_id] = generation
+        self.carry_out(effects)
+
+    def _log_foreign_worker(self, worker_id: str, connector: str) -> None:
+        """Log that two workers that run the same connector replace each other's statuses."""
+        if worker_id not in self._foreign_workers:
+            self._foreign_workers.add(worker_id)
+            log.error(
+                "Status topic: worker %s writes statuses of the same connectors as this worker, for example of %s; "
+                "this worker does not write them again. Another group uses this status topic: set another "
+                "status.storage.topic, config.storage.topic and offset.storage.topic for each group",
+                worker_id,
+                connector,
+            )
 
     def confirm_task(self, instance: InstanceId) -> None:
         """Raise LookupError if another worker may run the task."""

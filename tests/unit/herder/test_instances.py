@@ -7,10 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from headrace.herder.core import PutStatus
 from headrace.herder.instances import Instances
 from headrace.runtime.spec import InstanceId
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores.offset_store import MemoryOffsetStore
+from headrace.stores.status_records import StatusKey
+from headrace.stores.status_store import State, Status
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +25,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def make_instances(offsets: MemoryOffsetStore, **options: Any) -> Instances:
+def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: Any) -> Instances:
     config = WorkerConfig.standalone(
         {
             "key.converter": "K",
@@ -31,7 +34,33 @@ def make_instances(offsets: MemoryOffsetStore, **options: Any) -> Instances:
             "offset.storage.file.filename": "unused",
         }
     )
-    return Instances(config, "me", Mock(), statuses=Mock(), offsets=offsets, store_task_configs=Mock(), **options)
+    statuses = statuses or Mock()
+    return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
+
+
+async def test_status_of_a_worker_of_another_group_is_replaced_once_per_generation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    generation, statuses = 5, Mock()
+    instances = make_instances(MemoryOffsetStore(), statuses=statuses, status_generation=lambda: generation)
+    instances.core.status_replaced = Mock(  # type: ignore[method-assign]
+        return_value=[PutStatus("c", 0, State.RUNNING)]
+    )
+
+    def read(worker_id: str, generation: int) -> int:
+        """Return how many statuses the worker writes after it has read one of another worker."""
+        statuses.put.reset_mock()
+        instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
+        return int(statuses.put.call_count)
+
+    assert [read("other", 5) for _ in range(3)] == [1, 0, 0]
+    assert [read("third", 5) for _ in range(2)] == [1, 0]
+    assert [read("other", 4) for _ in range(2)] == [1, 1], "a delayed status of a former owner"
+    assert read("other", 6) == 0
+    generation = 6
+    assert [read("other", 6) for _ in range(2)] == [1, 0]
+    errors = [record.getMessage() for record in caplog.records]
+    assert [text.split(":")[1].split()[1] for text in errors] == ["other", "third"]
 
 
 async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() -> None:
