@@ -67,6 +67,8 @@ class Host:
                 _known(self._tasks, instance).set_paused(False)
             case messages.SetLogLevel(logger, level, now_ms):
                 logs.set_level(logger, level, now_ms)
+            case messages.Ping():
+                return None
             case messages.Exit():
                 self._exit.set()
             case _:

@@ -145,6 +145,10 @@ class SetLogLevel(Notification, frozen=True):
     now_ms: int
 
 
+class Ping(Request[None], frozen=True):
+    """Respond, if the event loop of the process runs."""
+
+
 class Exit(Notification, frozen=True):
     """End the process."""
 
@@ -223,6 +227,7 @@ WorkerMessage: TypeAlias = (
     | ListPlugins
     | DescribePlugin
     | SetLogLevel
+    | Ping
     | Exit
 )
 """The messages from the worker to a host."""

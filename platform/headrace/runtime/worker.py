@@ -25,6 +25,7 @@ from headrace.runtime.worker_config import WorkerConfig
 log = logging.getLogger(__name__)
 
 EXIT_TIMEOUT_S = 1.0
+PING_TIMEOUT_S = 1.0
 
 R = TypeVar("R")
 _HostKey: TypeAlias = tuple[str, str]
@@ -143,7 +144,7 @@ class Worker:
                 "Start of %s is no longer wanted and did not complete within the timeout; terminating it", id_.name
             )
             if instance.host is not None:
-                self._kill_after_timeout(instance, instance.host)
+                await self._kill_after_timeout(instance, instance.host)
 
     async def stop_all(self) -> None:
         """Stop all connectors and tasks concurrently; after `task.shutdown.graceful.timeout.ms`, kill them."""
@@ -171,7 +172,7 @@ class Worker:
         if isinstance(error, ForkServerDied):
             return True
         host = instance.host
-        if not isinstance(error, ChannelClosed) or host is None:
+        if not isinstance(error, ChannelClosed | CallTimeout) or host is None:
             return False
         return host.died_with_fork_server or self._may_be_innocent(instance)
 
@@ -179,15 +180,31 @@ class Worker:
         """Send a request of an instance; if its process hangs or ends, the instance is suspected."""
         instance.calls += 1
         try:
-            return await self._request(host, message, instance.id.name)
-        except CallTimeout:
-            host.suspects = [instance.id.connector]
-            raise
+            return await self._request(host, message, instance)
         except ChannelClosed:
             self._find_suspects(host)
             raise
         finally:
             instance.calls -= 1
+
+    async def _suspect_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
+        """Suspect an instance that did not respond, or all connectors of its process if that does not respond either.
+
+        A thread of any connector may hold the interpreter lock.
+        """
+        host.suspects = [instance.id.connector]
+        if instance.id.task is None and self._is_shared(host) and not await self._responds(host):
+            found = [each for each in self._instances.values() if each.host is host]
+            host.suspects = [each.id.connector for each in found if each is instance or not each.stopping]
+        self._suspects.update(host.suspects)
+
+    async def _responds(self, host: HostProcess) -> bool:
+        """Whether the event loop of a process runs."""
+        try:
+            await asyncio.wait_for(host.channel.request(messages.Ping()), PING_TIMEOUT_S)
+        except (TimeoutError, RemoteError, ChannelClosed):
+            return False
+        return True
 
     def _find_suspects(self, host: HostProcess) -> None:
         """Suspect the connectors with a request in progress when their process ended; without any, suspect them all."""
@@ -322,15 +339,17 @@ class Worker:
         log.error("%s", trace)
         self._events.state_changed(id_, "FAILED", trace)
 
-    async def _request(self, host: HostProcess, message: messages.Request[R], name: str | None = None) -> R:
-        """Send a request to a process; `name` is the instance that it concerns, if any.
+    async def _request(self, host: HostProcess, message: messages.Request[R], instance: _Instance | None = None) -> R:
+        """Send a request to a process; `instance` is the one that it concerns, if any.
 
         Raises RemoteError, CallTimeout, ChannelClosed.
         """
-        request, name = type(message).__name__, name or host.name
+        request, name = type(message).__name__, host.name if instance is None else instance.id.name
         try:
             return await asyncio.wait_for(host.channel.request(message), self.call_timeout_s)
         except TimeoutError:
+            if instance is not None:
+                await self._suspect_after_timeout(instance, host)
             host.kill()
             raise CallTimeout(
                 f"{name} did not respond to {request} within connector.validation.timeout.ms="
@@ -368,7 +387,7 @@ class Worker:
             log.error(
                 "Graceful stop of %s failed: it did not stop within the timeout; terminating it", instance.id.name
             )
-            self._kill_after_timeout(instance, host)
+            await self._kill_after_timeout(instance, host)
         except (RemoteError, ChannelClosed) as error:
             log.error("Stop of %s failed: %s", instance.id.name, error)
         await self._discard(instance)
@@ -378,13 +397,13 @@ class Worker:
         try:
             await asyncio.wait_for(instance.ended.wait(), max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            self._kill_after_timeout(instance, host)
+            await self._kill_after_timeout(instance, host)
             self._end(instance)
 
-    def _kill_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
+    async def _kill_after_timeout(self, instance: _Instance, host: HostProcess) -> None:
         """Kill the process of an instance that does not stop, unless other tasks run in it."""
         if instance.id.task is None:
-            host.suspects = [instance.id.connector]
+            await self._suspect_after_timeout(instance, host)
         elif self._is_shared(host):
             return
         host.kill()

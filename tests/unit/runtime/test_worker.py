@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.runtime import messages
+from headrace.runtime import worker as worker_module
 from headrace.runtime.channel import Channel, Handler, RemoteError
 from headrace.runtime.messages import InstanceState, OffsetPair
 from headrace.runtime.processes import ForkServerDied, HostProcess
@@ -282,6 +283,28 @@ async def test_connector_that_hangs_fails_and_other_connectors_in_its_host_proce
         for id_ in (A, B):
             await worker.start_connector(InstanceId(id_.connector, None, 3), {"connector.class": "C"})
         assert len(processes.hosts) == 3, "the connector that hung has a process of its own"
+
+
+async def test_all_connectors_of_a_process_whose_event_loop_hangs_start_again_in_their_own_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of another connector may hold the interpreter lock."""
+    monkeypatch.setattr(worker_module, "PING_TIMEOUT_S", 0.05)
+    async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
+        connectors = [InstanceId(name, None, 1) for name in ("good", "bad")]
+        for connector in connectors:
+            await worker.start_connector(connector, {"connector.class": "C"})
+        (host,) = processes.hosts
+        host.responses |= {messages.TaskConfigsRequest: asyncio.Event(), messages.Ping: asyncio.Event()}
+        with pytest.raises(CallTimeout):
+            await worker.task_configs(connectors[0])
+        while len(listener.ended) < 2:
+            listener.changed.clear()
+            await asyncio.wait_for(listener.changed.wait(), 5)
+        assert (set(listener.ended), listener.states) == (set(connectors), [])
+        for connector in connectors:
+            await worker.start_connector(connector, {"connector.class": "C"})
+        assert len(processes.hosts) == 3
 
 
 async def test_connectors_are_started_again_in_own_host_processes_if_their_shared_process_exits() -> None:
