@@ -215,7 +215,9 @@ class DistributedHerder(BaseHerder):
 
     @property
     def _broker_error(self) -> str | None:
-        return self._broker_wait.error if self._group is None else self._group.error
+        if self._group is None:
+            return self._broker_wait.error
+        return self._group.error or "; ".join(self._logs.errors.values()) or None
 
     # Requests
 

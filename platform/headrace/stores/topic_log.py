@@ -3,6 +3,11 @@
 One consumer reads all partitions of all the topics, and one producer appends; both run on the event loop of the worker.
 Each record is passed to the listener of its topic, also a record that this worker has appended. If the brokers are
 unavailable, both retry until they respond. A `TopicLog` corresponds to Kafka Connect's KafkaBasedLog.
+
+If a topic gets more partitions, the logs read them, too. The last record of a key is current, so all records of a key
+must be in one partition: a key stays in the partition in which it was read, and for other keys the number of partitions
+at the start determines the partition. The clients do not create topics: a topic that was deleted must be created with
+`cleanup.policy=compact`.
 """
 
 from __future__ import annotations
@@ -14,11 +19,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headrace_broker.client.cluster import Cluster
+from headrace_broker.client.cluster_view import ClusterView, TopicView
 from headrace_broker.client.config import ClientConfig
 from headrace_broker.client.consumer import Consumer
 from headrace_broker.client.errors import ClientError
 from headrace_broker.client.fetched import FetchedBatch
 from headrace_broker.client.offsets import LATEST
+from headrace_broker.client.partitioner import partition_for_key
 from headrace_broker.client.producer import Producer, RecordMetadata
 from headrace_broker.protocol.topic_names import TopicPartition
 from headrace_broker.records.columns import RecordColumns
@@ -27,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _POLL_TIMEOUT_MS = 60_000
 _RETRY_BACKOFF_S = 0.5
-_CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": "false"}
+_CONSUMER = {"auto.offset.reset": "earliest", "enable.auto.commit": "false", "allow.auto.create.topics": "false"}
 _PRODUCER = {"acks": "all", "delivery.timeout.ms": "2147483647", "max.block.ms": "60000", "linger.ms": "0"}
 
 
@@ -54,13 +61,20 @@ class TopicLogs:
     def __init__(self, properties: Mapping[str, str], producer: Mapping[str, str] | None = None) -> None:
         self._consumer_config = ClientConfig.from_properties({**properties, **_CONSUMER}, kind="consumer")
         self._producer_config = ClientConfig.from_properties({**(producer or properties), **_PRODUCER}, kind="producer")
-        self._shares_cluster = producer is None
+        self._producer_properties = producer
         self._listeners: dict[str, RecordListener] = {}
         self._cluster: Cluster | None = None
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Condition()
+        self._producer_cluster: Cluster | None = None
+        self._topics: dict[str, TopicView] = {}  # as they were at the start
+        self._known_counts: dict[str, int] = {}
+        self._moved_keys: dict[tuple[str, bytes], int] = {}
+        """The partitions of keys that were read in another partition than the one that their hash selects."""
+        self.errors: dict[str, str] = {}
+        """By topic: why the worker must be restarted to use it."""
 
     def add(self, topic: str, listener: RecordListener) -> TopicLog:
         """Add a topic; `listener` receives its records."""
@@ -71,11 +85,18 @@ class TopicLogs:
         """Read all records of all topics, then follow the topics in the background. Raises ClientError."""
         cluster = self._cluster = await Cluster.open(self._consumer_config)
         self._consumer = await Consumer.open(self._consumer_config, cluster=cluster)
-        self._producer = await Producer.open(
-            self._producer_config, cluster=cluster if self._shares_cluster else None, is_at_least_once=True
-        )
+        producer_cluster = cluster
+        if self._producer_properties is not None:  # a cluster of kind producer would create missing topics
+            properties = {**self._producer_properties, **_CONSUMER}
+            producer_cluster = self._producer_cluster = await Cluster.open(
+                ClientConfig.from_properties(properties, kind="consumer")
+            )
+        self._producer = await Producer.open(self._producer_config, cluster=producer_cluster, is_at_least_once=True)
         views = [await cluster.topic(topic) for topic in self._listeners]
+        self._topics = {view.name: view for view in views}
+        self._known_counts = {view.name: len(view.partitions) for view in views}
         self._consumer.assign([(view.name, number) for view in views for number in range(len(view.partitions))])
+        cluster.listeners.append(self._on_metadata)
         self._task = asyncio.create_task(self._follow())
         await self.read_to_end(self._listeners)
 
@@ -84,7 +105,9 @@ class TopicLogs:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for client in (self._producer, self._consumer, self._cluster):
+        if self._cluster is not None and self._on_metadata in self._cluster.listeners:
+            self._cluster.listeners.remove(self._on_metadata)
+        for client in (self._producer, self._consumer, self._producer_cluster, self._cluster):
             if client is not None:
                 await client.close()
 
@@ -106,7 +129,37 @@ class TopicLogs:
     def send(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[RecordMetadata]:
         """Append a record; the future completes when it is acknowledged, or fails with a ClientError."""
         assert self._producer is not None
-        return self._producer.send(topic, None, RecordColumns(keys=[key], values=[value]))
+        return self._producer.send(topic, self._partition_of(topic, key), RecordColumns(keys=[key], values=[value]))
+
+    def _partition_of(self, topic: str, key: bytes) -> int:
+        hashed = partition_for_key(key, len(self._topics[topic].partitions))
+        return self._moved_keys.get((topic, key), hashed)
+
+    def _on_metadata(self, view: ClusterView) -> None:
+        """Read new partitions, and report a topic that was deleted and created again."""
+        assert self._consumer is not None
+        for topic, at_start in self._topics.items():
+            found = view.topics.get(topic)
+            if found is None:
+                continue
+            if found.topic_id != at_start.topic_id and topic not in self.errors:
+                self.errors[topic] = (
+                    f"topic {topic} was deleted and created again while the worker was running, so its records are "
+                    "lost; check its cleanup.policy, and restart all workers of the group"
+                )
+                log.error("Internal topics: %s", self.errors[topic])
+            count = len(found.partitions)
+            if count > self._known_counts[topic]:
+                log.warning(
+                    "Topic %s: it has %d partitions now instead of %d; reading the new ones, and writing each key to "
+                    "the same partition as before",
+                    topic,
+                    count,
+                    self._known_counts[topic],
+                )
+                new = [(topic, number) for number in range(self._known_counts[topic], count)]
+                self._known_counts[topic] = count
+                self._consumer.assign([*self._consumer.assignment, *new])
 
     async def _follow(self) -> None:
         assert self._consumer is not None
@@ -133,10 +186,18 @@ class TopicLogs:
         assert columns.offsets is not None
         keys = columns.keys or [None] * len(columns)
         for offset, key, value in zip(columns.offsets, keys, columns.whole_values(), strict=True):
+            if key is not None:
+                self._remember_partition(batch.topic, key, batch.partition)
             try:
                 listener(TopicRecord(batch.partition, offset, key, value))
             except Exception:
                 log.exception("Topic %s: skipping the record at offset %d, handling it failed", batch.topic, offset)
+
+    def _remember_partition(self, topic: str, key: bytes, partition: int) -> None:
+        if partition_for_key(key, len(self._topics[topic].partitions)) == partition:
+            self._moved_keys.pop((topic, key), None)
+        else:
+            self._moved_keys[topic, key] = partition
 
 
 @dataclass(frozen=True, slots=True)
