@@ -19,7 +19,7 @@ from headrace.runtime import client_configs
 from headrace.runtime.worker_config import WorkerConfig
 from headrace.stores import internal_topics
 from headrace.stores.connector_offset_store import ConnectorOffsetStore
-from headrace.stores.internal_topics import InternalTopic
+from headrace.stores.internal_topics import InternalTopic, InternalTopicError
 from headrace.stores.kafka_offset_store import KafkaOffsetStore
 from headrace.stores.offset_keys import Offset, Partition
 from headrace.stores.offset_store import OffsetStore
@@ -28,6 +28,8 @@ from headrace_broker.client.admin import Admin
 from headrace_broker.client.config import ClientConfig
 
 TOPIC = "offsets.storage.topic"
+START_TIMEOUT_S = 30.0
+"""How long the first use of a connector's own offsets topic waits for the brokers, which may be of another cluster."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +128,14 @@ class ConnectorOffsets:
                     await self._close(connector, known)
             if not settings or self._is_topic_of_worker(settings):
                 return None
-            opened = self._open[connector] = await self._start(connector, settings)
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    opened = self._open[connector] = await self._start(connector, settings)
+            except TimeoutError as error:
+                raise InternalTopicError(
+                    f"{TOPIC}={settings[TOPIC]}: the topic of connector {connector} could not be read within "
+                    f"{START_TIMEOUT_S:g} s: {error or 'no broker responds'}"
+                ) from error
             return opened
 
     def _is_topic_of_worker(self, settings: Mapping[str, str]) -> bool:

@@ -248,6 +248,10 @@ def _check_type(result: Validation, connector_class: type[Connector], props: Pro
     if issubclass(connector_class, SinkConnector):
         _check_sink(result, connector_class, props, worker)
         return
+    topic = (props.get("offsets.storage.topic") or "").strip()
+    for key in ("config.storage.topic", "status.storage.topic"):
+        if topic and topic == worker.get(key):
+            result.add_error("offsets.storage.topic", f"Topic {topic} is the worker's {key}: set another topic")
     if (props.get("exactly.once.support") or "").strip().lower() == "required":
         result.add_error(
             "exactly.once.support",

@@ -90,6 +90,14 @@ def test_name_with_more_characters_than_a_topic_may_have_is_an_error() -> None:
     assert "String may have at most 249 characters but has 250" in text
 
 
+@pytest.mark.parametrize("key", ["config.storage.topic", "status.storage.topic"])
+def test_own_offsets_topic_that_is_another_internal_topic_of_the_worker_is_an_error(key: str) -> None:
+    worker = {**WORKER, "offset.storage.topic": "offsets", key: "other"}
+    [text] = validate(ExampleSource, worker, table="t", offsets__storage__topic="other").errors
+    assert f"Topic other is the worker's {key}" in text
+    assert validate(ExampleSource, worker, table="t", offsets__storage__topic="offsets").errors == []
+
+
 def test_valid_source_configuration_has_no_errors() -> None:
     result = validate(ExampleSource, table="t", driver__x="1", producer__override__linger__ms="5")
     assert (result.errors, result.warnings, result.type) == ([], [], "source")

@@ -1,0 +1,40 @@
+"""Tests of the offsets of connectors with their own offsets topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headrace.herder import connector_offsets
+from headrace.herder.connector_offsets import ConnectorOffsets
+from headrace.stores.internal_topics import InternalTopicError
+from headrace.stores.offset_store import MemoryOffsetStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_own_offsets_topic_that_cannot_be_opened_fails_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector_offsets, "START_TIMEOUT_S", 0.05)
+
+    async def resolve(_settings: Mapping[str, str]) -> dict[str, str]:
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+    worker: Any = {"offset.storage.topic": "offsets"}
+    offsets = ConnectorOffsets(
+        worker,
+        MemoryOffsetStore(),
+        config_of=lambda _: {"offsets.storage.topic": "own", "admin.override.bootstrap.servers": "${a:b}"},
+        resolve=resolve,
+        is_in_use=lambda _: False,
+    )
+    with pytest.raises(InternalTopicError, match="offsets.storage.topic=own: the topic of connector c could not be"):
+        await asyncio.wait_for(offsets.read_all("c"), 5)
