@@ -17,7 +17,13 @@ from weakref import WeakValueDictionary
 
 from headrace.data.java import hash_map_copy_order, hash_map_order
 from headrace.herder import core, requested_offsets
-from headrace.herder.errors import AlreadyExistsError, BadRequestError, HerderError, NotFoundError
+from headrace.herder.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    HerderError,
+    NotFoundError,
+    PayloadTooLargeError,
+)
 from headrace.herder.herder import (
     ConnectorInfo,
     ConnectorStatus,
@@ -47,7 +53,7 @@ from headrace.stores.config_store import (
 )
 from headrace.stores.offset_store import OffsetStore
 from headrace.stores.status_store import State, Status, StatusStore
-from headrace_broker.client.errors import ClientError
+from headrace_broker.client.errors import ClientError, RecordTooLargeError
 
 if TYPE_CHECKING:
     from headrace.herder.group_offsets import GroupOffsets
@@ -262,7 +268,11 @@ class BaseHerder:
         try:
             with stage(description):
                 await self._configs.append(change)
+        except RecordTooLargeError as error:
+            raise PayloadTooLargeError(f"Failed to write to config topic: {error}") from error
         except (ClientError, TimeoutError) as error:
+            if isinstance(error, ClientError) and not error.retriable:
+                raise HerderError(f"Failed to write to config topic: {error}") from error
             log.error("Config topic: %s failed: %s", description, error)
             raise HerderError(
                 "Failed to write to config topic; this may be due to a transient error and the request can be safely "
@@ -290,8 +300,14 @@ class BaseHerder:
                 if is_sink:
                     await self._group_offsets.alter(name, config, pairs)
                 else:
-                    await self._offsets.write(name, pairs)
+                    await self._write_offsets(name, pairs)
         return result
+
+    async def _write_offsets(self, name: str, pairs: OffsetPairs) -> None:
+        try:
+            await self._offsets.write(name, pairs)
+        except RecordTooLargeError as error:
+            raise BadRequestError(f"An offset is too large for the offsets topic: {error}") from error
 
     async def reset_offsets(self, name: str) -> bool:
         """Remove all offsets of a stopped connector; return the result of its `alter_offsets`. Raises HerderError."""
