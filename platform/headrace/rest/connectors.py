@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 from urllib.parse import quote
@@ -88,7 +89,10 @@ class ConnectorEndpoints:
     async def create(self, request: Request) -> Response:
         """Create a connector, optionally in the paused or stopped state (KIP-980)."""
         body = await json_object_body(request, numbers_as_text=True)
-        name = str(body.get("name") or "").strip()
+        name = body.get("name") or ""
+        if not isinstance(name, str):
+            raise BadRequestError(f"The name of the connector must be a string, but is {json.dumps(name)}")
+        name = name.strip()
         config = body.get("config")
         if not isinstance(config, dict):
             raise BadRequestError("The request must contain a name and a config")

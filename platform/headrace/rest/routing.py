@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +15,15 @@ from headrace.rest.basic_auth import Authenticator, unauthorized_response
 from headrace.rest.operations import OPERATIONS
 from headrace.rest.responses import Endpoint, http_error_response, with_error_handling
 from headrace.runtime.worker_config import WorkerConfig
+
+
+class _TaskNumber(IntegerConvertor):
+    """Matches the number of a task; a longer number, which Python might not convert, is an unknown path."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("int", _TaskNumber())
 
 
 def routes(endpoints: Mapping[str, Endpoint], config: WorkerConfig, authenticator: Authenticator | None) -> list[Route]:

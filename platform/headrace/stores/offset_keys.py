@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def encode_value(offset: Offset | None) -> bytes | None:
 
 def decode_key(key: bytes) -> tuple[str, dict[str, Any]]:
     """Split a key into connector and partition. Raises ValueError if the bytes are not an offset key."""
-    parsed = json.loads(key)
+    parsed = _parse(key)
     match parsed:
         case [str(connector), dict(partition)]:
             return connector, partition
@@ -41,10 +42,24 @@ def decode_value(value: bytes | None) -> dict[str, Any] | None:
     """Parse an offset. Raises ValueError if the bytes are not a JSON object."""
     if value is None:
         return None
-    parsed = json.loads(value)
+    parsed = _parse(value)
     if parsed is not None and not isinstance(parsed, dict):
         raise ValueError(f"not an offset: {value[:200]!r}")
     return parsed
+
+
+def _parse(text: bytes) -> Any:
+    """Parse JSON. Raises ValueError also for NaN and infinite numbers, which JSON cannot represent."""
+    return json.loads(text, parse_constant=_reject, parse_float=_finite)
+
+
+def _reject(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _reject(text)
 
 
 def canonical(partition: Partition) -> str:

@@ -36,5 +36,5 @@ async def test_own_offsets_topic_that_cannot_be_opened_fails_after_a_timeout(mon
         resolve=resolve,
         is_in_use=lambda _: False,
     )
-    with pytest.raises(InternalTopicError, match="offsets.storage.topic=own: the topic of connector c could not be"):
+    with pytest.raises(InternalTopicError, match=r"offsets\.storage\.topic=own: the topic of connector c could not be"):
         await asyncio.wait_for(offsets.read_all("c"), 5)

@@ -50,6 +50,20 @@ async def test_request_with_a_content_type_other_than_json_is_rejected_with_stat
         assert "Content-Type: application/json" in response.json()["message"]
 
 
+@pytest.mark.parametrize("name", [["a"], True, {"a": "b"}])
+async def test_name_that_is_not_a_string_is_rejected(client: httpx.AsyncClient, name: object) -> None:
+    response = await client.post("/connectors", json={"name": name, "config": {"connector.class": "C"}})
+    assert response.status_code == 400
+    assert "The name of the connector must be a string" in response.json()["message"]
+    assert (await client.get("/connectors")).json() == ["c"]
+
+
+@pytest.mark.parametrize("digits", [19, 5_000])
+async def test_task_number_with_many_digits_is_an_unknown_path(client: httpx.AsyncClient, digits: int) -> None:
+    response = await client.get(f"/connectors/c/tasks/{'9' * digits}/status")
+    assert (response.status_code, response.json()["error_code"]) == (404, 404)
+
+
 async def test_request_without_a_body_is_accepted_with_any_content_type(client: httpx.AsyncClient) -> None:
     assert (await client.put("/connectors/c/pause")).status_code == 202
     assert (await client.put("/connectors/c/stop", headers={"Content-Type": "text/plain"})).status_code == 204

@@ -32,3 +32,11 @@ def test_invalid_offset_key_is_rejected(key: bytes) -> None:
 def test_canonical_key_of_a_source_partition_does_not_depend_on_the_order_of_its_fields() -> None:
     assert offset_keys.canonical({"a": 1, "b": 2}) == offset_keys.canonical({"b": 2, "a": 1})
     assert offset_keys.canonical({"a": 1}) != offset_keys.canonical({"a": "1"})
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_numbers_that_json_cannot_represent_are_rejected(number: str) -> None:
+    with pytest.raises(ValueError, match=number.removeprefix("-")):
+        offset_keys.decode_value(f'{{"n":{number}}}'.encode())
+    with pytest.raises(ValueError, match=number.removeprefix("-")):
+        offset_keys.decode_key(f'["c",{{"p":{number}}}]'.encode())
