@@ -22,6 +22,7 @@ from headrace.herder.group_core import GroupCore
 from headrace.herder.group_protocol import Version
 from headrace.herder.herder import ConnectorStatus
 from headrace.herder.instances import Instances
+from headrace.herder.old_statuses import OldStatuses
 from headrace.herder.request_signature import sign, verify
 from headrace.herder.rest_client import Kind
 from headrace.herder.session_keys import SessionKeyRotation
@@ -101,6 +102,7 @@ class DistributedHerder(BaseHerder):
         )
         super().__init__(config, instances, configs=configs, statuses=statuses, offsets=offsets)
         statuses.listener = instances.status_read
+        self._old_statuses = OldStatuses(statuses, instances)
         highest = Version.of_config(config["connect.protocol"])
         self._group_core = GroupCore(url, highest, config["scheduled.rebalance.max.delay.ms"])
         self._group: WorkerGroup | None = None
@@ -415,6 +417,9 @@ class DistributedHerder(BaseHerder):
         self._rebalanced.set()
         self._rebalanced = asyncio.Event()
         self._spawn(self._connector_offsets.close_unused())
+        assignment, generation = self._group_core.assignment, self._group_core.generation
+        if self._old_statuses.exist(assignment, generation):
+            self._spawn(self._old_statuses.replace(assignment, generation, self._running_group.worker_ids))
         if self._group_core.leader_url != self._checked_leader:
             self._checked_leader = self._group_core.leader_url
             self._spawn(self._check_leader(self._group_core.leader_url))

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from headrace.herder import group_core, group_protocol
 from headrace.herder.assignment import Assignment
@@ -21,7 +22,7 @@ from headrace_broker.client.errors import ClientError
 from headrace_broker.client.membership import GroupMembership
 from headrace_broker.client.membership_core import Generation, MembershipCore
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace_broker.protocol.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
 from headrace_broker.protocol.messages.join_group import JoinGroupResponseMember
 
 log = logging.getLogger(__name__)
@@ -230,6 +231,17 @@ class WorkerGroup:
 
     async def _members_with_own_url(self) -> dict[str, str]:
         """Return the other members that advertise the URL of this worker, with their hosts."""
+        own = self._membership.generation.member_id
+        others = [member for member in await self._describe_members() if member.member_id != own]
+        urls = [_url_of(bytes(member.member_metadata)) for member in others]
+        return {
+            member.member_id: member.client_host
+            for member, url in zip(others, urls, strict=True)
+            if url == self.core.url
+        }
+
+    async def _describe_members(self) -> Sequence[DescribedGroupMember]:
+        """Return the members of the group when no rebalance is in progress."""
         while True:
             try:
                 request = DescribeGroupsRequest(groups=[self._group_id])
@@ -238,16 +250,13 @@ class WorkerGroup:
                 log.debug("Group %s: its members could not be read, retrying: %s", self._group_id, error)
             else:
                 if group.group_state == "Stable" and not group.error_code:
-                    break
+                    return group.members
             await asyncio.sleep(RESTART_BACKOFF_S)
-        own = self._membership.generation.member_id
-        others = [member for member in group.members if member.member_id != own]
-        urls = [_url_of(bytes(member.member_metadata)) for member in others]
-        return {
-            member.member_id: member.client_host
-            for member, url in zip(others, urls, strict=True)
-            if url == self.core.url
-        }
+
+    async def worker_ids(self) -> set[str]:
+        """Return the ids (host and port) of the workers in the group."""
+        urls = [_url_of(bytes(member.member_metadata)) for member in await self._describe_members()]
+        return {urlsplit(url).netloc for url in urls if url is not None}
 
     async def _restart(self) -> None:
         await self.on_membership_lost()

@@ -50,6 +50,10 @@ class KafkaStatusStore:
         """Let this worker return a status for an instance that has none, or is UNASSIGNED; nothing is written."""
         self._state.show_starting(connector, task, status)
 
+    def adopt(self, connector: str, task: int | None, worker_id: str) -> None:
+        """Treat a status as one of this worker, so that later statuses replace it; nothing is written."""
+        self._state.adopt(connector, task, worker_id)
+
     def remove(self, connector: str, task: int | None) -> None:
         """Remove the status of a task, or of a connector, its tasks and its topics (task None)."""
         self._send(self._state.remove(connector, task))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from headrace.stores.status_records import (
@@ -68,6 +68,12 @@ class StatusTopicState:
         statuses = self._statuses.setdefault(connector, {})
         if task not in statuses or statuses[task].state is State.UNASSIGNED:
             statuses[task] = status
+
+    def adopt(self, connector: str, task: int | None, worker_id: str) -> None:
+        """Treat a status as one of this worker, so that later statuses replace it, whatever its generation is."""
+        statuses = self._statuses.get(connector, {})
+        if task in statuses:
+            statuses[task] = replace(statuses[task], worker_id=worker_id)
 
     def topics(self, connector: str) -> list[str]:
         """Return the topics that a connector uses."""

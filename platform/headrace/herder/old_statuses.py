@@ -1,0 +1,55 @@
+"""Replaces statuses of workers that are not in the group, for example of a group that had another name.
+
+Such a status may have a later generation than this worker's statuses, which would then not replace it: a new group
+starts with generation 1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Set
+
+from headrace.herder.assignment import Assignment
+from headrace.herder.instances import Instances
+from headrace.stores.kafka_status_store import KafkaStatusStore
+from headrace.stores.status_store import Status
+
+log = logging.getLogger(__name__)
+
+
+class OldStatuses:
+    """Finds and replaces the old statuses of the connectors and tasks that this worker runs."""
+
+    def __init__(self, statuses: KafkaStatusStore, instances: Instances) -> None:
+        self._statuses = statuses
+        self._instances = instances
+
+    def exist(self, assignment: Assignment, generation: int) -> bool:
+        """Whether other workers have written statuses of a later generation for what this worker runs."""
+        return any(True for _ in self._later(assignment, generation))
+
+    async def replace(
+        self, assignment: Assignment, generation: int, worker_ids: Callable[[], Awaitable[Set[str]]]
+    ) -> None:
+        """Write this worker's statuses, except where a member of the group (`worker_ids`) has written a later one."""
+        members = await worker_ids()
+        for name, task, status in list(self._later(assignment, generation)):
+            if status.worker_id in members:
+                continue
+            log.info(
+                "Connector %s: replacing the status of %s that worker %s wrote in generation %d, because it is no "
+                "member of the group",
+                name,
+                "the connector" if task is None else f"task {task}",
+                status.worker_id,
+                status.generation,
+            )
+            self._statuses.adopt(name, task, self._instances.worker_id)
+            self._instances.carry_out(self._instances.core.status_replaced(name, task))
+
+    def _later(self, assignment: Assignment, generation: int) -> Iterator[tuple[str, int | None, Status]]:
+        for name, task in [*((name, None) for name in assignment.connectors), *assignment.tasks]:
+            statuses = self._statuses.get(name)
+            status = statuses.connector if task is None else statuses.tasks.get(task)
+            if status is not None and status.worker_id != self._instances.worker_id and status.generation > generation:
+                yield name, task, status
