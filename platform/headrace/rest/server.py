@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from headrace.herder.herder import Herder
 from headrace.rest.admin import AdminEndpoints
 from headrace.rest.basic_auth import Authenticator, create_authenticator
+from headrace.rest.connection_limit import LimitedHTTPProtocol
 from headrace.rest.connectors import ConnectorEndpoints
 from headrace.rest.operations import OPERATIONS
 from headrace.rest.responses import Endpoint, RawPathMiddleware
@@ -181,7 +182,9 @@ class RestServer:
 
 
 def _create_server(application: Any, tls: ssl.SSLContext | None) -> uvicorn.Server:
-    config = uvicorn.Config(application, log_config=None, access_log=False, lifespan="off", ws="none")
+    config = uvicorn.Config(
+        application, http=LimitedHTTPProtocol, log_config=None, access_log=False, lifespan="off", ws="none"
+    )
     config.load()
     config.ssl = tls
     server = uvicorn.Server(config)
