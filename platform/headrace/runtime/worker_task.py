@@ -21,7 +21,7 @@ from headrace.api.task import Task
 from headrace.metrics import logs
 from headrace.plugins import missing_modules
 from headrace.runtime import messages, worker_watch
-from headrace.runtime.channel import Channel, ChannelClosed
+from headrace.runtime.channel import Channel
 from headrace.runtime.counters import Counters
 from headrace.runtime.restart_policy import RestartPolicy
 from headrace.runtime.spec import InstanceId, TaskSpec
