@@ -1,4 +1,4 @@
-"""Accumulates the records of small `send` calls to a partition in one batch, and splits large calls by batch size."""
+"""Collects the records of small `send` calls in one batch per partition, and splits large calls by size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ RECORD_OVERHEAD_BYTES = 12
 
 @dataclass(slots=True)
 class Accumulator:
-    """Buffers the records of small `send` calls for one partition; the first call was added at `opened_ms`."""
+    """Buffers the records of small `send` calls for one partition.
+
+    `opened_ms` is the time of the first buffered call.
+    """
 
     topic: str
     partition: int
@@ -47,7 +50,7 @@ class Accumulator:
 
 
 def concatenate(parts: list[RecordColumns]) -> RecordColumns:
-    """Return the records of all `parts` as one RecordColumns."""
+    """Return the records of all `parts` as one `RecordColumns`."""
     keys = headers = None
     if any(part.keys is not None for part in parts):
         keys = [key for part in parts for key in (part.keys or [None] * len(part))]
@@ -86,8 +89,8 @@ def split_into_runs(
 ) -> Iterator[tuple[RecordColumns, int]]:
     """Split the records by size, and yield (columns, estimated bytes) of each group of consecutive records.
 
-    Each group has at most `size_bytes_max` estimated bytes. A record larger than this forms a group by itself.
-    `size_bytes` is the estimated size of all records together.
+    Each group has at most `size_bytes_max` estimated bytes. A record with a larger estimated size forms a group of its
+    own. `size_bytes` is the estimated size of all records together.
     """
     count = len(columns)
     if size_bytes <= size_bytes_max or count == 1:

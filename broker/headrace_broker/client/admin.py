@@ -87,7 +87,7 @@ class ClusterDescription:
 
 
 def values_or_raise(results: Mapping[str, T | BrokerError]) -> dict[str, T]:
-    """Return the results; if any of them is a BrokerError, raise the first one."""
+    """Return the results. If any result is a BrokerError, raise the first such error."""
     values = {}
     for name, result in results.items():
         if isinstance(result, BrokerError):
@@ -197,7 +197,10 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     async def describe_configs(
         self, resources: Mapping[Resource, Sequence[str] | None] | Iterable[Resource], *, documentation: bool = False
     ) -> dict[Resource, list[DescribeConfigsResourceResult] | BrokerError]:
-        """Return the configuration of topics and brokers: for each resource, the given keys (None = all keys)."""
+        """Return the configuration of topics and brokers.
+
+        `resources` maps each resource to the keys to return (None = all).
+        """
         wanted = dict(resources) if isinstance(resources, Mapping) else dict.fromkeys(resources)
         found: dict[Resource, list[DescribeConfigsResourceResult] | BrokerError] = {}
         for node_id, group in self._by_node(wanted).items():
@@ -224,7 +227,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         *,
         validate_only: bool = False,
     ) -> dict[Resource, BrokerError | None]:
-        """Change single configuration keys; a change is (name, SET | DELETE | APPEND | SUBTRACT, value)."""
+        """Change individual configuration keys. A change is (key, SET | DELETE | APPEND | SUBTRACT, value)."""
         wanted = {resource: list(operations) for resource, operations in changes.items()}
         done: dict[Resource, BrokerError | None] = {}
         is_for_controllers = self.cluster.endpoint_type != Cluster.endpoint_type
@@ -251,7 +254,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         return done
 
     def _by_node(self, resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-        """Group resources by the node to query: brokers by their own id, all other resources by None (any node)."""
+        """Group the resources by the node to query: a broker by its own id, any other resource by None (any node)."""
         grouped: dict[int | None, list[Resource]] = {}
         for kind, name in resources:
             own = int(name) if kind == BROKER and name.isdigit() else None
@@ -295,7 +298,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
     # -- the cluster -------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """Return the brokers and the controller's id; with `include_fenced` (Kafka 4.0+), also fenced brokers."""
+        """Return the brokers and the controller's id. With `include_fenced` (Kafka 4.0+), include fenced brokers."""
         request = DescribeClusterRequest(
             endpoint_type=self.cluster.endpoint_type, include_fenced_brokers=include_fenced
         )

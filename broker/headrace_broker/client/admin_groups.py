@@ -41,7 +41,7 @@ _RETRIED_FOR_PARTITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in a ListGroups response; state and type are empty if the broker is too old to return them."""
+    """A group in a ListGroups response. State and type are empty if the broker is too old to return these fields."""
 
     group_id: str
     protocol_type: str
@@ -97,7 +97,7 @@ class GroupAdmin:
                     )
                 )
                 if response.error_code != ErrorCode.NONE:
-                    raise BrokerError(response.error_code, f"listing groups on broker {node_id}")
+                    raise BrokerError(response.error_code, f"list of the groups on broker {node_id}")
                 for group in response.groups:
                     found[group.group_id] = GroupListing(
                         group.group_id, group.protocol_type, group.group_state, group.group_type
@@ -143,7 +143,7 @@ class GroupAdmin:
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return a group's committed offsets (`partitions` None = all). Raises BrokerError."""
+        """Return a group's committed offsets for these partitions (None = all partitions). Raises BrokerError."""
         return await offsets.fetch_offsets(self.cluster, group_id, partitions, timeout_ms=self._timeout_ms)
 
     async def alter_group_offsets(
@@ -162,7 +162,7 @@ class GroupAdmin:
     ) -> dict[TopicPartition, BrokerError | None]:
         """Delete a group's committed offsets; return {partition: None or the error}.
 
-        The coordinator rejects the partitions of topics to which a member is subscribed.
+        The coordinator rejects a partition if a member of the group is subscribed to its topic.
         """
         topics: dict[str, OffsetDeleteRequestTopic] = {}
         for topic, partition in partitions:
@@ -186,7 +186,10 @@ class GroupAdmin:
         return await self._retry(attempt, f"deleting offsets of group {group_id}")
 
     def _partition_error(self, group_id: str, item: TopicPartition, code: ErrorCode) -> BrokerError | None:
-        """Return a BrokerError for the partition, or raise it if the request is to be sent again."""
+        """Convert an error code of the partition to a BrokerError.
+
+        Raise the error if the request must be sent again, otherwise return the error.
+        """
         if code == ErrorCode.NONE:
             return None
         error = BrokerError(code, f"group {group_id}, {item[0]}-{item[1]}")
@@ -197,7 +200,10 @@ class GroupAdmin:
         return error
 
     def _group_error(self, group_id: str, code: int, message: str | None) -> BrokerError:
-        """Return a BrokerError for the group, or raise it if it is retriable."""
+        """Convert an error code of the group to a BrokerError.
+
+        Return a permanent error, but raise a retriable error.
+        """
         error = BrokerError(code, f"group {group_id}", message)
         self._forget_moved_coordinator(group_id, error)
         if error.retriable:

@@ -53,7 +53,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The metadata quorum's state, and its nodes' endpoints: {node id: [(listener name, host, port)]}."""
+    """The state of the metadata quorum. `endpoints` is {node id: [(listener name, host, port)]}."""
 
     state: DescribeQuorumResponsePartitionData
     endpoints: Mapping[int, Sequence[tuple[str, str, int]]]
@@ -198,7 +198,7 @@ def _list_or_none(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 def _response_error_message(response: Any) -> str | None:
-    """Return the top-level error message; for an ElectLeaders response, the message of its first partition."""
+    """Return the top-level error message of a response. For ElectLeaders, return the message of its first partition."""
     if not isinstance(response, ElectLeadersResponse):
         message: str | None = getattr(response, "error_message", None)
         return message

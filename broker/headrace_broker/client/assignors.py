@@ -1,9 +1,9 @@
 """Partition assignors of consumer groups: range, round robin, sticky and cooperative sticky.
 
 They compute {member: partitions} from subscriptions and partition counts. Range and round robin produce the same
-assignments as the Java client's, because a Java client may be the leader of the same group. Sticky lets members keep
-the partitions they own, as far as a balanced assignment allows. Cooperative sticky withholds a partition from its new
-owner for one rebalance, until the old owner has revoked the partition (KIP-429).
+assignments as the Java client's assignors, because a Java client may be the leader of the same group. Sticky moves a
+partition to another member only if this is necessary to balance the assignment. Cooperative sticky withholds a
+partition from its new owner for one rebalance, until the old owner has revoked the partition (KIP-429).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class SubscribedMember:
 
     @property
     def sort_key(self) -> tuple[int, str]:
-        """The member's sort key: static members first, by instance id, so that they keep assignments after restarts."""
+        """The member's sort key: static members come first, in the order of their instance ids.
+
+        Static members therefore keep their assignments after a restart.
+        """
         if self.group_instance_id is not None:
             return 0, self.group_instance_id
         return 1, self.member_id
@@ -55,7 +58,7 @@ def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[
 
 
 def assign_round_robin(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Assign the partitions of all topics, in order, to the members round-robin."""
+    """Take the partitions of all topics in order, and assign them to the members round-robin."""
     assignment: Assignment = {member.member_id: [] for member in members}
     ordered = sorted(members, key=lambda member: member.sort_key)
     next_member = 0
@@ -99,7 +102,8 @@ def _all_partitions(partition_counts: Mapping[str, int]) -> list[TopicPartition]
 def _retained_partitions(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
     """Return the owned partitions that each member keeps.
 
-    A member keeps an existing partition of a subscribed topic, unless another member owned it in a newer generation.
+    A member keeps a partition if the partition exists, the member is still subscribed to its topic, and no other member
+    owned it in a newer generation.
     """
     newest_claims: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
@@ -134,9 +138,9 @@ def _owned_in_newest_generation(member: SubscribedMember, members: Sequence[Subs
 
 
 def _balance(members: Sequence[SubscribedMember], assignment: Assignment) -> None:
-    """Balance `assignment` in place: move partitions from the members with the most to those with the fewest.
+    """Balance `assignment` in place: move partitions from members with many partitions to members with few.
 
-    A partition is only moved to a member that is subscribed to its topic.
+    A partition is moved only to a member that is subscribed to its topic.
     """
     topics = {member.member_id: set(member.subscription.topics) for member in members}
     moved = True
@@ -165,7 +169,7 @@ class Assignor:
     carries_owned_in_user_data: bool = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation_id: int) -> bytes | None:
-        """Return the user data that the assignor needs in the next rebalance, None if it needs no user data."""
+        """Return the user data that the assignor needs in the next rebalance, or None if it needs no user data."""
         if self.carries_owned_in_user_data:
             return encode_sticky_user_data(owned, generation_id)
         if self.cooperative:

@@ -2,8 +2,9 @@
 
 The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
 calls immediately. The maximum batch size is batch.size if that key is set, otherwise at least 256 KiB. `_send_lock`
-keeps the records in order while batches are built. `_memory_available` guards `buffered_bytes`, which buffer.memory
-limits. Batches are queued in order until the event loop retrieves them with `drain_built`.
+keeps the records in order while batches are built. The condition `_memory_available` guards `buffered_bytes`, the
+number of buffered bytes, which buffer.memory limits. Batches are queued in order until the event loop retrieves them
+with `drain_built`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BATCH_BYTES_DEFAULT = 256 * 1024
 
 
 class Batcher:
-    """Builds a producer's batches; `on_built` is called in the sending thread when batches may be ready."""
+    """Builds a producer's batches. It calls `on_built` in the sending thread when batches may be ready."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig, on_built: Callable[[], None]) -> None:
         self.buffered_bytes = 0
@@ -63,7 +64,7 @@ class Batcher:
     # -- any thread --------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery) -> None:
-        """Partition and split the records; accumulate small parts and build batches from large parts.
+        """Choose partitions for the records and split them; accumulate small parts, and build batches from large parts.
 
         The event loop receives the built batches. All batches are added to `delivery` before the event loop receives
         the first batch, so that only one thread at a time uses `delivery`.
@@ -114,7 +115,7 @@ class Batcher:
         self._built.clear()
 
     def _fail_deliveries(self, parts: list[DeliveryPart], error: ClientError) -> None:
-        """Fail the deliveries in the event loop's thread, the only thread that may complete deliveries."""
+        """Fail the deliveries in the event loop's thread. Only this thread may complete deliveries."""
         self._loop.call_soon_threadsafe(deliveries.fail, parts, error)
 
     def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
@@ -226,12 +227,12 @@ class Batcher:
                 waiter.set_result(None)
 
     def drain_built(self) -> Iterator[ReadyBatch]:
-        """Yield the batches built since the last call, in order."""
+        """Yield the batches that were built since the last call, in order."""
         while self._handoff:
             yield self._handoff.popleft()
 
     def seal_due(self, now_ms: float, can_send: Callable[[str, int], bool]) -> None:
-        """Build the batches whose linger.ms has passed and that can be sent immediately.
+        """Build a batch from each accumulator whose linger.ms has passed, if the batch can be sent immediately.
 
         All other accumulators keep accumulating records.
         """
@@ -248,7 +249,7 @@ class Batcher:
             self._send_lock.release()
 
     def seal_all(self) -> None:
-        """Build all accumulated records."""
+        """Build batches from all accumulated records."""
         with self._send_lock:
             for key in list(self._accumulators):
                 self._seal(key)
@@ -261,7 +262,7 @@ class Batcher:
         return None if first is None else first + self._config.linger_ms
 
     def close(self) -> None:
-        """Reject further sends, build all accumulated records, and wake all threads that wait for memory."""
+        """Reject new sends, build batches from all accumulated records, and wake the threads that wait for memory."""
         self._closed = True
         self.seal_all()
         with self._memory_available:

@@ -1,11 +1,11 @@
 """`Cluster`: a client's connections to the brokers, and its metadata (leaders, coordinators and bootstrap servers).
 
 A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
-demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. A failed connection is
-retried after reconnect.backoff.ms, which grows exponentially. The client refreshes the metadata of tracked topics on
-request and every metadata.max.age.ms. It also refreshes the metadata while a broker has not responded for a long time,
-because the broker may hang and its partitions may have new leaders. If no known broker responds, the client uses the
-bootstrap servers again (KIP-899).
+demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. After a failed connection
+attempt, the client waits before the next attempt. The wait starts at reconnect.backoff.ms and grows exponentially. The
+client refreshes the metadata of tracked topics on request and every metadata.max.age.ms. If a broker has not responded
+for a long time, the client also refreshes the metadata, because the partitions of a hung broker may have new leaders.
+If no known broker responds, the client uses the bootstrap servers again (KIP-899).
 """
 
 from __future__ import annotations
@@ -209,13 +209,16 @@ class Cluster:
         raise NoBrokerError("no broker responded: " + ("; ".join(failures) or "the cluster metadata has no brokers"))
 
     async def request_controller(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
-        """Send a request to the controller (in KRaft: to a broker, which forwards it)."""
+        """Send a request to the controller.
+
+        In a KRaft cluster, send it to a broker, which forwards it to the controller.
+        """
         if self.view.controller_id in self.view.nodes:
             return await self.request(self.view.controller_id, message, timeout_ms=timeout_ms)
         return await self.request_any(message, timeout_ms=timeout_ms)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, action: str) -> T:
-        """Run `attempt` with backoff until it succeeds or fails with an error that is not retriable.
+        """Run `attempt` again and again, with backoff, until it succeeds or fails with an error that is not retriable.
 
         Raises TimedOutError, which contains the last error, after `timeout_ms`. `action` is the name of the operation
         in error texts.
@@ -394,10 +397,11 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Find hung brokers: since the last check, no byte of the response to their oldest request has arrived.
+        """Check for hung brokers, and fail requests to them so that callers retry these requests on other brokers.
 
-        If a broker is hung, refresh the metadata. If at least one broker is not hung, also fail the idempotent requests
-        in flight to the hung brokers, so that callers retry these requests on other brokers.
+        A broker is hung if no byte of the response to its oldest request has arrived since the last check. If a broker
+        is hung, refresh the metadata. If at least one broker is not hung, also fail the idempotent requests in flight
+        to the hung brokers, so that callers retry these requests on other brokers.
         """
         oldest = {key: connection.oldest_request for key, connection in self._connections.items()}
         before, self._oldest_requests = self._oldest_requests, oldest
@@ -461,7 +465,10 @@ class Cluster:
     # -- coordinators ------------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, key_type: int = GROUP) -> int:
-        """Return the id of a group's coordinator. Raises BrokerError, which is retriable if none is available."""
+        """Return the id of a group's coordinator.
+
+        Raises BrokerError, which is retriable if no coordinator is available.
+        """
         known = self._coordinators.get((key_type, key))
         if known is not None:
             return known
@@ -486,7 +493,10 @@ class Cluster:
         self._coordinators.pop((key_type, key), None)
 
     async def coordinator_connection(self, group_id: str, purpose: str = "group") -> BrokerConnection:
-        """Return a connection to a group's coordinator, separate from the fetch connections. Raises ClientError."""
+        """Return a connection to a group's coordinator that is separate from the fetch connections.
+
+        Raises ClientError.
+        """
         node_id = await self.coordinator(group_id)
         try:
             return await self.connection(node_id, purpose)

@@ -1,4 +1,4 @@
-"""A client's metadata of a cluster: brokers, topics, partitions and their leaders, in immutable objects."""
+"""A client's view of the cluster metadata: brokers, topics, partitions and their leaders, in immutable objects."""
 
 from __future__ import annotations
 
@@ -75,11 +75,14 @@ class ClusterView:
         return node_id in view.replicas and node_id not in view.offline_replicas
 
     def topic_by_id(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id, or None if it is unknown."""
+        """Return the name of the topic with this id, or None if the id is unknown."""
         return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
 
     def updated(self, response: MetadataResponse, *, requested: Iterable[str] | None) -> ClusterView:
-        """Return this view updated by a Metadata response. `requested` is None if all topics were requested."""
+        """Return a copy of this view, updated with a Metadata response.
+
+        `requested` is None if all topics were requested.
+        """
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
@@ -98,14 +101,14 @@ class ClusterView:
         return ClusterView(response.cluster_id, response.controller_id, nodes or self.nodes, topics, errors)
 
     def with_node(self, node: Node) -> ClusterView:
-        """Return a copy of this view that includes a broker from a FindCoordinator or other response."""
+        """Return a copy of this view that includes `node`, such as a coordinator from a FindCoordinator response."""
         return replace(self, nodes={**self.nodes, node.node_id: node})
 
 
 def _topic_view(topic: MetadataResponseTopic, known: TopicView | None) -> TopicView:
     """Return the topic's view.
 
-    If the leader epoch of a partition is older than in `known`, keep the partition of `known` (KIP-320).
+    If `known` has a newer leader epoch of a partition than the response, keep the partition of `known` (KIP-320).
     """
     partitions = []
     for part in sorted(topic.partitions, key=lambda item: item.partition_index):

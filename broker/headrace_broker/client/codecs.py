@@ -31,7 +31,7 @@ _VERSIONS_MAX = {
 
 
 def compile_codecs() -> None:
-    """Compile the newest version of each request that the client sends, and of its response."""
+    """Compile the codecs of the newest version of each request that the client sends, and of the responses."""
     for key, version_max in _VERSIONS_MAX.items():
         api = API[key]
         version = min(api.max_version, version_max)

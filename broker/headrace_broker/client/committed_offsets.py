@@ -1,7 +1,7 @@
 """Commits a consumer's offsets, manually or automatically, and looks up the committed offsets of its group.
 
-Runs on the consumer's event loop. A group member commits with its generation, so that the coordinator rejects commits
-of removed members. The coordinator accepts a commit without a generation while the group is empty.
+Runs on the consumer's event loop. A group member commits with its generation, so that the coordinator can reject
+commits from removed members. The coordinator accepts a commit without a generation while the group is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEMBER_ERRORS = frozenset(
 
 
 class CommittedOffsets:
-    """The committed offsets of group.id; `membership` is set while the consumer is subscribed."""
+    """The committed offsets of the group group.id. `membership` is set while the consumer is subscribed."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig) -> None:
         self.membership: GroupMembership | None = None
@@ -94,10 +94,10 @@ class CommittedOffsets:
         )
 
     async def auto_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit a consumer's positions; if the commit fails, log the error and do not raise it.
+        """Commit a consumer's positions. If the commit fails, log the error and do not raise it.
 
-        The commit is not retried after a later commit has started, because the retry would move the committed offsets
-        back.
+        The commit is not retried after a later commit has started, because the retry would reset the committed offsets
+        to older positions.
         """
         number = self._commits + 1
         try:
@@ -113,7 +113,7 @@ class CommittedOffsets:
         return True
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets of these partitions, None for partitions without a committed offset."""
+        """Return the committed offset of each partition, or None for a partition without a committed offset."""
         return await offset_api.fetch_offsets(self._cluster, self._group_id("committed"), partitions)
 
     def _group_id(self, method: str) -> str:

@@ -113,7 +113,7 @@ class ClientConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The configured level of the codec in use, None for the codec's default level."""
+        """The configured compression level, or None for the default level of the codec."""
         name = self.compression.name.lower()
         if f"compression.{name}.level" not in self.explicit:
             return None
@@ -171,7 +171,10 @@ def _check_security(values: dict[str, Any], errors: list[str]) -> None:
 def _apply_producer_rules(
     values: dict[str, Any], explicit: frozenset[str], errors: list[str], warnings: list[str]
 ) -> None:
-    """Check the producer's keys that depend on each other, and disable idempotence when Java's producer does."""
+    """Check the producer's keys that depend on each other.
+
+    Disable idempotence in the cases in which Java disables it.
+    """
     if values.get("transactional_id") is not None:
         errors.append("transactional.id: transactions are not supported yet; remove the key")
     if values.get("enable_idempotence", True):

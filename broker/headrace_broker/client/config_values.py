@@ -35,7 +35,7 @@ _SERVER = re.compile(r"(?:\w+://)?(?:\[([^\]]+)\]|([^:/\s]+)):(\d+)")
 
 
 def parse_value(item: dataclasses.Field[Any], text: str) -> Any:
-    """Return the typed value of one field. Raises ValueError with the expected values."""
+    """Convert the text to a value of the field's type. Raises ValueError with the expected values."""
     text = text.strip()
     choices: tuple[str, ...] = item.metadata["choices"]
     if choices and text.lower() not in choices:

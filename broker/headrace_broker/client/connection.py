@@ -1,9 +1,9 @@
-"""A connection to one broker: sends pipelined requests, matches the responses in order, negotiates versions.
+"""A connection to one broker. It pipelines requests, matches responses to requests, and negotiates API versions.
 
 Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
 directly into a separate buffer (the frame), and its records are memory views of this buffer. A request times out when
-no byte of its response arrives within the timeout; a response that arrives slowly does not time out. The connection is
-closed when a request times out, a response is out of order or a response cannot be decoded; all requests in flight then
+no byte of its response arrives within the timeout. A response that arrives slowly does not time out. The connection is
+closed when a request times out, a response is out of order or a response cannot be decoded. All requests in flight then
 fail with ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support.
 Such brokers respond in version 0 (KIP-511).
 """
@@ -150,7 +150,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._error is None and self._transport is not None
 
     def is_closed_by_peer(self) -> bool:
-        """Return whether the broker has closed its side, even before the event loop reads the end of the stream."""
+        """Return whether the broker has closed its side of the connection.
+
+        This method detects the close even if the event loop has not read the end of the stream yet.
+        """
         raw_socket = self._socket()
         if raw_socket is None or not hasattr(select, "poll"):
             return False
@@ -165,10 +168,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def oldest_request(self) -> tuple[int, int] | None:
-        """The oldest request in flight: (correlation id, received bytes of its response if the response is long).
+        """The oldest request in flight, as (correlation id, number of received bytes of its response).
 
-        None if no request is in flight, or if the oldest request is a JoinGroup or SyncGroup request, because the
-        response to such a request waits for other members.
+        The number is 0 while the response is short or has not begun. The result is None if no request is in flight, or
+        if the oldest request is a JoinGroup or SyncGroup request, because the response to such a request waits for
+        other members.
         """
         if not self._in_flight or self._in_flight[0].api_key in _WAITING_FOR_GROUP_MEMBERS:
             return None
@@ -260,7 +264,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of asyncio.Transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the memory for the next received bytes: the free part of the frame, or of the receive buffer."""
+        """Return memory for the next received bytes: the free part of the frame or of the receive buffer."""
         if self._frame is not None:
             return self._frame[self._frame_filled :]
         return self._view[self._filled :]

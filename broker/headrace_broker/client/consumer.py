@@ -1,7 +1,7 @@
 """The consumer: returns fetched records as columns, for assigned partitions or as a member of a consumer group.
 
 It runs on one event loop. The fetcher prefetches records, the consumer group determines the assignment, and poll
-returns one `FetchedBatch` for each fetched run of consecutive records. `poll` parses records in the loop's thread,
+returns one `FetchedBatch` for each run of consecutive records. `poll` parses records in the loop's thread, and
 `poll_blocking` parses them in the calling thread. Rebalances take effect inside poll, in the polling thread. Rebalance
 callbacks can be plain functions or coroutine functions.
 """
@@ -83,7 +83,7 @@ class Consumer:
         on_lost: RebalanceCallback | None = None,
         discovery_interval_ms: float | None = None,
     ) -> None:
-        """Join the group of group.id, subscribed to these topics or to all topics whose name `pattern` accepts.
+        """Join the group group.id and subscribe to these topics, or to all topics whose names `pattern` accepts.
 
         New topics and partitions are discovered within `discovery_interval_ms` (default: metadata.max.age.ms).
         `on_lost` defaults to `on_revoked`. Raises ClientError if group.id is not configured.
@@ -116,7 +116,7 @@ class Consumer:
         return self._core.assignment
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pause these partitions: poll returns no records of these partitions until `resume` is called."""
+        """Pause these partitions. Poll returns no records of these partitions until `resume` is called."""
         for topic_partition in partitions:
             self._core.pause(self._check_assigned(topic_partition))
 
@@ -159,7 +159,7 @@ class Consumer:
         return position
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the known positions, which `commit` without arguments commits."""
+        """Return the known positions. These are the positions that `commit` without arguments commits."""
         found = {}
         for topic_partition in self._core.assignment:
             leftover = self._leftovers.get(topic_partition)
@@ -204,7 +204,7 @@ class Consumer:
                 return batches
 
     def poll_blocking(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
-        """Poll from another thread; that thread parses the records and runs the rebalance callbacks. See `poll`."""
+        """Poll from another thread, which parses the records and runs the rebalance callbacks. See `poll`."""
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
         while True:
@@ -321,9 +321,10 @@ class Consumer:
         return deque([*(self._leftovers.pop(item) for item in self._ready_leftovers()), *chunks])
 
     def _parse(self, waiting: deque[FetchedChunk], limit: int | None) -> list[FetchedBatch]:
-        """Return the records of the chunks, up to the limit; keep the remaining chunks.
+        """Return the records of the chunks, up to the limit, and keep the remaining chunks.
 
-        Raises CorruptRecordsError, or queues it for the next poll if there are records to return.
+        If records are corrupt, raises CorruptRecordsError. If there are records to return before them, the next poll
+        raises the error.
         """
         batches: list[FetchedBatch] = []
         try:
@@ -437,7 +438,7 @@ class Consumer:
         await self._offsets.commit(offsets_of_positions(self.positions()) if offsets is None else offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets for these partitions, None for partitions without a committed offset."""
+        """Return the group's committed offset for each partition, or None if there is no committed offset."""
         return await self._offsets.committed(partitions)
 
     async def list_offsets(

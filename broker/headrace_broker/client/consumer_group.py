@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """A change of the assignment that the consumer must perform in poll. Poll then completes the future `done`."""
+    """A change of the assignment that the consumer must perform in poll. After the change, poll completes `done`."""
 
     change: Change
     partitions: list[TopicPartition]
@@ -140,7 +140,7 @@ class ConsumerGroup:
     # -- callbacks of the membership ---------------------------------------------------------------------------------
 
     def protocols(self, generation: Generation) -> list[tuple[str, bytes]]:
-        """Return every configured assignor with the encoded subscription."""
+        """Return one pair for each configured assignor: its name and the encoded subscription."""
         offered = []
         previous, previous_generation = self._previous
         for assignor in self._assignors:
@@ -215,7 +215,9 @@ def _subscription_of(member: JoinGroupResponseMember) -> Subscription:
     try:
         return decode_subscription(member.metadata)
     except ProtocolViolationError as error:  # assign the partitions to the other members only
-        logger.warning("Member %s: assigning no partitions, its subscription is invalid: %s", member.member_id, error)
+        logger.warning(
+            "Member %s: its subscription is invalid, so it is assigned no partitions: %s", member.member_id, error
+        )
         return Subscription([])
 
 

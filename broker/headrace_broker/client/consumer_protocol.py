@@ -81,7 +81,10 @@ def encode_sticky_user_data(owned: Iterable[TopicPartition], generation_id: int)
 
 
 def decode_sticky_user_data(data: bytes) -> tuple[list[TopicPartition], int]:
-    """Decode the sticky user data: (previous assignment, its generation or -1). Raises ProtocolViolationError."""
+    """Decode the sticky assignor's user data: (previous assignment, generation or -1).
+
+    Raises ProtocolViolationError.
+    """
     reader = _ByteReader(data, "sticky user data")
     owned = reader.partitions()
     return owned, reader.int32() if reader.remaining >= 4 else -1
@@ -171,7 +174,7 @@ class _ByteReader:
         return found
 
     def count(self, item_size_min: int) -> int:
-        """Return an array's length, 0 for a null array. Raises ProtocolViolationError if too few bytes are left."""
+        """Return an array's length (0 for a null array). Raises ProtocolViolationError if too few bytes are left."""
         count = self.int32()
         if count * item_size_min > self.remaining:
             raise ProtocolViolationError(

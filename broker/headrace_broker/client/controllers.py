@@ -1,4 +1,4 @@
-"""`Controllers`: a `Cluster` whose nodes are the voters of the metadata quorum; the quorum's leader is its controller.
+"""`Controllers`: a `Cluster` that connects to the voters of the metadata quorum. The quorum's leader is its controller.
 
 An admin client can use it while no broker is running (KIP-919). Controllers do not serve topic metadata.
 """
@@ -35,11 +35,11 @@ class Controllers(Cluster):
         return MetadataResponse(brokers=brokers, cluster_id=response.cluster_id, controller_id=response.controller_id)
 
     def _nodes_by_preference(self) -> list[int]:
-        """Return the ids of the controllers, the leader first, because followers may respond with older state."""
+        """Return the ids of the controllers. The leader is first, because followers may respond with older state."""
         return sorted(super()._nodes_by_preference(), key=lambda node_id: node_id != self.view.controller_id)
 
     async def request_controller(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
-        """Send a request to the leader; if that node is no longer the leader, look the leader up again."""
+        """Send a request to the leader. If that node is no longer the leader, look up the leader again."""
         response = await super().request_controller(message, timeout_ms=timeout_ms)
         if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
             self.request_refresh()

@@ -1,4 +1,4 @@
-"""Tracks to which `send` calls the records of a batch belong, and reports one result for each call."""
+"""Tracks which records of a batch belong to which `send` call, and reports one result for each call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Completion = Callable[[RecordMetadata | None, ClientError | None], None]
 
 
 class Delivery:
-    """One `send` call, whose records may be in several batches; the records in one batch are a part of the delivery.
+    """One `send` call. Its records may be in several batches; the records in one batch are one part of the delivery.
 
     The delivery completes when the result of each part is known, and fails if any part has failed.
     """

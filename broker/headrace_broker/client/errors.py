@@ -1,4 +1,7 @@
-"""The client's exceptions. Each has a protocol error code (or None), and states whether a retry may succeed."""
+"""The client's exceptions.
+
+Each exception has a protocol error code (or None), and states whether a retry may succeed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from headrace_broker.protocol.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """Base class of all client errors; `retriable` = the same call may succeed later."""
+    """Base class of all client errors. `retriable` is true if the same call may succeed later."""
 
     code: ErrorCode | None = None
     retriable = False
@@ -23,7 +26,7 @@ class ClientConfigError(ClientError):
 
 
 class BrokerError(ClientError):
-    """A broker responded with an error code; `subject` is the topic-partition, group or broker with the error."""
+    """A broker responded with an error code. `subject` names the topic-partition, group or broker with the error."""
 
     code: ErrorCode
 

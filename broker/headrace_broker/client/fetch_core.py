@@ -2,14 +2,15 @@
 
 This module has no I/O. `Fetcher` passes in the responses, and receives the next fetches to send.
 Guarantees:
-- The chunks of a partition are returned in log order, and each offset is returned once, despite pauses, seeks and
-  leader elections. If the position changed after a fetch was sent, the response to this fetch is discarded.
-- At most one fetch per node is in flight. The next fetch to a node is sent only when the buffered records from the node
-  are smaller than its last response. This limits prefetching to about one response per node.
+- The chunks of a partition are returned in log order, from the position on. No offset is skipped or repeated, even
+  after pauses and leader elections. If a seek changed the position after a fetch was sent, the response to this fetch
+  is discarded.
+- At most one fetch per node is in flight. The next fetch to a node is sent only when fewer bytes from the node are
+  buffered than the node's last response contained. This limits prefetching to about one response per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
   expires, the leader changes or the replica fails. After that, fetches are sent to the leader, which may return a
-  preferred read replica again. After a replica has failed, only the leader is used for `_LEADER_ONLY_MS`.
-- The position skips control batches, compaction gaps, and records of a batch before the requested offset.
+  preferred read replica again. After a replica has failed, fetches are sent only to the leader for `_LEADER_ONLY_MS`.
+- Control batches, compaction gaps, and the records of a batch before the requested offset are skipped.
 
 Only the `Fetcher` that created a `FetchCore` uses it, so there are no locks.
 """
@@ -49,7 +50,7 @@ _NEWER_LEADER_TIMEOUT_MS = 30_000.0
 
 
 class FetchAction(Enum):
-    """The action that follows from one partition's entry in a Fetch response."""
+    """The fetcher's next action, after it has handled one partition of a Fetch response."""
 
     NONE = "nothing: there are no records, or the response is outdated"
     RECORDS = "notify the consumer: a chunk was buffered"
@@ -60,7 +61,7 @@ class FetchAction(Enum):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Fetched record bytes of one partition: `spans` of complete, readable batches, in order.
+    """Fetched records of one partition, as bytes. `spans` are slices of complete, readable batches, in order.
 
     A span ends with the batch that reaches `SPAN_RECORDS_MIN` records, so that its records fit in the CPU's cache while
     they are parsed.
@@ -366,7 +367,7 @@ class FetchCore:
             self._retry_later(state, requested, now_ms)
 
     def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
-        """After a failed fetch, fetch from the leader: with a backoff if the leader failed, else immediately."""
+        """Fetch again after a failed fetch, from the leader. If the leader failed, wait for a backoff first."""
         if requested.is_from_leader:
             self._start_backoff(state, now_ms)
         else:
@@ -396,7 +397,7 @@ class FetchCore:
     def _readable_spans(
         self, records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
     ) -> tuple[list[memoryview], int]:
-        """Return (spans of batches to read, offset after the last complete batch)."""
+        """Return (spans of the batches to read, offset after the last complete batch)."""
         if self._read_committed and aborted:
             return _committed_spans(records, from_offset, aborted)
         spans: list[memoryview] = []
@@ -416,7 +417,10 @@ class FetchCore:
     # -- prefetched chunks -------------------------------------------------------------------------------------------
 
     def next_chunk(self) -> Chunk | None:
-        """Return the next chunk, from the partitions round-robin. The caller then calls `advance_position`."""
+        """Return the next chunk; partitions with chunks are served round-robin.
+
+        The caller then calls `advance_position`.
+        """
         for topic_partition, state in self._states.items():
             if state.chunks and not state.paused:
                 chunk = state.chunks.popleft()
@@ -440,7 +444,7 @@ class FetchCore:
 def _committed_spans(
     records: memoryview, from_offset: int, aborted: Sequence[tuple[int, int]]
 ) -> tuple[list[memoryview], int]:
-    """Return the spans without batches of aborted transactions (KIP-98), and the offset after the last batch.
+    """Return the spans without the batches of aborted transactions (KIP-98), and the offset after the last batch.
 
     An aborted transaction ends at the abort marker of its producer.
     """

@@ -1,9 +1,9 @@
-"""The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up offsets of unknown positions.
+"""The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up unknown positions.
 
 The fetcher runs `fetch_core` in the event loop's thread. It keeps one fetch in flight for each broker from which it
 reads, over a separate connection. A partition without a position starts at its committed offset. If it has no committed
-offset, auto.offset.reset determines the start. A partition's error is queued in `errors`, and the next poll raises it.
-The fetches of the other partitions continue.
+offset, auto.offset.reset determines the start. If a partition fails, its error is queued in `errors` and raised by the
+next poll. Other partitions are still fetched.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Fetcher:
                 if not error.retriable:
                     self._report_error(error)
                     return
-                logger.info("Consumer: cannot look up the positions of partitions, retrying: %s", error)
+                logger.info("Consumer: the lookup of partition positions failed, retrying: %s", error)
                 await asyncio.sleep(self._cluster.retry_backoff_ms(attempts) / 1000)
                 attempts += 1
 
@@ -342,7 +342,7 @@ class Fetcher:
 
 
 class _FetchInFlight:
-    """A Fetch request in flight: the requested partitions, and the topic names by topic id."""
+    """A Fetch request in flight: the requested partitions, and a mapping from topic ids to topic names."""
 
     __slots__ = ("names", "node_id", "requested")
 

@@ -92,7 +92,7 @@ class GroupMembership:
 
     @property
     def error(self) -> ClientError | TimeoutError | None:
-        """The last error of a request to the coordinator; None if the coordinator responds."""
+        """The error of the last request to the coordinator, or None if the coordinator has responded."""
         return self._error
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class GroupMembership:
         self.rejoin(f"a commit failed with {code.name}")
 
     async def leave(self, reason: str, timeout_ms: float = 5_000) -> None:
-        """Leave the group. A static member sends no LeaveGroup, and stays a member until its session times out."""
+        """Leave the group. A static member sends no LeaveGroup: it stays a member until its session times out."""
         await self._stop(self._task)
         await self._stop(self._heartbeats)
         self._task = self._heartbeats = None

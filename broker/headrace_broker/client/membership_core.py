@@ -133,7 +133,10 @@ class MembershipCore:
         return NextStep.LEAD if is_leader and not response.skip_assignment else NextStep.FOLLOW
 
     def sync_request(self, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-        """Return the SyncGroup request; the request of a leader contains the assignments of all members."""
+        """Return the SyncGroup request.
+
+        If this member is the leader, the request contains the assignments of all members.
+        """
         return SyncGroupRequest(
             group_id=self.group_id,
             generation_id=self.generation.generation_id,
@@ -189,16 +192,16 @@ class MembershipCore:
         return NextStep.CONTINUE if step is NextStep.JOIN_LATER else step
 
     def is_session_expired(self, now_ms: float) -> bool:
-        """Return whether the session timeout has passed without a response of the coordinator.
+        """Return whether the session timeout has passed without a response from the coordinator.
 
         The coordinator has then removed this member.
         """
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
     def session_remaining_ms(self, now_ms: float) -> float:
-        """Return how long until the session expires if the coordinator does not respond, at least 1 ms.
+        """Return the remaining time until the session expires if the coordinator does not respond (at least 1 ms).
 
-        The heartbeat request uses this duration as its timeout.
+        The Heartbeat request uses this time as its timeout.
         """
         return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
 

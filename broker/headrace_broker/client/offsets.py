@@ -45,7 +45,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """A partition's offset from a ListOffsets response; -1 = no record at or after the timestamp."""
+    """A partition's offset from a ListOffsets response. The offset is -1 if no record is at or after the timestamp."""
 
     offset: int
     timestamp: int = -1
@@ -168,7 +168,7 @@ async def commit_offsets(
 async def fetch_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return a group's committed offsets, None for partitions without a committed offset.
+    """Return a group's committed offset for each partition, or None for a partition without a committed offset.
 
     If `partitions` is None, return all committed offsets. Raises BrokerError, TimedOutError.
     """

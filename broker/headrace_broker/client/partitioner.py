@@ -1,4 +1,7 @@
-"""Chooses a record's partition: by the murmur2 hash of its key, as in Java, or sticky for a null key (KIP-794)."""
+"""Chooses a record's partition: by the murmur2 hash of its key, as in Java.
+
+Null keys use a sticky partition (KIP-794).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _MIXED = _MixedWords()
 
 
 def murmur2(data: bytes) -> int:
-    """Return the 32-bit murmur2 hash of `data` as Kafka computes it, as an unsigned number."""
+    """Return the 32-bit murmur2 hash of `data` that Kafka computes, as an unsigned number."""
     length = len(data)
     count = length >> 2
     h = _SEED ^ length
@@ -86,7 +89,7 @@ class StickyPartitioner:
 
 
 def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> dict[int, RecordColumns]:
-    """Split records into partitions by key, keeping their order; keyless records go to partition `keyless`."""
+    """Split the records by the partition of their key, in their order. Keyless records go to partition `keyless`."""
     keys = columns.keys
     if keys is None:
         return {keyless: columns}

@@ -90,7 +90,7 @@ class Producer:
     ) -> Producer:
         """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds.
 
-        With `is_at_least_once`, the producer never fails because of a sequence gap, but it may write batches twice. See
+        With `is_at_least_once`, a sequence gap never fails the producer, but it may write batches twice. See
         `producer_core`.
         """
         opened = cluster or await Cluster.open(config)
@@ -120,7 +120,7 @@ class Producer:
     ) -> concurrent.futures.Future[RecordMetadata]:
         """Send records from another thread; return a future that completes when all records are acknowledged.
 
-        Blocks, and raises errors, as `send_with_callback` does.
+        This method blocks and raises errors in the same cases as `send_with_callback`.
         """
         future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
         self.send_with_callback(topic, partition, columns, partial(_complete_future, future), timeout_ms=timeout_ms)
@@ -271,7 +271,7 @@ class Producer:
                 self._batcher.send(topic, partition, columns, delivery)
 
     def _pump(self) -> None:
-        """Build accumulated batches, add new batches, fail batches whose deadline has passed, and send requests."""
+        """Build batches from accumulated records, queue new batches, fail expired batches, and send requests."""
         self._pump_scheduled = False
         if self._closed:
             return

@@ -4,17 +4,18 @@ This module has no I/O and no clock. `Producer` passes in batches, responses and
 plans and verdicts.
 Guarantees:
 - Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
-  only one batch of a partition is in flight. With idempotence up to five batches are in flight, after the broker has
-  accepted the producer's first batch; after a failure batches are retried one at a time. The halves of a batch that was
-  too large are also sent one at a time, because each of them may have to be split again.
+  only one batch of a partition is in flight. With idempotence up to five batches are in flight, once the broker has
+  accepted the producer's first batch. After a failure, batches are retried one at a time. If a batch was too large, its
+  halves are also sent one at a time, because each half may have to be split again.
 - With idempotence the log contains a batch at most once. A batch with an unknown outcome is sent again with the same
-  producer id, epoch and sequence. If the broker reports a sequence gap before a batch, there are two cases. If no
-  attempt can have written the batch to the log, the epoch is bumped, and sequences restart at 0. If an attempt may have
-  written the batch, the batch fails. Brokers store only a few batches of a producer (Apache Kafka one, after a
-  restart), so the broker may no longer know the batch, and a retry with a new epoch would write the batch twice. In the
-  second case, the Java producer bumps the epoch and sends the batch again. A producer with `is_at_least_once` does the
-  same: it never fails because of a gap, but may write batches twice. As in Java, epochs are bumped for each partition
-  separately. Brokers also track epochs for each partition.
+  producer id, epoch and sequence. If the broker reports a sequence gap before a batch, the result depends on earlier
+  attempts to send the batch.
+- If no attempt can have written the batch to the log, the producer bumps the epoch and restarts the sequences at 0.
+- If an attempt may have written the batch, the batch fails. A retry with a new epoch could write the batch twice: the
+  broker may no longer remember the batch, because brokers store only a few batches of a producer (Apache Kafka only one
+  after a restart). The Java producer, and a producer with `is_at_least_once`, bump the epoch and send the batch again,
+  so they may write it twice.
+- As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 
 Only the `Producer` that created a `ProducerCore` uses it, so there are no locks. A batch is in exactly one of three
@@ -107,7 +108,7 @@ class _Partition:
 
 
 class ProducerCore:
-    """Holds the batch queues of the partitions and the in-flight counts of the nodes."""
+    """Holds the batch queue of each partition, and the number of requests in flight to each node."""
 
     def __init__(
         self,
@@ -309,10 +310,10 @@ class ProducerCore:
     def requeue_from_former_leaders(self, now_ms: float, leader_of: Callable[[str, int], int | None]) -> int:
         """Requeue the batches that are in flight to a former leader, so that the new leader receives them.
 
-        Returns the number of requeued batches. Call this after a metadata refresh. The batches have an unknown outcome,
-        as after a disconnect. A late response of the former leader does not affect these batches, because they are
-        removed from the request. Does nothing without idempotence, because the former leader could append the old
-        request after the new one.
+        Returns the number of requeued batches. Call this after a metadata refresh. The outcome of the batches is
+        unknown, as after a disconnect. A late response of the former leader does not affect these batches, because they
+        are removed from the request. Without idempotence this method does nothing, because the former leader could
+        append the batches after the new leader has appended them.
         """
         requeued = 0
         for key, state in list(self._busy.items()) if self._idempotent else ():
@@ -331,7 +332,7 @@ class ProducerCore:
         return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Replace a batch that was too large by its halves, at the same position in the queue."""
+        """Replace a batch that was too large with its halves, at the same position in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):

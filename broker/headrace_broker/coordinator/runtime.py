@@ -1,8 +1,7 @@
 """The interface between a coordinator shard and its `ShardRunner`.
 
-A shard is the coordinator's state for one partition of an internal topic. A shard does no I/O: its
-inputs are requests and the current time, its output is a `CoordinatorResult`. `ShardRunner` handles
-each result in three steps:
+A shard is the coordinator's state for one partition of an internal topic. A shard does no I/O: its inputs are requests
+and the current time, and its output is a `CoordinatorResult`. `ShardRunner` handles each result in three steps:
 
 1. It appends `result.records` before the next operation on the shard. (Consecutive offset commits
    may share one append.)
@@ -51,7 +50,8 @@ class CoordinatorResult:
     """The result of a shard operation: records to append, and responses to send after they are committed.
 
     `on_appended` and `on_append_failed` are callbacks that continue the operation after the append has succeeded or
-    failed. The shard's methods of the same names pass a new result to the callbacks, which add responses and records.
+    failed. The shard's methods of the same names pass a new `CoordinatorResult` to the callbacks. The callbacks add
+    responses and records to it.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Shard(Protocol):
         """Return the earliest time at which a timer may expire, or None if there is no timer."""
 
     def run_timers(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Run the timers whose time has come, and yield the result of each."""
+        """Run the timers that have expired, and yield the result of each timer."""
 
     def on_clock_jump(self, jump_ms: int) -> None:
         """Shift every deadline by `jump_ms`, the amount by which the wall clock was changed."""

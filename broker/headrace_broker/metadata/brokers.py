@@ -1,7 +1,8 @@
 """Broker registration, heartbeats, fencing, controlled shutdown and unregistration (KIP-631, KIP-841).
 
 A broker is fenced until it has read the metadata log up to its own registration; a fenced broker cannot be elected
-leader. The broker epoch is the offset of its registration record, so a later incarnation has a higher epoch.
+leader. A broker's epoch is the offset of its registration record, so a later incarnation of the broker has a higher
+epoch.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def validate_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> B
     if broker is None or broker.epoch != epoch:
         state = "not registered" if broker is None else f"registered with broker epoch {broker.epoch}"
         raise ApiError(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is {state}, the request has broker epoch {epoch}"
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is {state}, but the request has broker epoch {epoch}"
         )
     return broker
 
@@ -170,7 +171,7 @@ def unfence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: Top
 
 
 def fence_broker(image: MetadataImage, broker: BrokerImage, topic_configs: TopicConfigs) -> list[MetadataRecord]:
-    """Fence a broker whose session expired or that requested to be fenced, and move the broker's leaderships."""
+    """Fence a broker whose session expired or that requested to be fenced, and elect new leaders for its partitions."""
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE, log_dirs=[]
     )

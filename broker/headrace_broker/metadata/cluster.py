@@ -5,7 +5,7 @@ The other features stay at level 0 until they are implemented.
 
 `min.insync.replicas` is a cluster-wide dynamic config, as in Kafka with eligible leader replicas (KIP-966). Leaders use
 it to acknowledge records, and the controller uses it to compute the eligible leader replicas. All nodes must use the
-same value: if the controller used a larger value than a leader, it could elect a replica without some of the records
+same value: if the controller used a larger value than a leader, it could elect a replica that lacks some of the records
 that the leader has acknowledged.
 """
 
@@ -21,9 +21,10 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 def bootstrap_records(image: MetadataImage, min_insync_replicas: int = 1) -> list[MetadataRecord]:
-    """Return the first records of a new active controller: the missing features and cluster-wide configs.
+    """Return the first records of a new active controller.
 
-    `min_insync_replicas` is the value in the controller's properties file.
+    They set the feature levels and the cluster-wide configs that `image` lacks. `min_insync_replicas` is the value in
+    the controller's properties file.
     """
     records: list[MetadataRecord] = []
     if not image.features:

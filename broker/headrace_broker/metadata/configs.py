@@ -1,9 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs of topics and brokers (KIP-339, KIP-226).
 
-`log.config` defines the valid keys and values. The dynamic configs of a broker are those that supply defaults for topic
-configs; they are set for one broker or, with an empty resource name, for all brokers. The configs in `ELECTION_KEYS`
-affect elections: a change updates the affected partitions in the same batch of records, and at broker level they can
-only be set for the whole cluster.
+`log.config` defines the valid keys and values. The only dynamic broker configs are those that supply defaults for topic
+configs. They are set for one broker or, with an empty resource name, for all brokers. The configs in `ELECTION_KEYS`
+affect elections. A batch of records that changes such a config also updates the affected partitions. Such a config can
+be set for a topic or for all brokers, but not for a single broker.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def alter_configs(
 ) -> ControllerResult[list[ApiError | None]]:
     """Alter the configs of `resources`, a sequence of (resource type, name, changes).
 
-    Either all changes of a resource are applied, or none. The response contains one entry per resource: None, or the
-    error.
+    If one change of a resource is invalid, no change of this resource is applied. The response contains one entry per
+    resource: None, or the error.
     """
     records: list[MetadataRecord] = []
     results: list[ApiError | None] = []
@@ -185,7 +185,7 @@ def _edited_list(
 def _partition_records(
     image: MetadataImage, changed: Sequence[MetadataRecord], topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Return the partition change records that follow from altered election configs."""
+    """Return the partition change records that become necessary because election configs were altered."""
     topics: dict[str, None] = {}
     for record in changed:
         if isinstance(record, ConfigRecord) and record.name in ELECTION_KEYS:
@@ -237,7 +237,7 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
     for name, value in values.items():
         if value is not None and len(value) > CONFIG_CHARACTERS_MAX:
             raise _error(
-                resource, f"{name} would have {len(value)} characters, at most {CONFIG_CHARACTERS_MAX} are allowed"
+                resource, f"{name} would have {len(value)} characters, but at most {CONFIG_CHARACTERS_MAX} are allowed"
             )
     try:
         resource.validate(values)
@@ -246,7 +246,7 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
 
 
 def _check_min_isr_is_kept(resource: _Resource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise ApiError INVALID_CONFIG if the cluster-wide min.insync.replicas is removed: see `metadata.cluster`."""
+    """Raise ApiError INVALID_CONFIG if the cluster-wide min.insync.replicas is removed (see `metadata.cluster`)."""
     name = "min.insync.replicas"
     if resource.kind == BROKER_RESOURCE and resource.name == CLUSTER_WIDE and name in before and name not in after:
         raise _error(resource, f"{name} cannot be removed: set another value instead")

@@ -1,7 +1,8 @@
 """Replays metadata records on an image.
 
 A delta copies a table of the image on the first change to that table, so replaying many records copies each table at
-most once. A delta also lists the changed partitions and the removed topics, from which brokers update their replicas.
+most once. A delta also lists the changed partitions and the removed topics. Brokers use these lists to update their
+replicas.
 """
 
 from __future__ import annotations

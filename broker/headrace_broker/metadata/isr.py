@@ -1,8 +1,9 @@
 """AlterPartition: the leader of a partition expands or shrinks its ISR (KIP-497, KIP-841, KIP-903).
 
-The controller accepts a change only from the leader of the current epoch and with the current partition epoch, so if
-two changes start from the same state, only one succeeds. A replica cannot join the ISR if its broker is fenced, in
-controlled shutdown, or has registered again since its last fetch from the leader (its broker epoch has changed).
+The controller accepts a change only if the sender is the leader of the current leader epoch and the request contains
+the current partition epoch. So if two changes start from the same state, only one of them succeeds. A replica cannot
+join the ISR if its broker is fenced, in controlled shutdown, or has registered again since its last fetch from the
+leader (its broker epoch has changed).
 """
 
 from __future__ import annotations

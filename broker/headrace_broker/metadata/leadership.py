@@ -48,7 +48,10 @@ def is_live(image: MetadataImage, broker_id: int) -> bool:
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """Return the broker's log directory if it has exactly one, otherwise UNASSIGNED: the broker then chooses one."""
+    """Return the broker's log directory if the broker has exactly one.
+
+    Otherwise return UNASSIGNED, so that the broker chooses a directory.
+    """
     broker = image.brokers.get(broker_id)
     directories = () if broker is None else broker.log_dirs
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY
@@ -62,7 +65,7 @@ def remove_broker_from_isrs(
     unclean_shutdown: bool = False,
     keep_sole_replicas: bool = False,
 ) -> list[MetadataRecord]:
-    """Remove a broker from every ISR and move its leaderships, because it was fenced, shuts down or has restarted.
+    """Remove a broker from every ISR and move its leaderships, because it was fenced, is stopping or has restarted.
 
     After an unclean shutdown the broker may have lost unflushed records, so it is removed from the eligible leader
     replicas too. With `keep_sole_replicas`, a partition whose only replica is on this broker does not change, because
@@ -88,7 +91,7 @@ def remove_broker_from_isrs(
 def elect_leaders_for_unfenced_broker(
     image: MetadataImage, broker_id: int, topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Elect leaders for the leaderless partitions with a replica on the broker, which is being unfenced."""
+    """Elect leaders for the leaderless partitions that have a replica on the broker. The broker is being unfenced."""
     records: list[MetadataRecord] = []
     for topic, index, partition in _partitions(image):
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:

@@ -2,9 +2,9 @@
 
 The guarantees are those of Kafka's StripedReplicaPlacer. The first replicas, which become leaders, rotate through the
 racks and are on live brokers. The replicas of a partition are spread over as many racks as possible. A fenced broker
-receives a replica only if all live brokers of its rack already have one. Brokers without a rack count as one rack. The
-placement is deterministic; a caller that places many topics increases `start`, so that small topics do not all start on
-the same broker.
+receives a replica only if all live brokers of its rack already have a replica of the partition. Brokers without a rack
+count as one rack. The placement is deterministic; a caller that places many topics increases `start`, so that small
+topics do not all start on the same broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 def place_partitions(
     image: MetadataImage, start: int, count: int, replication_factor: int, topic: str
 ) -> list[tuple[int, ...]]:
-    """Return the replica lists of `count` partitions, from index `start` of the rotation on.
+    """Return the replica lists of `count` partitions, starting at index `start` of the rotation.
 
     Raises ApiError INVALID_REPLICATION_FACTOR if too few brokers are registered or all brokers are fenced.
     """
@@ -39,7 +39,7 @@ def place_partitions(
 def next_start(image: MetadataImage, last_leader: int) -> int:
     """Return the index of the rotation from which to place further partitions of a topic.
 
-    This is the index after the first replica list that starts with `last_leader`, or 0 if no replica list does.
+    This is the index after the first replica list that starts with `last_leader`, or 0 if there is no such list.
     """
     racks = _racks(image)
     if any(live for live, _ in racks):

@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
 Each function reads an image and returns a `ControllerResult`. An error in one topic of a request is reported for that
-topic and does not affect the others. Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
+topic and does not affect the other topics. Rules and messages follow Kafka's controller (KIP-4, KIP-195, KIP-464).
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _validate_replicas(
         )
     if len(broker_ids) != factor:
         raise _assignment_error(
-            name, f"partition {index} has {len(broker_ids)} replicas, the other partitions have {factor}"
+            name, f"partition {index} has {len(broker_ids)} replicas, but the other partitions have {factor}"
         )
     unknown = [broker for broker in broker_ids if broker not in image.brokers]
     if unknown:

@@ -112,7 +112,10 @@ def encode_control_key(control_type: ControlType) -> bytes:
 
 
 def decode_control_type(key: Buffer) -> int:
-    """Return the type number in a control record's key; `ControlType` may not contain it. Raises ProtocolError."""
+    """Return the type number in a control record's key. Raises ProtocolError.
+
+    The number may be one that `ControlType` does not define.
+    """
     if len(key) < _KEY.size:
         raise ProtocolError(f"Error reading control record key of {_KEY.size} bytes, only {len(key)} bytes available")
     version, control_type = _KEY.unpack_from(key)

@@ -197,8 +197,8 @@ class DecoderSource(Source):
     def _compact_integers(self, kind: str, target: str, *, nullable: bool) -> None:
         """Generate code that reads a compact array of integers.
 
-        The function that unpacks a short array raises an error if the buffer is too short. Only the length
-        of a long array is compared with the bytes left in the buffer.
+        A short array is unpacked by a function that raises an error if the buffer is too short. A long array is
+        unpacked only after its length has been compared with the bytes left in the buffer.
         """
         count, size = self.fresh("n"), _SIZES[kind]
         self.defer("B", count)

@@ -1,7 +1,7 @@
 """Converts messages to JSON, in the format that Kafka's tools print.
 
-The keys are the schema's field names, in camel case. An int64 is a number, bytes are base64, a UUID
-is URL-safe base64. A tagged field is present only when its value is not the default.
+The keys are the schema's field names, in camel case. An int64 is a JSON number. Bytes are base64, and a UUID is
+URL-safe base64. A tagged field is present only when its value is not the default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The states of a transaction by Kafka's names; a state's index is its number in `__transaction_state` records."""
+"""The states of a transaction, with Kafka's names. A state's index is its number in `__transaction_state` records."""
 
 from __future__ import annotations
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """`voters` are the node ids in `controller.quorum.voters`; a node that is not in the set is an observer."""
+    """The timeouts and the voters of one node's quorum configuration.
+
+    `voters` holds the node ids in `controller.quorum.voters`. A node that is not in this set is an observer.
+    """
 
     node_id: int
     voters: frozenset[int]
@@ -31,5 +34,5 @@ class RaftConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """The time without fetches from a majority of the voters after which a leader resigns."""
+        """A leader resigns if it has not received fetches from a majority of the voters within this time."""
         return self.fetch_timeout_ms * 3 // 2

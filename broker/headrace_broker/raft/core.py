@@ -83,7 +83,10 @@ class Raft:
     # -- inputs -----------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Enter the first role. The only voter elects itself immediately; a restarted leader must be elected again."""
+        """Enter the first role.
+
+        If this node is the only voter, it elects itself immediately. A restarted leader must be elected again.
+        """
         from headrace_broker.raft.follower import Follower
         from headrace_broker.raft.nominees import Candidate, Unattached
 
@@ -224,7 +227,10 @@ class Raft:
         self.respond(token, messages.end_quorum_epoch_response(error, self.leader_id, self.epoch))
 
     def _validate_and_follow_leader(self, cluster_id: str | None, partition: Any, now_ms: int) -> ErrorCode:
-        """Validate a BeginQuorumEpoch or EndQuorumEpoch request; if valid, follow its leader. Return the error code."""
+        """Validate a BeginQuorumEpoch or EndQuorumEpoch request, and return the error code.
+
+        If the request is valid, follow the leader that it names.
+        """
         error = self._validate_request(cluster_id, partition)
         if partition is not None and error is ErrorCode.NONE:
             error = self._validate_leader(partition)
@@ -312,7 +318,10 @@ class Raft:
             self._effects.append(LeaderChanged(*leader_and_epoch))
 
     def persist(self, state: QuorumState) -> None:
-        """Emit a `Persist` if `state` has changed; the caller writes it to disk before it executes a later effect."""
+        """Emit a `Persist` if `state` has changed.
+
+        The caller writes the state to disk before it executes a later effect.
+        """
         if state != self.state:
             self.state = state
             self._effects.append(Persist(state))
@@ -327,7 +336,7 @@ class Raft:
         self._effects.append(effect)
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Advance the high watermark to `offset`. Returns False if it is not higher.
+        """Advance the high watermark to `offset`. Returns False if `offset` is not above the current high watermark.
 
         After start-up, only this method changes the high watermark. Its callers are
         `Leader._maybe_advance_high_watermark`, `Follower._advance_high_watermark` and, after a snapshot download,

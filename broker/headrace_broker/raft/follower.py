@@ -120,7 +120,7 @@ class Follower(Role):
             self._advance_high_watermark()
 
     def _advance_high_watermark(self) -> None:
-        """Advance this node's high watermark to the leader's, at most to the end of the local log.
+        """Advance this node's high watermark to the leader's high watermark, but not beyond the end of the local log.
 
         Call this method only after a fetch response without a diverging epoch. The local log is then a prefix of the
         leader's log.

@@ -152,7 +152,7 @@ class Leader(Role):
         self._maybe_advance_high_watermark()
 
     def _maybe_advance_high_watermark(self) -> None:
-        """Advance the high watermark to the highest offset below which a majority of the voters has flushed its log.
+        """Advance the high watermark to the highest offset up to which a majority of the voters has flushed its log.
 
         The high watermark does not advance until a majority has a record of the leader's own epoch (Raft section
         5.4.2). Another leader may still overwrite a record of an earlier epoch, even if a majority has this record.

@@ -1,4 +1,4 @@
-"""The roles without a known leader: Unattached, Prospective (sends pre-votes) and Candidate (sends votes).
+"""The roles without a known leader: Unattached, Prospective (requests pre-votes) and Candidate (requests votes).
 
 A pre-vote (KIP-996) does not change the epoch. So a voter that was disconnected from the other voters cannot disrupt a
 quorum that has a leader.
@@ -134,7 +134,7 @@ class _Nominee(Role):
 
 
 class Prospective(_Nominee):
-    """Sends pre-votes to find out whether this node would win an election; the epoch does not change."""
+    """Requests pre-votes to find out whether this node would win an election. The epoch does not change."""
 
     pre_vote = True
 
@@ -144,7 +144,7 @@ class Prospective(_Nominee):
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
         """Become Unattached if `candidate` has a more up-to-date log, or an equal log and a higher id.
 
-        Of two nodes that send pre-votes at the same time, only one then starts an election.
+        If two nodes request pre-votes at the same time, only one of them therefore starts an election.
         """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)
@@ -170,7 +170,7 @@ class Candidate(_Nominee):
 def successor_backoff_ms(raft: Raft, successors: list[int]) -> int:
     """Return how long this voter waits before it starts an election after the leader resigned.
 
-    The first preferred successor does not wait; each further successor waits longer than the previous successor.
+    The first preferred successor does not wait. Each further successor waits longer than the previous one.
     """
     node_id = raft.config.node_id
     if successors and successors[0] == node_id:

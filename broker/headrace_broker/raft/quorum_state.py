@@ -47,7 +47,7 @@ class QuorumState:
             fields = json.loads(data)
             leader_epoch = int(fields["leaderEpoch"])
             if not 0 <= leader_epoch <= EPOCH_MAX:
-                raise ValueError(f"leaderEpoch is {leader_epoch}, it must be between 0 and {EPOCH_MAX}")
+                raise ValueError(f"leaderEpoch is {leader_epoch}, but it must be between 0 and {EPOCH_MAX}")
             return cls(
                 leader_epoch=leader_epoch,
                 leader_id=int(fields["leaderId"]),

@@ -143,7 +143,10 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record, -1 without a producer id. Sequence numbers wrap at 2^31."""
+        """The sequence number of the last record, or -1 if the batch has no producer id.
+
+        Sequence numbers wrap at 2^31.
+        """
         if self.producer_id < 0 or self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -186,7 +189,7 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def compute_crc(buffer: Buffer, position: int, size_bytes: int) -> int:
-    """Return the CRC-32C of the batch of `size_bytes` at `position`."""
+    """Return the CRC-32C of the batch that starts at `position` and has `size_bytes` bytes."""
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : position + size_bytes])
 
 

@@ -114,8 +114,8 @@ def build_batch(
 ) -> bytearray:
     """Return one batch of all records, with offsets from `base_offset` on (`columns.offsets` is ignored).
 
-    With `checksum=False` the CRC is not set; the caller sets the producer id, epoch and sequence, and then the CRC.
-    Raises ValueError if `columns` contains no records or no timestamps.
+    With `checksum=False` this function does not set the CRC. The caller first sets the producer id, epoch and sequence,
+    and then the CRC. Raises ValueError if `columns` contains no records or no timestamps.
     """
     count = len(columns.values)
     if count == 0:

@@ -11,12 +11,15 @@ Headers = list[tuple[str, bytes | None]]
 class RecordColumns:
     """Records of one partition, stored by column. All lists have the same length.
 
-    `keys` is None if no record has a key, `headers` is None if no record has headers. `timestamps` is an int if all
-    records have the same timestamp, or None if the timestamps are not set yet. `offsets` is None for records that are
-    not in a log yet. `next_offset` is the offset from which a reader continues. It is the offset after the last batch
-    that was read, even if that batch is a control batch or compaction has removed all its records. Values of records to
-    produce can omit a common prefix and suffix: when a batch is built, `before` and `after` are added to each value
-    that is not null. Records with equal headers may share one list of headers, so never change such a list in place.
+    - `keys` is None if no record has a key.
+    - `headers` is None if no record has headers. Records with equal headers may share one list of headers, so never
+      change such a list in place.
+    - `timestamps` is an int if all records have the same timestamp. It is None if the timestamps are not set yet.
+    - `offsets` is None for records that are not in a log yet.
+    - `next_offset` is the offset from which a reader continues, the offset after the last batch that was read. This
+      batch may be a control batch, and compaction may have removed all its records.
+    - `before` and `after` are a common prefix and suffix of the values to produce. They are added to each value that is
+      not null when a batch is built.
     """
 
     values: list[bytes | None]
@@ -57,7 +60,7 @@ class RecordColumns:
         return [None if value is None else before + value + after for value in self.values]
 
     def value_lengths(self) -> list[int]:
-        """Return the length of each value without `before` and `after`, 0 for nulls. The result is cached."""
+        """Return the length of each value without `before` and `after`, or 0 for a null value. The result is cached."""
         if self._lengths is None:
             try:
                 self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # len(None) raises TypeError
@@ -79,7 +82,7 @@ class RecordColumns:
         return headers[0]
 
     def timestamp_list(self) -> list[int]:
-        """Return one timestamp per record, -1 for each record if the timestamps are not set."""
+        """Return one timestamp per record, or -1 for each record if the timestamps are not set."""
         timestamps = self.timestamps
         if isinstance(timestamps, list):
             return timestamps

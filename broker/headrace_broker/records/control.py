@@ -1,4 +1,4 @@
-"""Control batches: transaction markers and the KRaft quorum's records, hidden from consumers (KIP-98, KIP-595).
+"""Control batches, which consumers never see: transaction markers and records of the KRaft quorum (KIP-98, KIP-595).
 
 `protocol.control_records` encodes the keys and values of control records; this module builds the batches.
 """

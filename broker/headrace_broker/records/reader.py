@@ -28,8 +28,8 @@ def read_columns(
 ) -> RecordColumns:
     """Return the data records with offset >= `from_offset` of the complete batches in `buffer`.
 
-    Control batches are skipped. The result's `next_offset` is the offset after the last batch, control batches
-    included, or `from_offset` if there is no batch. Raises CorruptBatchError.
+    Control batches are skipped. The result's `next_offset` is the offset after the last batch, which may be a control
+    batch. It is `from_offset` if there is no batch. Raises CorruptBatchError.
     """
     view = memoryview(buffer)
     columns: RecordColumns | None = None
@@ -116,7 +116,7 @@ def _read_records(batch: Buffer, header: BatchHeader) -> RecordColumns:
 
 
 def _read_values(records: Any, header: BatchHeader, timestamp: int) -> RecordColumns | None:
-    """Return the records if all of them have the same timestamp and no key or headers, else None."""
+    """Return the records if all of them have the same timestamp and none of them has a key or headers, else None."""
     if header.max_timestamp != timestamp:
         return None
     values = [
@@ -162,7 +162,10 @@ def _from_offset(columns: RecordColumns, from_offset: int) -> RecordColumns:
 
 
 def _extend(columns: RecordColumns, batch: RecordColumns) -> RecordColumns:
-    """Append `batch` to `columns` in place. If only one of them has keys or headers, add defaults for the other."""
+    """Append `batch` to `columns` in place.
+
+    If only one of the two has keys or headers, fill in default values for the records of the other.
+    """
     count = len(columns)
     if columns.keys is not None or batch.keys is not None:
         columns.keys = columns.keys if columns.keys is not None else [None] * count

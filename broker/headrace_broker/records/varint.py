@@ -19,7 +19,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def size_of_varint(value: int) -> int:
-    """Return the number of bytes of `encode_varint(value)`."""
+    """Return the length in bytes of `encode_varint(value)`."""
     bits = ((value << 1) ^ (value >> 63)).bit_length()
     return max(1, (bits + 6) // 7)
 

@@ -1,8 +1,9 @@
 """Incremental fetch sessions (KIP-227), for the broker and for the fetching replica.
 
-On the broker, a session caches every partition that the client fetches, and the values last sent to the client. So
-requests and responses contain only the partitions that changed. Code that changes a partition marks the partition as
-dirty in each session that contains it. The cost of a fetch is proportional to the number of dirty partitions.
+On the broker, a session caches every partition that the client fetches, and the values last sent to the client.
+Therefore requests and responses contain only the partitions that have changed. Code that changes a partition marks the
+partition as dirty in each session that contains it. The cost of a fetch is proportional to the number of dirty
+partitions.
 
 On the client, `FetchSessionHandler` computes the partitions that the next request must contain.
 
@@ -116,7 +117,10 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The fetch sessions of a broker, limited to `slots`. A follower's new session may evict a consumer's session."""
+    """The fetch sessions of a broker, at most `slots` of them.
+
+    A follower's new session may evict a consumer's session.
+    """
 
     def __init__(self, slots: int, rng: Random, on_closed: Callable[[FetchSession], None]) -> None:
         self._slots = slots

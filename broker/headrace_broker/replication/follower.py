@@ -31,7 +31,7 @@ class FollowerLog(Protocol):
     def latest_epoch(self) -> int: ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch <= `epoch`, its end offset), (-1, -1) if unknown."""
+        """Return (largest epoch <= `epoch`, its end offset), or (-1, -1) if there is no such epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,10 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """Request the leader's offset range and call `reset_offset`. The fetch offset is outside the leader's log."""
+    """Request the leader's offset range and call `reset_offset`.
+
+    The reason is that the fetch offset is outside the leader's log.
+    """
 
 
 @dataclass(frozen=True, slots=True)

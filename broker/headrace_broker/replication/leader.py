@@ -7,7 +7,7 @@ replicas. It does not advance while the ISR is smaller than min.insync.replicas 
 
 The leader proposes one ISR change at a time to the controller (KIP-497). A larger ISR takes effect when the leader
 proposes it. A smaller ISR takes effect only when the metadata log contains it. So the leader never acknowledges a
-record that a leader elected by the controller may lack.
+record that its successor may lack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NEVER_MS = -(2**62)
 
 @dataclass(slots=True)
 class FollowerState:
-    """A follower's state as known to the leader. Each fetch updates it; before the first fetch, it is unknown."""
+    """A follower's state as known to the leader.
+
+    The state is unknown before the follower's first fetch, and each fetch updates it.
+    """
 
     log_end_offset: int = -1
     log_start_offset: int = -1
@@ -167,7 +170,10 @@ class LeaderReplicas:
         return len(self.isr) < self.effective_min_isr
 
     def compute_high_watermark(self, log_end_offset: int, now_ms: int, is_eligible: IsEligible) -> int | None:
-        """Return the offset to which the high watermark can advance, None if the ISR is below min.insync.replicas."""
+        """Return the offset to which the high watermark can advance.
+
+        Return None if the ISR is smaller than min.insync.replicas.
+        """
         if self.is_under_min_isr:
             return None
         high_watermark = log_end_offset

@@ -26,7 +26,10 @@ class CompactedLog:
         self._end_offset = 0
 
     def record_committed(self, view: memoryview, position: int, header: BatchHeader) -> None:
-        """Add a committed batch; ignore a batch below the end offset of the batches already added."""
+        """Add a committed batch.
+
+        Ignore the batch if it is below the end offset of the batches that were added before.
+        """
         if header.base_offset < self._end_offset:
             return
         self._end_offset = header.next_offset

@@ -88,7 +88,7 @@ class SimulatedDisk:
     def _surviving_bytes_of_overwritten(self, synced: bytes, data: bytes, truncated_to: int | None) -> bytes:
         """Return an overwritten file's contents after a power failure.
 
-        Each sector has its old or its new bytes. A truncation is lost completely or not at all.
+        Each sector contains either its old bytes or its new bytes. A truncation is lost completely or not at all.
         """
         if truncated_to is not None and truncated_to < len(synced):
             if self.rng.random() < 0.5:
@@ -131,7 +131,8 @@ class SimulatedDisk:
     def note_renamed(self, path: str, before: bytes | None) -> None:
         """Track a changed directory entry, which is not durable until the directory is synced.
 
-        `before` is the content of the file under this name if the change is lost, None if there is no file.
+        If the change is lost, the file at `path` has the content `before`. If `before` is None, no file is at `path`
+        then.
         """
         self._unsynced_names.setdefault(path, before)
 

@@ -317,7 +317,7 @@ async def full_disk(injector: FaultInjector) -> None:
 
 
 async def restart_on_full_disk(injector: FaultInjector) -> None:
-    """Fill a machine's disk and restart the machine. Later restart it with free disk space."""
+    """Fill a machine's disk and restart the machine. Later restart the machine with free disk space."""
     cluster, machine = injector.cluster, injector.choose_machine()
     if machine.is_up and cluster.may_kill(machine):
         machine.disk.free_bytes = injector.rng.choice((0, 100, 1000))
@@ -329,7 +329,7 @@ async def restart_on_full_disk(injector: FaultInjector) -> None:
 
 
 async def failing_write(injector: FaultInjector) -> None:
-    """Make an append fail after only a part of it was written; sometimes all later writes fail too.
+    """Make an append fail after a part of it was written. Sometimes all later writes also fail.
 
     Later restart the machine with a working disk.
     """

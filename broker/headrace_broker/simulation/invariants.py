@@ -107,7 +107,7 @@ class CommittedBatches:
         elif known != (end, epoch, crc):
             raise Violation(
                 f"{log_name}: the batch at offset {base} ends at {end} and has epoch {epoch}, "
-                f"the committed batch ends at {known[0]} and has epoch {known[1]}"
+                f"but the committed batch ends at {known[0]} and has epoch {known[1]}"
             )
 
 
@@ -170,10 +170,10 @@ class Invariants:
         return max((committed.log_start for committed in self._by_name[partition].values()), default=0)
 
     def check_acknowledged(self, partition: TopicPartition, offset: int) -> None:
-        """Check that a record acknowledged at `offset` (-1 for a duplicate) to a producer with acks=all is committed.
+        """Check that a record is committed if it was acknowledged to a producer with acks=all.
 
-        A deleted topic is not checked, because the same callback may commit and acknowledge its last records and delete
-        it.
+        `offset` is the acknowledged offset, or -1 for a duplicate. A deleted topic is not checked, because one callback
+        may commit and acknowledge the topic's last records and then delete the topic.
         """
         topic, by_topic_id = self._image.topics.get(partition[0]), self._by_name[partition]
         if topic is None or by_topic_id.keys() != {topic.topic_id}:
@@ -305,7 +305,10 @@ class Invariants:
         watched.raft_high_watermark = raft.high_watermark
 
     def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
-        """Check that a node's leader epoch never decreases and that it votes once per epoch, even after a crash."""
+        """Check that a node's leader epoch never decreases and that it votes once per epoch.
+
+        This must hold even after a crash of the node.
+        """
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:
@@ -358,7 +361,7 @@ class Invariants:
         if not seen.log_start <= log_start <= committed.end_offset:
             raise Violation(
                 f"{log_name}: the log start offset changed from {seen.log_start} to {log_start}, "
-                f"with committed end offset {committed.end_offset}"
+                f"but the committed end offset is {committed.end_offset}"
             )
         committed.log_start = max(committed.log_start, log_start)
         is_higher = high_watermark > seen.high_watermark

@@ -106,7 +106,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             while not task.done():
                 if self.callbacks > _CALLBACKS_MAX:
                     raise CallbackLimitError(
-                        f"{self.callbacks} callbacks ran in {self.now_us / 1e6:.1f} s of simulated time"
+                        f"{self.callbacks} callbacks ran in {self.now_us / 1e6:.1f} s of simulated time, more than the "
+                        f"limit of {_CALLBACKS_MAX}"
                     )
                 if not self._step():
                     raise RuntimeError(

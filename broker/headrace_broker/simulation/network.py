@@ -53,7 +53,7 @@ class SimulatedNetwork:
         return delay
 
     def record_arrival(self, end: _SimulatedTransport, chunk: bytes | None) -> None:
-        """Count a chunk that has arrived and add it to the digest."""
+        """Count a chunk that has arrived, and add it to the digest of all arrived chunks."""
         self.chunks += 1
         self.digest = crc32(chunk or b"", self.digest ^ (self.loop.now_us & 0xFFFFFFFF))
 
@@ -282,7 +282,7 @@ class _SimulatedTransport(asyncio.Transport):
 
     @property
     def has_unsent_data(self) -> bool:
-        """Whether data is queued, which the kernel sends even after the process closed the connection."""
+        """Whether data is queued. The kernel sends queued data even after the process has closed the connection."""
         return bool(self._outgoing)
 
     def receive(self, chunk: bytes | None) -> None:

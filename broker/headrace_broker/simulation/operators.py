@@ -1,6 +1,6 @@
 """Makes administrative changes during a run: partition reassignments and config changes.
 
-`FaultInjector` chooses and runs these changes in the same way as faults. The admin client of `workload` sends the other
+`FaultInjector` chooses and runs these changes in the same way as faults. The admin client in `workload` sends all other
 administrative requests.
 """
 

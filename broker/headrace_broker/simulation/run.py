@@ -38,9 +38,9 @@ def run_seed(
 ) -> Summary:
     """Run the simulation of one seed.
 
-    If not empty, `faults` restricts the kinds of fault and `topics` restricts the additional topics. Faults are
-    injected for `torment_s` seconds. Raises Violation if a guarantee is violated; the notes of the exception are the
-    events of the run.
+    If `faults` is not empty, only these kinds of fault occur. If `topics` is not empty, only these additional topics
+    exist. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee is violated; the notes of the
+    exception are the events of the run.
     """
     cluster = SimulatedCluster(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))
     cluster.verbose = verbose

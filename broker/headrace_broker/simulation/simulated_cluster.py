@@ -302,7 +302,8 @@ class SimulatedCluster:
     def record_committed_image(self, image: MetadataImage) -> None:
         """Store a node's committed image if it is newer than the stored image.
 
-        If the broker of a machine has registered again in this image, also clear the machine's unclean shutdown.
+        If a machine had an unclean shutdown, and its broker has registered again in this image, the shutdown no longer
+        counts.
         """
         if image.offset <= self.image.offset:
             return

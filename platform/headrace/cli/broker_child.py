@@ -1,10 +1,10 @@
-"""The main program of the process of a standalone worker's embedded broker.
+"""The main program of the embedded broker, which runs in a child process of a standalone worker.
 
     python -m headrace.cli.broker_child WORKER_PID [arguments of headrace_broker.server]
 
 This process blocks SIGINT and SIGTERM, because they are sent to the worker's whole process group and only the worker
 handles them. The kernel kills this process when the worker dies. This process itself requests the parent-death signal,
-because exec may clear a request that was made earlier.
+because exec may clear a request that was made before it.
 """
 
 from __future__ import annotations

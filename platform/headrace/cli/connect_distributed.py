@@ -1,6 +1,6 @@
 """The command `connect-distributed worker.properties`.
 
-The exit codes are the same as in Kafka Connect: 1 wrong usage, 2 the worker failed to start.
+The exit codes are the same as in Kafka Connect: 1 for wrong usage, 2 if the worker failed to start.
 """
 
 from __future__ import annotations

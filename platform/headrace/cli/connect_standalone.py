@@ -1,6 +1,7 @@
 """The command `connect-standalone worker.properties [connector1.properties connector2.json …]`.
 
-The exit codes are Kafka Connect's: 1 wrong usage, 2 the worker failed to start, 3 a connector failed to start.
+The exit codes are Kafka Connect's: 1 for wrong usage, 2 if the worker failed to start, 3 if a connector failed to
+start.
 """
 
 from __future__ import annotations

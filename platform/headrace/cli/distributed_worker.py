@@ -22,7 +22,7 @@ log = logging.getLogger("headrace.worker")
 
 
 def run(worker_file: Path, overrides: Mapping[str, str] | None = None) -> int:
-    """Run a worker until a signal stops it; return the exit code. `overrides` override keys of the worker file."""
+    """Run a worker until a signal stops it; return the exit code. `overrides` replace values of the worker file."""
     started = time.monotonic()
     logs.configure_logging()
     log.info("Kafka Connect worker initializing ...")

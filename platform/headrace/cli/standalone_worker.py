@@ -30,7 +30,7 @@ log = logging.getLogger("headrace.worker")
 
 
 def run(worker_file: Path, connector_files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> int:
-    """Run a worker until a signal stops it; return the exit code. `overrides` override keys of the worker file."""
+    """Run a worker until a signal stops it; return the exit code. `overrides` replace values of the worker file."""
     started = time.monotonic()
     logs.configure_logging()
     log.info("Kafka Connect worker initializing ...")
@@ -126,7 +126,7 @@ class _StandaloneWorker:
     def _processes(self) -> Processes:
         """Create the manager of connector processes; if there are connectors, start the fork server.
 
-        The fork server starts this early to run in parallel with the worker's remaining imports.
+        The fork server starts this early so that it runs in parallel with the worker's remaining imports.
         """
         from headrace.runtime.processes import Processes
 

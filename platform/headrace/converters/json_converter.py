@@ -155,7 +155,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     def from_connect_framed(
         self, topic: str, schema: Schema | None, values: list[Any]
     ) -> list[bytes | None] | FramedValues:
-        """Return the JSON of each value, with the schema as the prefix of all values."""
+        """Return the JSON of each value. The schema is returned only once, as the common prefix of all values."""
         if not self._schemas_enabled or (schema is None and None in values):
             return self.from_connect_batch(topic, schema, values)
         texts = encode_list(schema, values, self._options)
@@ -207,7 +207,7 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
             raise RecordErrors(errors) from None
 
     def to_connect_texts(self, topic: str, data: Sequence[bytes | None]) -> list[SchemaRun]:
-        """Parse like `to_connect_batch`, but keep valid schemaless objects as text (`JsonTexts`) if possible."""
+        """Parse as `to_connect_batch` does, but keep valid schemaless objects as text (`JsonTexts`) if possible."""
         texts = None if self._schemas_enabled or not all(data) else json_texts(cast("Sequence[bytes]", data))
         return self.to_connect_batch(topic, data) if texts is None else [SchemaRun(None, texts)]
 
@@ -252,8 +252,8 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
     def _parse_envelope(self, data: bytes) -> tuple[PayloadDecoder, bytes, bytes]:
         """Return the decoder of an envelope's payload, the payload, and the bytes before the payload.
 
-        The bytes before the payload are empty if the envelope has another format than Kafka's: whitespace, or another
-        order of the fields.
+        The bytes before the payload are empty if the format of the envelope differs from Kafka's, for example in
+        whitespace or in the order of the fields.
         """
         try:
             envelope = _envelope_decoder.decode(data)
@@ -289,7 +289,8 @@ class JsonConverter(Converter[JsonConverterConfig], HeaderConverter[JsonConverte
 def _all_have_prefix(prefix: bytes, data: Sequence[Any]) -> bool:
     """Whether all items start with the prefix and end with a brace.
 
-    If the smallest and the largest item start with the prefix, all items do, so only these two are compared with it.
+    If the smallest and the largest item start with the prefix, all items do, so only these two items are compared with
+    the prefix.
     """
     try:
         smallest, largest = min(data), max(data)

@@ -102,7 +102,7 @@ def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
 
 
 def _struct_decoder(schema: Schema, replace_null: bool) -> _ListDecoder:
-    """Return a decoder of structs: msgspec checks names, types and ranges, then some columns are converted."""
+    """Return a decoder of structs. msgspec checks names, types and ranges; then some columns are converted."""
     names = [field.name for field in schema.fields]
     fields: list[Any] = []
     conversions: list[tuple[int, Callable[[Any], Any]]] = []

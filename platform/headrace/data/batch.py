@@ -2,7 +2,7 @@
 
 Tasks, transforms and converters pass batches to each other; per-record objects are created only for code that needs
 them. Never modify a batch or its lists after passing it on: `replace` and `take` create modified copies. Struct values
-are rows (see `headrace.data.struct`). If `keys`, `timestamps` or `headers` is None, all records lack this attribute; if
+are rows (see `headrace.data.struct`). If `keys`, `timestamps` or `headers` is None, all records lack this attribute. If
 `timestamps` is an int (in ms), all records have this timestamp. The values may be stored in a columnar form (see
 `headrace.data.columns`): `values` always returns a list, and code that supports the columnar forms uses `compact`.
 """
@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def compact(self) -> ColumnarValues | None:
-        """The values in their columnar form; None if they are stored as a list."""
+        """The values in their columnar form, or None if they are stored as a list."""
         return self._values if isinstance(self._values, ColumnarValues) else None
 
     def __len__(self) -> int:
@@ -122,10 +122,10 @@ class Batch:
 class SourceBatch(Batch):
     """Records from one source partition.
 
-    `source_offset` is the offset of the last record that the task read; `source_offsets`, if given, contains one offset
-    per record. If a transform drops records, the batch keeps its `source_offset`: the committed offset then moves past
-    the dropped records. A batch that has no records, and None as `source_offset`, removes the stored offset of its
-    source partition.
+    `source_offset` is the offset of the last record that the task read. `source_offsets`, if given, contains one offset
+    per record. If a transform drops records, the batch keeps its `source_offset`, so that the committed offset moves
+    past the dropped records. If a batch has no records and its `source_offset` is None, the stored offset of its source
+    partition is removed.
     """
 
     source_partition: Mapping[str, Any]

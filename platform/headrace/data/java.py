@@ -75,7 +75,7 @@ def _scientific_text(text: str) -> str:
 
 
 def float32(value: float) -> float:
-    """Round to the nearest 32-bit float, out-of-range values to infinity, as Java's ``(float)`` cast does."""
+    """Round to the nearest 32-bit float, as Java's ``(float)`` cast does. Out-of-range values become infinity."""
     try:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:

@@ -22,7 +22,7 @@ _ZONE_HOURS |= {"PST": -8, "PDT": -7, "CET": 1, "CEST": 2, "BST": 1, "EET": 2, "
 
 
 class _Token(NamedTuple):
-    """A part of a pattern: a letter that is repeated `width` times, or literal text (then `letter` is empty)."""
+    """A part of a pattern: a letter that is repeated `width` times, or literal text, for which `letter` is empty."""
 
     letter: str
     width: int
@@ -181,7 +181,10 @@ def _compile_fast_parser(
 
 
 def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
-    """Whether a numeric field has exactly as many digits as pattern letters: true if a number directly follows it."""
+    """Whether the numeric field at `index` must have exactly one digit per pattern letter.
+
+    This is so if another numeric field directly follows it.
+    """
     if index + 1 >= len(tokens):
         return False
     following = tokens[index + 1]

@@ -1,8 +1,8 @@
 """Encodes whole lists of Connect values as JSON text, byte for byte as Jackson does for Kafka's JsonConverter.
 
-For structs, msgspec validates and encodes all rows at once; generated Python code converts the fields that need it. If
-this fast path does not support a list, `encode_list` encodes value by value with `headrace.data.json_values`,
-the reference implementation.
+For structs, msgspec validates and encodes all rows at once. If fields need a conversion, generated Python code performs
+the conversion. If this fast path does not support a list, `encode_list` encodes value by value with
+`headrace.data.json_values`, the reference implementation.
 """
 
 from __future__ import annotations

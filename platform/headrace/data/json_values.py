@@ -1,8 +1,8 @@
 """Converts one Connect value to a tree that msgspec encodes: the reference implementation of JsonConverter's payloads.
 
-Floating point numbers are printed as in Java, NaN and infinities as strings. Bytes are encoded in base64, Decimals in
-base64 or as numbers, and maps whose keys are not strings as arrays of pairs. Structs always contain every field. Map
-keys keep their insertion order, while Kafka's converter writes them in the order of Java's HashMap.
+Floating point numbers are printed as in Java. NaN and infinities become strings. Bytes are encoded in base64, and
+Decimals in base64 or as numbers. Maps whose keys are not strings become arrays of pairs. Structs always contain every
+field. Map keys keep their insertion order, while Kafka's converter writes them in the order of Java's HashMap.
 """
 
 from __future__ import annotations

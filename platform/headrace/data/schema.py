@@ -15,7 +15,10 @@ from headrace.data.errors import DataError, UnknownField
 
 
 class Type(Enum):
-    """The twelve types of Connect's schemas; a member's value is the lower-case name that a ``spec`` of Cast uses."""
+    """The twelve types of Connect's schemas.
+
+    The value of a member is the lower-case name that the ``spec`` of the Cast transform uses.
+    """
 
     INT8 = "int8"
     INT16 = "int16"
@@ -75,7 +78,8 @@ class Field:
 class Schema:
     """The description of a value. Build schemas with the functions below; never modify a schema afterwards.
 
-    `fields` is empty unless `type` is STRUCT; a MAP has `key_schema` and `value_schema`, an ARRAY `value_schema`.
+    `fields` is empty unless `type` is STRUCT. A MAP has `key_schema` and `value_schema`; an ARRAY has only
+    `value_schema`.
     """
 
     __slots__ = (

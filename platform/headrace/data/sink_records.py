@@ -56,7 +56,7 @@ class SinkRecords(Sequence[SinkRecord]):
         return batch, position - self._starts[batch]
 
     def take(self, indexes: Sequence[int]) -> SinkRecords:
-        """Return the records at these indexes, which must increase."""
+        """Return the records at these indexes, which must be in increasing order."""
         located = [self.locate(index) for index in indexes]
         runs = groupby(located, key=itemgetter(0))
         return SinkRecords([self.batches[batch].take([at for _, at in run]) for batch, run in runs])

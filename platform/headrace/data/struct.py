@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     class _Mapping:
-        """The methods of Mapping, without its metaclass, which makes isinstance several times slower."""
+        """The methods of `Mapping` without its metaclass. The metaclass makes isinstance several times slower."""
 
         __slots__ = ()
         get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values

@@ -2,7 +2,7 @@
 
 `parse_string` infers the type of a value from a string: ``null``, ``true``, an integer of the smallest type, a FLOAT32
 unless the number is too large for it, a date or time, and ``[…]`` and ``{…}`` with a schema that fits all elements. If
-only the beginning of the string is such a value, the result is the whole string; Kafka returns the value of the
+only the beginning of the string is such a value, the result is the whole string. Kafka instead returns the value at the
 beginning and ignores the remaining text.
 """
 
@@ -277,7 +277,7 @@ def _parsed_number(number: Decimal) -> ParsedValue:
 
 
 def _merge_schemas(schemas: list[Schema | None]) -> Schema | None:
-    """Return a schema that is valid for all items; None if there is no such schema.
+    """Return a schema that is valid for all items, or None if there is no such schema.
 
     Null items have schema None and match every schema.
     """

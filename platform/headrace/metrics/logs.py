@@ -66,7 +66,7 @@ def is_secret_key(key: str) -> bool:
 
 
 def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ()) -> None:
-    """Mask the values of secrets from now on: keys in `secret_keys`, and keys that `is_secret_key` recognizes."""
+    """From now on, mask the values of keys that are in `secret_keys` or that `is_secret_key` recognizes."""
     declared = set(secret_keys)
     secrets.add(value for key, value in properties.items() if key in declared or is_secret_key(key))
 
@@ -165,7 +165,7 @@ def levels() -> dict[str, dict[str, object]]:
 
 
 def level_of(name: str) -> dict[str, object] | None:
-    """Return the effective level of a logger in the format of the REST API; None if there is no such logger."""
+    """Return the effective level of a logger in the format of the REST API, or None if there is no such logger."""
     if name in ROOT_NAMES:
         return _level_as_json("root", logging.getLogger())
     known = _known_loggers()

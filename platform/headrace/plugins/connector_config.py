@@ -187,7 +187,7 @@ def sink_def(worker: Mapping[str, str]) -> ConfigDef:
 
 
 def _dead_letter_queue_keys() -> list[ConfigKey]:
-    """Return the keys of the dead letter queue; Kafka Connect has one only for sinks."""
+    """Return the keys of the dead letter queue. As in Kafka Connect, only sinks have a dead letter queue."""
     prefix = "errors.deadletterqueue."
     return [
         ConfigKey(f"{prefix}topic.name", ConfigType.STRING, "", "Topic of the dead letter queue for failed records; "

@@ -23,7 +23,7 @@ def explain(error: BaseException, distribution_name: str = "headrace") -> str | 
 
 
 def add_note(error: BaseException, plugin: type) -> None:
-    """If a missing package caused a plug-in's error, add a note to the error that says what to install."""
+    """If a missing package caused a plug-in's error, add a note to the error. The note says what to install."""
     explanation = explain(error, distribution_of(plugin))
     if explanation is not None:
         error.add_note(f"{plugin.__name__}: {explanation}")

@@ -157,7 +157,10 @@ def converter_props(key: str, *levels: Props) -> Props:
 
 
 def create_converter_of(key: str, *levels: Props) -> Any:
-    """Create the converter that `converter_props` selects. Raises ConfigErrors, ConnectError, converter errors."""
+    """Create the converter that `converter_props` selects.
+
+    Raises ConfigErrors, ConnectError and the converter's errors.
+    """
     props = converter_props(key, *levels)
     section = converter_section(key, props)
     assert section is not None

@@ -138,7 +138,7 @@ def validate_connector(
 
 
 def _connector_class(props: Props, plugin: str | None, problems: list[ConfigError]) -> type[Connector] | None:
-    """Return the connector's class; None if it is missing or not found, with an error in `problems`."""
+    """Return the connector's class. If it is missing or not found, add an error to `problems` and return None."""
     name = (props.get("connector.class") or "").strip()
     if not name:
         if "connector.class" in props:  # otherwise, the key is reported as missing

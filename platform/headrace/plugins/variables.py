@@ -47,8 +47,8 @@ def resolved_variables(original: str | None, text: str | None) -> list[tuple[str
 class VariableRestorer:
     """Replaces resolved values in task configurations with the variables, before the configurations are stored.
 
-    As in Kafka Connect, if a key has the same value in the configurations of the task and the connector, it gets the
-    connector's original text with variables. In addition, a resolved secret (a value of one of the connector's
+    As in Kafka Connect, if a key has the same value in the configurations of the task and the connector, the key gets
+    the connector's original text with variables. In addition, a resolved secret (a value of one of the connector's
     `secret_keys`) is replaced wherever a task's configuration contains it, for example a password in a URL that the
     connector has built.
     """

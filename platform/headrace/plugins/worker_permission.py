@@ -1,4 +1,4 @@
-"""Checks whether a worker permits plug-ins that a boolean worker key enables, as python.transform.enable. No I/O."""
+"""Checks whether a worker permits a plug-in that must be enabled by a worker key, such as python.transform.enable."""
 
 from __future__ import annotations
 

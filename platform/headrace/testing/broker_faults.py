@@ -1,7 +1,7 @@
 """The faults of a `KafkaBroker`: which requests fail, how, and how often.
 
-A fault applies to the requests of one API. At most one fault applies to a request: of the faults that have not ended,
-the fault that was added first. The test's thread adds faults, and the broker's thread applies them.
+A fault applies to the requests of one API. At most one fault applies to a request: the fault that was added first among
+those that have not ended. The test's thread adds faults, and the broker's thread applies them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Disconnect:
 
 
 class Fault:
-    """An effect on the requests of one API. It ends after `times` requests, with its `with` block, or by `remove`."""
+    """An effect on the requests of one API.
+
+    It ends after `times` requests, with its `with` block, or at a call of `remove`.
+    """
 
     def __init__(self, faults: FaultList, api: Api, effect: Fail | Delay | Disconnect, times: int | None) -> None:
         if times is not None and times < 1:
@@ -72,7 +75,7 @@ class Fault:
                 )
 
     def use(self) -> bool:
-        """Reserve this fault for one request; return False if that is the last request of `times`."""
+        """Reserve this fault for one request. Return False if it is the last request that `times` allows."""
         if self._remaining is not None:
             self._remaining -= 1
         return self._remaining != 0
@@ -133,7 +136,10 @@ class FaultList:
             return next((fault for fault in self._faults if fault.api.key == api_key), None)
 
     def use(self, fault: Fault) -> None:
-        """Reserve a fault for one request; remove the fault from the list if that is its last request."""
+        """Reserve a fault for one request.
+
+        If it is the last request that `times` allows, remove the fault from the list.
+        """
         with self._lock:
             if not fault.use() and fault in self._faults:
                 self._faults.remove(fault)

@@ -231,7 +231,7 @@ class _SinkTaskRun:
         return any(position < self._log.end(partition) for partition, position in self._positions.items())
 
     def _poll(self) -> bool:
-        """Poll the log like a consumer; return whether there were records."""
+        """Poll the log as a consumer does. Return whether there were records."""
         chunks = []
         for partition, position in self._positions.items():
             found = [] if partition in self._paused else self._log.read(partition, position, MAX_POLL_RECORDS)

@@ -46,7 +46,8 @@ class RestartSource:
 class LostAcknowledgement:
     """A fault: batch number `batch` (from 1) is written, but its acknowledgement is lost.
 
-    The task is killed after the next batch is acknowledged. A new instance starts at the offset before both batches.
+    The task is killed after the next batch is acknowledged. A new instance starts at the offset before these two
+    batches.
     """
 
     batch: int
@@ -85,7 +86,7 @@ class SourceRun:
 
     @property
     def offset(self) -> dict[str, Any] | None:
-        """The committed offset of the only source partition; None if no offset is committed.
+        """The committed offset of the only source partition, or None if no offset is committed.
 
         Raises ValueError if there are several source partitions.
         """

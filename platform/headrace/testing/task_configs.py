@@ -38,7 +38,10 @@ class ConnectorContext:
 
 
 def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
-    """Return a connector class itself, and for a task class its connector class. Raises TypeError for other classes."""
+    """Return the connector class of a plug-in. Raises TypeError for a class of another kind.
+
+    A connector class is returned itself. For a task class, its connector class is returned.
+    """
     if issubclass(plugin, Connector):
         return plugin
     if issubclass(plugin, Task):

@@ -203,7 +203,7 @@ class ConnectWorker:
             if status is not None and len(instances) > 1 and all(each["state"] == state for each in instances):
                 return status
             if time.monotonic() > deadline:
-                raise TimeoutError(f"connector {name} is not {state} after {timeout:g} s, its status is {status}")
+                raise TimeoutError(f"connector {name} is not {state} after {timeout:g} s; its status is {status}")
             time.sleep(_POLL_S)
 
     def delete(self, name: str) -> None:
@@ -224,7 +224,7 @@ class ConnectWorker:
         return json.loads(content) if content else None
 
     def _status_if_known(self, name: str) -> dict[str, Any] | None:
-        """Return the status; None if the connector is unknown, for example because it has just been created."""
+        """Return the status, or None if the connector is unknown, for example because it has just been created."""
         try:
             return self.status(name)
         except ConnectWorkerError as error:

@@ -41,7 +41,7 @@ _PREVIOUS_STATES = {
 
 @dataclass(slots=True, frozen=True)
 class PendingRequest:
-    """A pending JoinGroup or SyncGroup request: the token for its response, and its version."""
+    """A pending JoinGroup or SyncGroup request: the token that identifies it in the response, and its version."""
 
     token: Token
     version: int

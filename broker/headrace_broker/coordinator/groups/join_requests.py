@@ -141,8 +141,8 @@ class JoinRequests:
     def _check_group_size(self, group: ClassicGroup, member_id: str, now_ms: int, out: CoordinatorResult) -> None:
         """Reject the member with GROUP_MAX_SIZE_REACHED if the group is full.
 
-        If a group has more members than group.max.size when it rebalances, the members that rejoin
-        first stay and the remaining members are removed.
+        If a group has more members than group.max.size when it rebalances, the members that rejoin first stay, and the
+        remaining members are removed.
         """
         if group.is_empty:
             return

@@ -34,7 +34,7 @@ def requested_groups(request: OffsetFetchRequest, version: int) -> list[OffsetFe
 def group_error(group: OffsetFetchRequestGroup, error: ErrorCode, version: int) -> OffsetFetchResponseGroup:
     """Build the response for a group whose offsets cannot be fetched.
 
-    v1 has no error field for the group, so the error is set for each partition.
+    OffsetFetch v1 has no error field for the group, so the error is set for each partition.
     """
     topics = []
     if version < _TOP_LEVEL_ERROR_VERSION:

@@ -8,8 +8,8 @@ Offsets expire by these rules (KIP-211):
 - In an empty group, all offsets expire when the group has been empty for the retention time.
 - In a group without a protocol type (manual assignment), an offset expires when the retention time
   has passed since the offset was committed.
-- In a Stable `consumer` group, the same applies to offsets of topics to which no member is
-  subscribed.
+- In a Stable `consumer` group, if no member is subscribed to a topic, an offset of this topic expires when the
+  retention time has passed since the offset was committed.
 - All other offsets do not expire.
 """
 

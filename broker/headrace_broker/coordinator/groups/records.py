@@ -4,9 +4,9 @@ A key is an int16 type and the key's fields. Types 0 and 1 are committed offsets
 group, and other types belong to newer kinds of groups. A value is an int16 version and the value's
 fields; a null value is a tombstone.
 
-Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an
-expire timestamp. Kafka 2.1 and newer can read these versions, as can the lag monitors that parse
-this topic. All versions up to 4 can be decoded.
+Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an expire timestamp.
+Kafka 2.1 and newer can read these versions. So can the lag monitors that parse this topic. All versions up to 4 can be
+decoded.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ _GROUP_TYPE = "classic"
 
 
 class GroupShard:
-    """The request handlers of one shard, and the methods of `runtime.Shard`. `new_id` generates unique member ids."""
+    """Contains the request handlers of one shard, and implements `runtime.Shard`.
+
+    `new_id` generates unique member ids.
+    """
 
     def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
         self.groups: dict[str, ClassicGroup] = {}
@@ -91,7 +94,7 @@ class GroupShard:
         return CoordinatorResult(records=list(self.offsets.topic_tombstones(topics)))
 
     def expire(self, group_ids: Iterable[str], now_ms: int) -> CoordinatorResult:
-        """Remove the expired offsets of `group_ids`, and each group left without members and offsets."""
+        """Remove the expired offsets of these groups, and each group that then has no members and no offsets."""
         out = CoordinatorResult()
         for group in filter(None, map(self.groups.get, group_ids)):
             expired = list(self.offsets.expired_offset_tombstones(group, self._config.offsets_retention_ms, now_ms))

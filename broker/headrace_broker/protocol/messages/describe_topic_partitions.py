@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (75): topics and their partitions page by page, with eligible leader replicas (KIP-966).
+"""DescribeTopicPartitions (75): describe partitions page by page, with their eligible leader replicas (KIP-966).
 
 The Java admin client's describeTopics sends this request, and falls back to Metadata if the broker
 does not support it. The cursor in a response is the start of the next page.

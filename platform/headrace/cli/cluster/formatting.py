@@ -1,9 +1,9 @@
 """Formats the data directories of nodes, and detects data loss.
 
-A node's directories are formatted once, when its cluster is created. If a directory is not formatted later, its data
-was lost. A voter without its data no longer knows its votes and the metadata records that it acknowledged: if too few
-other voters are available, its vote could elect a leader that lacks committed records. Therefore such a node starts
-only with `start-node --format`, and only if enough other nodes serve to have all committed records.
+A node's directories are formatted once, when its cluster is created. If a directory is unformatted at a later start,
+its data was lost. A voter without its data no longer knows its votes and the metadata records that it acknowledged. If
+too few other voters are available, its vote could elect a leader that lacks committed records. Therefore such a node
+starts only with `start-node --format`, and only if the other nodes that serve are enough to have all committed records.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) 
 
     A committed record is stored on a majority of the nodes, which may include this node. If the number of other nodes
     that serve is at least half the number of all nodes (rounded up), every majority contains one of these other nodes,
-    so they have all committed records.
+    so together these nodes have all committed records.
     """
     needed = (layout.nodes + 1) // 2
     if serving < needed:

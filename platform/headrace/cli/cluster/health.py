@@ -1,4 +1,4 @@
-"""Queries the state of a running node in its cluster: a node that serves requests may still be fenced."""
+"""Queries the state of a running node in its cluster. A node that serves requests may still be fenced."""
 
 from __future__ import annotations
 

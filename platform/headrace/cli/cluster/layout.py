@@ -189,7 +189,7 @@ def write_cluster_file(layout: ClusterLayout) -> None:
 
 
 def write_unfinished_file(layout: ClusterLayout) -> None:
-    """Write the properties of a new cluster to a file that marks its creation as not complete.  Raises OSError."""
+    """Write the properties of a new cluster to a file that marks the creation as unfinished. Raises OSError."""
     values = {
         "cluster.id": layout.cluster_id,
         "nodes": layout.nodes,
@@ -214,7 +214,10 @@ def _node_file(layout: ClusterLayout, node_id: int) -> str:
 
 
 def set_values(text: str, values: Mapping[str, str]) -> str:
-    """Return the text of a properties file with these values set: in the keys' existing lines, or at the end."""
+    """Return the text of a properties file with these values set.
+
+    The value of an existing key is changed in the key's line. A new key is added at the end.
+    """
     lines = text.splitlines()
     for key, value in values.items():
         kept = [line for line in lines if _key_of(line) != key]
@@ -225,7 +228,10 @@ def set_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Escape a value for a properties file: ``\\`` becomes two backslashes, a non-ASCII character ``\\uXXXX``."""
+    """Escape a value for a properties file.
+
+    ``\\`` becomes two backslashes, and a non-ASCII character becomes ``\\uXXXX``.
+    """
 
     def escape(character: str) -> str:
         if character == "\\":

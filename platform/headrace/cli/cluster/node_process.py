@@ -51,7 +51,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if the process does not run."""
+        """The process id, or None if the process does not run."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -96,7 +96,7 @@ class NodeProcess:
         self._monitor_task = asyncio.create_task(self._monitor(self._process, ready))
 
     async def wait_until_started_or_ended(self) -> bool:
-        """Wait until the started node serves, or its process has ended; return whether the node serves."""
+        """Wait until the started node serves or its process has ended. Return whether the node serves."""
         await self._started_or_ended.wait()
         return self.state is NodeState.SERVING
 

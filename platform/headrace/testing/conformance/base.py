@@ -35,7 +35,7 @@ class Conformance:
         self.directory = tmp_path
 
     def config(self) -> dict[str, str]:
-        """Return a valid configuration. It is called once in each case, before anything else."""
+        """Return a valid configuration. The suite calls this method once in each case, before all other methods."""
         raise NotImplementedError(f"{type(self).__name__} must define the method config")
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
