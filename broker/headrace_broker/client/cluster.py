@@ -1,4 +1,4 @@
-"""`Cluster`: a client's connections to the brokers, and its metadata (leaders, coordinators and bootstrap servers).
+"""`Cluster`: a client's connections to brokers, and the cluster metadata (leaders, coordinators, bootstrap servers).
 
 A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. After a failed connection
@@ -218,7 +218,7 @@ class Cluster:
         return await self.request_any(message, timeout_ms=timeout_ms)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, action: str) -> T:
-        """Run `attempt` again and again, with backoff, until it succeeds or fails with an error that is not retriable.
+        """Run `attempt` repeatedly, with backoff, until it succeeds or fails with an error that is not retriable.
 
         Raises TimedOutError, which contains the last error, after `timeout_ms`. `action` is the name of the operation
         in error texts.
@@ -265,7 +265,7 @@ class Cluster:
     def track_all(self, *, on: bool) -> None:
         """Start or stop tracking all topics for one caller.
 
-        All topics are tracked until every caller that started tracking has stopped it.
+        All topics are tracked until every caller that started tracking has also stopped tracking.
         """
         self._tracks_all += 1 if on else -1
         if on:

@@ -1,6 +1,7 @@
-"""`Controllers`: a `Cluster` that connects to the voters of the metadata quorum. The quorum's leader is its controller.
+"""`Controllers`: a `Cluster` that connects to the voters of the metadata quorum.
 
-An admin client can use it while no broker is running (KIP-919). Controllers do not serve topic metadata.
+The leader of the quorum is the controller. An admin client can use `Controllers` while no broker is running (KIP-919).
+Controllers do not serve topic metadata.
 """
 
 from __future__ import annotations

@@ -343,7 +343,10 @@ class FetchCore:
         state.leader_only_until_ms = now_ms + _LEADER_ONLY_MS
 
     def record_response_size(self, node_id: int, size_bytes: int) -> None:
-        """Store the size of the records in the node's last response; it limits how much is prefetched from the node."""
+        """Store the size of the records in the node's last response.
+
+        This size limits how much is prefetched from the node.
+        """
         self._response_bytes[node_id] = size_bytes
 
     def handle_error(self, requested: RequestedPartition, code: ErrorCode, now_ms: float) -> FetchAction:
@@ -390,7 +393,7 @@ class FetchCore:
         return state
 
     def _grow_fetch_size(self, state: _PartitionState, records: memoryview) -> None:
-        """Increase the partition's fetch size, because its first batch is larger than the requested size."""
+        """Increase the partition's fetch size, because the first batch is larger than the requested size."""
         needed = read_header(records).size_bytes if len(records) >= 61 else 0
         state.max_bytes = min(max(state.max_bytes * 2, needed), 2**31 - 1)
 

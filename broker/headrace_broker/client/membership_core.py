@@ -199,9 +199,10 @@ class MembershipCore:
         return self.state is MemberState.STABLE and now_ms - self._last_response_ms > self._session_timeout_ms
 
     def session_remaining_ms(self, now_ms: float) -> float:
-        """Return the remaining time until the session expires if the coordinator does not respond (at least 1 ms).
+        """Return the remaining session time in ms, at least 1.
 
-        The Heartbeat request uses this time as its timeout.
+        The session expires after this time if the coordinator does not respond. The Heartbeat request uses this time as
+        its timeout.
         """
         return max(self._last_response_ms + self._session_timeout_ms - now_ms, 1)
 

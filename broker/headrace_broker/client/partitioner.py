@@ -1,6 +1,7 @@
-"""Chooses a record's partition: by the murmur2 hash of its key, as in Java.
+"""Chooses the partition of a record.
 
-Null keys use a sticky partition (KIP-794).
+The murmur2 hash of the record's key determines the partition, as in Java. Records without a key go to a sticky
+partition (KIP-794).
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class Producer:
     ) -> Producer:
         """Connect to the cluster, or use the open `cluster`. Raises TimedOutError if no bootstrap server responds.
 
-        With `is_at_least_once`, a sequence gap never fails the producer, but it may write batches twice. See
-        `producer_core`.
+        With `is_at_least_once`, a sequence gap never makes the producer fail, but the producer may write batches twice
+        (see `producer_core`).
         """
         opened = cluster or await Cluster.open(config)
         return cls(opened, config, owns_cluster=cluster is None, is_at_least_once=is_at_least_once)
@@ -426,7 +426,7 @@ class Producer:
         deliveries.fail(batch.delivery_parts, error)
 
     def _split(self, batch: ReadyBatch) -> None:
-        """Replace a batch that is too large for the topic with its two halves."""
+        """Split a batch that is too large for the topic, and replace it with the two halves."""
         columns = read_columns(batch.data, verify_crc=False)
         middle = len(columns) // 2
         halves = (columns.slice(0, middle), columns.slice(middle, len(columns)))

@@ -8,13 +8,13 @@ Guarantees:
   accepted the producer's first batch. After a failure, batches are retried one at a time. If a batch was too large, its
   halves are also sent one at a time, because each half may have to be split again.
 - With idempotence the log contains a batch at most once. A batch with an unknown outcome is sent again with the same
-  producer id, epoch and sequence. If the broker reports a sequence gap before a batch, the result depends on earlier
-  attempts to send the batch.
-- If no attempt can have written the batch to the log, the producer bumps the epoch and restarts the sequences at 0.
-- If an attempt may have written the batch, the batch fails. A retry with a new epoch could write the batch twice: the
-  broker may no longer remember the batch, because brokers store only a few batches of a producer (Apache Kafka only one
-  after a restart). The Java producer, and a producer with `is_at_least_once`, bump the epoch and send the batch again,
-  so they may write it twice.
+  producer id, epoch and sequence. If the broker reports a sequence gap before a batch, the result depends on the
+  earlier attempts to send this batch:
+  - If no attempt can have written the batch to the log, the producer bumps the epoch and restarts the sequences at 0.
+  - If an attempt may have written the batch, the batch fails, because a retry with a new epoch could write it twice.
+    The broker cannot detect this: brokers remember only a few batches of a producer (Apache Kafka only one after a
+    restart). The Java producer bumps the epoch and sends the batch again, so it may write the batch twice. A producer
+    with `is_at_least_once` does the same.
 - As in Java, epochs are bumped for each partition separately, because brokers track epochs for each partition.
 - A failed batch does not affect other partitions.
 
@@ -332,7 +332,7 @@ class ProducerCore:
         return requeued
 
     def replace(self, batch: ReadyBatch, parts: list[ReadyBatch]) -> None:
-        """Replace a batch that was too large with its halves, at the same position in the queue."""
+        """Replace a batch that was too large with the two halves of this batch, at the same position in the queue."""
         key = (batch.topic, batch.partition)
         state = self._partitions[key]
         for index, part in enumerate(parts):

@@ -111,7 +111,7 @@ class MetadataDelta:
         self._changed_partitions: dict[str, list[PartitionImage]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record. Raises ReplayError if it contradicts the image or its type is unknown."""
+        """Apply one record. Raises ReplayError if the record contradicts the image or has an unknown type."""
         replay = _REPLAY.get(type(record))
         if replay is None:
             raise ReplayError(f"metadata record {type(record).__name__} is not supported by this version")

@@ -1,7 +1,7 @@
 """Broker sessions: the time at which the active controller last received a heartbeat from each broker. Does no I/O.
 
 This state is not replicated; a new active controller starts with a full session for every broker. A broker is stale if
-its last heartbeat is longer ago than its session timeout. A broker whose process is known to be dead, because it closed
+its session timeout has passed since its last heartbeat. A broker whose process is known to be dead, because it closed
 its connection and refuses a new one, is stale immediately (`mark_dead`).
 """
 

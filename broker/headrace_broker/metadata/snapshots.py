@@ -27,7 +27,7 @@ _NO_BROKER = -1
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Yield the records that build the image from an empty one, features first, in Kafka's order."""
+    """Yield the records that build the image from an empty image, features first, in Kafka's order."""
     for name, level in image.features.items():
         yield FeatureLevelRecord(name=name, feature_level=level)
     for broker in image.brokers.values():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """The timeouts and the voters of one node's quorum configuration.
+    """The configuration of one node of the metadata quorum: timeouts and voters.
 
     `voters` holds the node ids in `controller.quorum.voters`. A node that is not in this set is an observer.
     """

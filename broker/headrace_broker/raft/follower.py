@@ -35,7 +35,10 @@ class Follower(Role):
 
     @property
     def grants_pre_vote(self) -> bool:  # type: ignore[override]
-        """Whether this follower grants pre-votes. It rejects them after the leader has responded to a fetch."""
+        """Whether this follower grants pre-votes.
+
+        After the leader has responded to a fetch, the follower rejects them.
+        """
         return not self._has_fetched
 
     @property

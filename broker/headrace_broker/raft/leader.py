@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _DelayedFetch:
-    """A fetch that waits for new records, or for a high watermark above the one that the replica knows."""
+    """A fetch that waits for new records, or for the high watermark to exceed the value that the replica knows."""
 
     token: Token
     node_id: int

@@ -44,7 +44,10 @@ class RaftLog(Protocol):
         """Delete every record from `offset` on."""
 
     def earliest_snapshot(self) -> OffsetAndEpoch | None:
-        """Return (end offset, epoch) of the snapshot that ends at the log start offset, None if it does not exist."""
+        """Return (end offset, epoch) of the snapshot that ends at the log start offset.
+
+        Return None if there is no such snapshot.
+        """
 
     def latest_snapshot(self) -> OffsetAndEpoch | None:
         """Return (end offset, epoch) of the newest complete snapshot."""

@@ -1,4 +1,4 @@
-"""Validates every record in a batch. The leader calls it only for compacted topics, which require keys."""
+"""Validates every record in a batch. The leader does this only for compacted topics, which require keys."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class CachedPartition:
-    """One partition of a session: the client's latest request for it, and the values last sent to the client."""
+    """One partition of a session.
+
+    It holds the client's latest request for this partition, and the values last sent to the client.
+    """
 
     partition: FetchPartition
     high_watermark: int = -2

@@ -53,7 +53,7 @@ class Truncate:
 class ResetOffset:
     """Request the leader's offset range and call `reset_offset`.
 
-    The reason is that the fetch offset is outside the leader's log.
+    This action follows if the fetch offset is outside the leader's log.
     """
 
 
@@ -79,7 +79,8 @@ def next_fetch(
 ) -> FetchPartition:
     """Build the partition's entry in a fetch request to the leader of `leader_epoch`.
 
-    The fetch offset is the log end offset. While an append is in progress, `end` (from `end_after_append`) replaces it.
+    The fetch offset is the log end offset. While an append is in progress, `end` (from `end_after_append`) is used
+    instead.
     """
     offset, epoch = end or (log.log_end_offset, log.latest_epoch)
     return FetchPartition(

@@ -7,7 +7,7 @@ replicas. It does not advance while the ISR is smaller than min.insync.replicas 
 
 The leader proposes one ISR change at a time to the controller (KIP-497). A larger ISR takes effect when the leader
 proposes it. A smaller ISR takes effect only when the metadata log contains it. So the leader never acknowledges a
-record that its successor may lack.
+record that the next leader may lack.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class LeaderReplicas:
         return follower is not None and follower.is_caught_up(log_end_offset, now_ms, self._lag_time_max_ms)
 
     def on_proposal_accepted(self, isr: Iterable[int], partition_epoch: int) -> None:
-        """Apply `isr`, the ISR that the controller has accepted, unless it lacks a replica of the current ISR.
+        """Apply `isr`, the ISR that the controller has accepted, unless `isr` lacks a replica of the current ISR.
 
         A smaller ISR takes effect only when it arrives through the metadata log. The metadata log first delivers the
         controller's earlier decisions, for example a larger min.insync.replicas. The larger value decides whether the

@@ -202,7 +202,7 @@ class SimulatedCluster:
                 yield machine, machine.node
 
     def boot(self, machine: Machine) -> None:
-        """Start a process on the machine; restart it when it exits, until the machine is stopped or killed."""
+        """Start a process on the machine. If the process exits, restart it, until the machine is stopped or killed."""
         machine.should_run = True
         if machine.process is not None:
             return

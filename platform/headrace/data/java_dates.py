@@ -192,7 +192,7 @@ def _has_fixed_width(tokens: list[_Token], index: int) -> bool:
 
 
 class SimpleDateFormat:
-    """A compiled date pattern. A two-digit year means a year from 80 years before `today` to 20 years after it."""
+    """A compiled date pattern. A two-digit year means a year from 80 years before `today` to 20 years after `today`."""
 
     __slots__ = ("_century_start", "_fast", "_tokens", "format", "pattern")
     pattern: str

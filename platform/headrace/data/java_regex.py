@@ -92,9 +92,10 @@ class JavaPattern:
         return result
 
     def _group_number(self, replacement: str, number: int, position: int) -> tuple[int, int]:
-        """Return a group number and the index after it; digits belong to it while the pattern has such a group.
+        """Return a group number and the index after it.
 
-        `number` is the first digit, and `position` is the index after this digit.
+        `number` is the first digit of the group number, and `position` is the index after this digit. As in Java, the
+        next digit is part of the group number only if the pattern has a group with the longer number.
         """
         if number > self._compiled.groups:
             raise ValueError(f"No group {number}")

@@ -28,7 +28,7 @@ else:
 class Struct(_Mapping):
     """A value of a STRUCT schema: a mapping of field names to values; `put` sets a field.
 
-    The mapping contains every field of the schema. For a null field it returns the field's default, as Java's
+    The mapping contains every field of the schema. For a null field, the mapping returns the field's default, as Java's
     ``Struct.get`` does. For a name that is not a field, `get` returns None, as `dict.get` does; the same code can
     therefore handle records with and without a schema. A struct equals only other structs, never a dict. `repr` is
     Java's ``Struct{a=1,b=x}``, without null fields.
@@ -101,8 +101,8 @@ class Struct(_Mapping):
     def matches_schema(self, schema: Schema) -> bool:
         """Whether this struct is a valid value of `schema`.
 
-        If `schema` has a default, equal fields are sufficient: a struct that is a default value is created before the
-        schema that contains it, so the schemas cannot be equal.
+        If `schema` has a default, it is sufficient that the fields are equal. A struct that is a default value is
+        created before the schema that contains it, so the two schemas cannot be equal.
         """
         own = self.schema
         return own is schema or own == schema or (schema.default is not None and own.fields == schema.fields)

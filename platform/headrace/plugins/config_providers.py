@@ -38,7 +38,7 @@ class _AllowedPaths:
         self._allowed = [Path(text).resolve() for text in allowed]
 
     def resolve(self, text: str) -> Path | None:
-        """Return the resolved path; log an error and return None if it is not permitted."""
+        """Return the resolved path. If the path is not permitted, log an error and return None."""
         path = Path(text).resolve()
         if self._allowed and not any(path.is_relative_to(allowed) for allowed in self._allowed):
             logger.error("The path %s is not permitted to be accessed: it is not below a path in allowed.paths", text)

@@ -105,7 +105,7 @@ class KafkaBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker cleanly if it runs; it keeps its data and its port for the next `start`."""
+        """Stop the broker cleanly if it runs. The broker keeps its data and its port for the next `start`."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
@@ -247,9 +247,10 @@ class KafkaBroker:
     def fail(self, api: str | int, *, error: str | int, times: int | None = None) -> Fault:
         """Respond to requests of an API with an error, for example `fail("Produce", error="NOT_LEADER_OR_FOLLOWER")`.
 
-        The broker does not receive these requests. Only Metadata requests reach the broker, and the error is set in its
-        response. `api` and `error` are Kafka's names or numbers. `times` limits the number of requests; without it, the
-        fault lasts until its `with` block ends or it is removed. Raises ValueError if `fail` does not support the API.
+        The broker does not receive these requests. Only Metadata requests reach the broker, and the error is set in the
+        broker's response. `api` and `error` are Kafka's names or numbers. `times` limits the number of requests;
+        without it, the fault lasts until its `with` block ends or it is removed. Raises ValueError if `fail` does not
+        support the API.
         """
         return self._faults.add(api, Fail(find_error(error)), times)
 

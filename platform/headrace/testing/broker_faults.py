@@ -43,7 +43,7 @@ class Disconnect:
 class Fault:
     """An effect on the requests of one API.
 
-    It ends after `times` requests, with its `with` block, or at a call of `remove`.
+    The fault ends after `times` requests, when its `with` block ends, or when `remove` is called.
     """
 
     def __init__(self, faults: FaultList, api: Api, effect: Fail | Delay | Disconnect, times: int | None) -> None:

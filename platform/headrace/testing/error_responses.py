@@ -41,12 +41,12 @@ def set_metadata_error(response: metadata.MetadataResponse, error: ErrorCode) ->
 
 
 def is_incremental_fetch(request: Request[Any]) -> bool:
-    """Whether the request is an incremental Fetch request: it omits the unchanged partitions of a fetch session."""
+    """Whether the request is an incremental Fetch request, which omits the unchanged partitions of a fetch session."""
     return isinstance(request, fetch.FetchRequest) and request.session_epoch not in _FULL_FETCH_EPOCHS
 
 
 def end_of_fetch_session() -> fetch.FetchResponse:
-    """Build the response that ends a fetch session: the client then sends a Fetch request with all its partitions."""
+    """Build the response that ends a fetch session. The client then sends a Fetch request with all its partitions."""
     return fetch.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 

@@ -2,7 +2,8 @@
 
 The broker advertises the proxy's address, so that all connections of its clients go through the proxy. For each client
 connection, the proxy opens a connection to the broker, and forwards requests and responses unchanged. If a fault
-applies to a request, the proxy applies its effect. The responses on a connection keep the order of their requests.
+applies to a request, the proxy applies the effect of this fault. The responses on a connection keep the order of their
+requests.
 
 An idempotent producer has several requests in flight. If a broker rejects one of them with a retriable error, it also
 rejects the later requests, because their sequence numbers leave a gap. The proxy does the same: until the rejected

@@ -40,7 +40,7 @@ class ConnectorContext:
 def connector_class_of(plugin: type[Any]) -> type[Connector[Any]]:
     """Return the connector class of a plug-in. Raises TypeError for a class of another kind.
 
-    A connector class is returned itself. For a task class, its connector class is returned.
+    If `plugin` is a connector class, return `plugin`. If it is a task class, return the connector class of the task.
     """
     if issubclass(plugin, Connector):
         return plugin

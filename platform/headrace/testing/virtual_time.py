@@ -51,7 +51,7 @@ class VirtualContext:
 
 
 class StoredOffsets:
-    """The stored source offsets by source partition; tasks read them as from `OffsetReader`."""
+    """The stored source offsets by source partition. Tasks read them as they read offsets from an `OffsetReader`."""
 
     def __init__(self, offsets: Mapping[Any, Mapping[str, Any]] | None = None) -> None:
         self.offsets: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {

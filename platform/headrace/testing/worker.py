@@ -83,7 +83,10 @@ class ConnectWorker:
         return self
 
     def stop(self) -> None:
-        """Stop the worker cleanly. For the next `start` it keeps its offsets but no connectors, as in Kafka Connect."""
+        """Stop the worker cleanly.
+
+        For the next `start`, the worker keeps its offsets but no connectors, as in Kafka Connect.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,7 +99,7 @@ class ConnectWorker:
             raise ConnectWorkerError(f"the worker did not stop within {_STOP_TIMEOUT_S:g} s:\n{self.log}") from None
 
     def kill(self) -> None:
-        """Kill the worker (kill -9); it keeps its committed offsets for the next `start`."""
+        """Kill the worker (kill -9). The worker keeps its committed offsets for the next `start`."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -41,7 +41,10 @@ _PREVIOUS_STATES = {
 
 @dataclass(slots=True, frozen=True)
 class PendingRequest:
-    """A pending JoinGroup or SyncGroup request: the token that identifies it in the response, and its version."""
+    """A pending JoinGroup or SyncGroup request.
+
+    `token` identifies the request when its response is sent. `version` is the version of the request.
+    """
 
     token: Token
     version: int

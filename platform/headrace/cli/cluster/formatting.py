@@ -26,7 +26,7 @@ def format_node(layout: ClusterLayout, node_id: int) -> None:
 
 
 def describe_data_loss(layout: ClusterLayout, node_id: int) -> str | None:
-    """Return the error message for a node whose metadata directory is not formatted; None if it is formatted."""
+    """Return the error message for a node whose metadata directory is not formatted, or None if it is formatted."""
     from headrace_broker.server.config import BrokerConfig, ConfigError
     from headrace_broker.server.data_dirs import is_formatted
     from headrace_broker.server.main import load_properties

@@ -183,7 +183,7 @@ def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> Non
 
 
 def write_cluster_file(layout: ClusterLayout) -> None:
-    """Write the cluster's properties, now that its creation is complete.  Raises OSError."""
+    """Write the cluster's properties file, which marks the creation of the cluster as complete. Raises OSError."""
     write_unfinished_file(layout)
     (layout.directory / _UNFINISHED_FILE).replace(layout.directory / _CLUSTER_FILE)
 
