@@ -108,7 +108,7 @@ class GroupAdmin:
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | BrokerError]:
-        """Return the state and members of these groups; a group that does not exist has the state Dead."""
+        """Return the state and members of these groups. A group that does not exist has the state Dead."""
         described: dict[str, GroupDescription | BrokerError] = {}
         for group_id in group_ids:
 

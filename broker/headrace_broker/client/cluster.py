@@ -1,6 +1,6 @@
 """`Cluster`: a client's connections to brokers, and the cluster metadata (leaders, coordinators, bootstrap servers).
 
-A Cluster belongs to one event loop; a producer, a consumer and an admin client can share it. Connections are opened on
+A Cluster belongs to one event loop. A producer, a consumer and an admin client can share it. Connections are opened on
 demand, one for each (broker, purpose), so that a long-polling Fetch never delays a heartbeat. After a failed connection
 attempt, the client waits before the next attempt. The wait starts at reconnect.backoff.ms and grows exponentially. The
 client refreshes the metadata of tracked topics on request and every metadata.max.age.ms. If a broker has not responded
@@ -199,7 +199,7 @@ class Cluster:
         return await connection.request(message, timeout_ms=timeout_ms)
 
     async def request_any(self, message: Request[ResponseT], *, timeout_ms: float | None = None) -> ResponseT:
-        """Send a request to any broker; if a broker cannot be reached, try the next one. Raises NoBrokerError."""
+        """Send a request to any broker. If a broker cannot be reached, try the next one. Raises NoBrokerError."""
         failures = []
         for node_id in self._nodes_by_preference():
             try:

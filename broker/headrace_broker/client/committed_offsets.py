@@ -106,7 +106,7 @@ class CommittedOffsets:
             logger.warning("Group %s: auto-commit failed: %s", self._config.group_id, error)
 
     def restart_interval_if_due(self, now_ms: float) -> bool:
-        """Return whether auto.commit.interval.ms has passed; if so, restart the interval."""
+        """Return whether auto.commit.interval.ms has passed. If so, restart the interval."""
         if not self.auto_commit_enabled or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
             return False
         self._last_commit_ms = now_ms

@@ -229,7 +229,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close the connection immediately; the requests in flight fail."""
+        """Close the connection immediately. The requests in flight fail."""
         self._fail(ConnectionLostError(f"{self.broker}: the connection was closed by this client"))
 
     async def wait_closed(self) -> None:
@@ -395,7 +395,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._fail(RequestTimeoutError(f"{self.broker} did not respond to {name} within {timeout_ms:.0f} ms"))
 
     def _fail(self, error: ClientError) -> None:
-        """Close the connection and fail all requests in flight; later errors are ignored."""
+        """Close the connection and fail all requests in flight. Later errors are ignored."""
         if self._error is not None:
             return
         self._error = error

@@ -185,7 +185,7 @@ class Consumer:
     # -- polling -----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
-        """Return fetched records; if no records are buffered, wait up to `timeout_ms`.
+        """Return fetched records. If no records are buffered, wait up to `timeout_ms`.
 
         Returns at most `max_records` records; None = max.poll.records if that key is set, else all prefetched records.
         Performs pending rebalances. Raises ClientError if the fetch of a partition or the group membership has failed.

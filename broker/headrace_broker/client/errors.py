@@ -116,4 +116,4 @@ class CorruptRecordsError(ClientError):
 
 
 class CommitFailedError(ClientError):
-    """A commit failed because the group rebalanced without this member; other members may own its partitions now."""
+    """A commit failed because the group rebalanced without this member. Other members may own its partitions now."""

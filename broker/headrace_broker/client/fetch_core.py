@@ -252,7 +252,7 @@ class FetchCore:
         return plans, outdated
 
     def fetch_done(self, node_id: int) -> None:
-        """Mark the node's fetch as no longer in flight; the caller handles the partitions of the response itself."""
+        """Mark the node's fetch as no longer in flight. The caller handles the partitions of the response itself."""
         self._in_flight.discard(node_id)
 
     def retry_at_ms(self, now_ms: float) -> float | None:

@@ -103,7 +103,7 @@ class Fetcher:
             await asyncio.wait([self._position_lookup])
 
     async def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Return the offsets for these timestamps; the consumer's isolation level applies."""
+        """Return the offsets for these timestamps. The consumer's isolation level applies."""
         read_committed = self._config.isolation_level == "read_committed"
         return await offset_api.list_offsets(self._cluster, timestamps, read_committed=read_committed)
 

@@ -1,7 +1,7 @@
 """The producer: sends columns of records as record batches, and reports one acknowledgement for each `send`.
 
 It runs `producer_core` on one event loop. The `batcher` builds batches in the sending thread, so that the loop only
-does I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`; all other methods must
+does I/O. Other threads may only call `send_blocking`, `send_with_callback` and `flush_blocking`. All other methods must
 be called in the loop's thread. buffer.memory limits the unacknowledged bytes: `ready` and `send_blocking` wait while
 the buffer is full.
 """
@@ -99,7 +99,7 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, columns: RecordColumns) -> asyncio.Future[RecordMetadata]:
-        """Send records, in the loop's thread; the future completes when all of them are acknowledged.
+        """Send records, in the loop's thread. The future completes when all of them are acknowledged.
 
         If `partition` is None, the key determines the partition, as in Java. Records without a key are sent to the
         topic's current sticky partition. The future fails with a ClientError. This method never blocks, so callers
@@ -250,7 +250,7 @@ class Producer:
     def _queue_until_metadata(
         self, topic: str, partition: int | None, columns: RecordColumns, delivery: Delivery
     ) -> None:
-        """Queue a send until the topic's metadata is available; later sends to the topic are queued after it."""
+        """Queue a send until the topic's metadata is available. Later sends to the topic are queued after it."""
         queued = self._queued_sends.get(topic)
         if queued is not None:
             queued.append((partition, columns, delivery))

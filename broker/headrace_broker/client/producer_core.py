@@ -201,7 +201,7 @@ class ProducerCore:
         return sent
 
     def request_done(self, node_id: int) -> None:
-        """Mark a request to the node as no longer in flight; the caller resolves the request's batches separately."""
+        """Mark a request to the node as no longer in flight. The caller resolves the request's batches separately."""
         self._requests[node_id] -= 1
 
     def _may_send(self, state: _Partition, now_ms: float) -> bool:

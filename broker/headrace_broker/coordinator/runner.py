@@ -105,7 +105,7 @@ class ShardRunner:
         self._schedule_timer()
 
     def run_offset_commit(self, result: CoordinatorResult) -> None:
-        """Run an offset commit; all offset commits of one event loop iteration share one append."""
+        """Run an offset commit. All offset commits of one event loop iteration share one append."""
         if not result.records:
             self._respond_when_committed(result.responses)
             return

@@ -30,7 +30,7 @@ Token = Any
 
 @dataclass(slots=True, frozen=True)
 class CoordinatorRecord:
-    """One record of the internal topic; a value of None is a tombstone."""
+    """One record of the internal topic. A value of None is a tombstone."""
 
     key: RecordKey
     value: RecordValue | None
@@ -91,4 +91,4 @@ class Shard(Protocol):
         """Shift every deadline by `jump_ms`, the amount by which the wall clock was changed."""
 
     def unload(self, error: ErrorCode) -> CoordinatorResult:
-        """Fail every pending request with `error`; the shard is not used again."""
+        """Fail every pending request with `error`. The shard is not used again."""

@@ -14,7 +14,7 @@ TimerKey = tuple[str, ...]
 
 
 class Timers:
-    """The deadlines of one shard's timers; each key has at most one deadline."""
+    """The deadlines of one shard's timers. Each key has at most one deadline."""
 
     __slots__ = ("_deadlines", "_heap", "_queued")
 

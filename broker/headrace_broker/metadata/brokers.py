@@ -1,6 +1,6 @@
 """Broker registration, heartbeats, fencing, controlled shutdown and unregistration (KIP-631, KIP-841).
 
-A broker is fenced until it has read the metadata log up to its own registration; a fenced broker cannot be elected
+A broker is fenced until it has read the metadata log up to its own registration. A fenced broker cannot be elected
 leader. A broker's epoch is the offset of its registration record, so a later incarnation of the broker has a higher
 epoch.
 """

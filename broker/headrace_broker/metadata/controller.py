@@ -29,7 +29,7 @@ class Controller:
     def run(
         self, operation: Callable[[MetadataImage], ControllerResult[Response]], next_offset: int
     ) -> ControllerResult[Response]:
-        """Run an operation and replay its records on the image; the caller appends the records at `next_offset`."""
+        """Run an operation and replay its records on the image. The caller appends the records at `next_offset`."""
         result = operation(self.image)
         if result.records:
             last_offset = next_offset + len(result.records) - 1

@@ -17,7 +17,7 @@ from headrace_broker.protocol.messages.update_features import (
 def update_features(
     image: MetadataImage, request: UpdateFeaturesRequest, version: int
 ) -> ControllerResult[UpdateFeaturesResponse]:
-    """Handle UpdateFeatures: reject every level other than the current one; the result contains no records."""
+    """Handle UpdateFeatures: reject every level other than the current one. The result contains no records."""
     error_by_feature = {update.feature: _validate_update(image, update) for update in request.feature_updates}
     errors = [error for error in error_by_feature.values() if error is not None]
     response = UpdateFeaturesResponse(error_message=None)

@@ -76,7 +76,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic; the index in `partitions` is the partition id."""
+    """One topic. The index in `partitions` is the partition id."""
 
     name: str
     topic_id: bytes

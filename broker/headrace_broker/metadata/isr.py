@@ -31,7 +31,7 @@ _ANY_EPOCH = -1
 def alter_partitions(
     image: MetadataImage, request: AlterPartitionRequest, topic_configs: TopicConfigs
 ) -> ControllerResult[AlterPartitionResponse]:
-    """Handle AlterPartition; each partition has its own error code. Raises ApiError STALE_BROKER_EPOCH."""
+    """Handle AlterPartition. Each partition has its own error code. Raises ApiError STALE_BROKER_EPOCH."""
     validate_broker_epoch(image, request.broker_id, request.broker_epoch)
     records: list[MetadataRecord] = []
     topics: list[AlterPartitionResponseTopicData] = []

@@ -1,6 +1,6 @@
 """Broker sessions: the time at which the active controller last received a heartbeat from each broker. Does no I/O.
 
-This state is not replicated; a new active controller starts with a full session for every broker. A broker is stale if
+This state is not replicated. A new active controller starts with a full session for every broker. A broker is stale if
 its session timeout has passed since its last heartbeat. A broker whose process is known to be dead, because it closed
 its connection and refuses a new one, is stale immediately (`mark_dead`).
 """
@@ -88,7 +88,7 @@ class BrokerLiveness:
     def lowest_metadata_offset(self, brokers: list[int]) -> int:
         """Return the offset up to which all given brokers have read the metadata log.
 
-        Brokers without a session are ignored; if none of the brokers has a session, return 2**62.
+        Brokers without a session are ignored. If none of the brokers has a session, return 2**62.
         """
         return min(
             (self._contacts[item].metadata_offset for item in brokers if item in self._contacts), default=1 << 62

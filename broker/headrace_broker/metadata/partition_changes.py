@@ -36,7 +36,7 @@ class Election(Enum):
 
 @dataclass(slots=True)
 class PartitionChange:
-    """A requested change of `partition`; a field that is None leaves the partition's value unchanged."""
+    """A requested change of `partition`. A field that is None leaves the partition's value unchanged."""
 
     topic_id: bytes
     index: int

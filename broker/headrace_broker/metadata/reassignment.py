@@ -29,7 +29,7 @@ from headrace_broker.protocol.topic_names import INTERNAL_TOPICS
 def alter_reassignments(
     image: MetadataImage, request: AlterPartitionReassignmentsRequest, topic_configs: TopicConfigs
 ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
-    """Start or cancel the requested reassignments; each partition has its own error code."""
+    """Start or cancel the requested reassignments. Each partition has its own error code."""
     may_resize = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(error_message=None, allow_replication_factor_change=may_resize)
     records: list[MetadataRecord] = []

@@ -131,12 +131,12 @@ class Api:
 
     @cached_property
     def request(self) -> type[Request[Any]]:
-        """The API's request class; the first access imports the module of the API's messages."""
+        """The API's request class. The first access imports the module of the API's messages."""
         return cast("type[Request[Any]]", getattr(_messages(), f"{self.name}Request"))
 
     @cached_property
     def response(self) -> type[Response]:
-        """The API's response class; the first access imports the module of the API's messages."""
+        """The API's response class. The first access imports the module of the API's messages."""
         return cast("type[Response]", getattr(_messages(), f"{self.name}Response"))
 
 

@@ -1,6 +1,6 @@
 """Encodes and decodes messages with functions that are compiled at first use for each class and version.
 
-Malformed bytes cause a `DecodeError`, and invalid values cause an `EncodeError`; no other exception is raised. Both
+Malformed bytes cause a `DecodeError`, and invalid values cause an `EncodeError`. No other exception is raised. Both
 errors name the message, the version and the field. A decoder ignores bytes after the message. To detect such bytes, a
 caller compares the end position that the decoder returns with the size of the frame.
 """

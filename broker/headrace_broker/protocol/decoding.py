@@ -4,7 +4,7 @@ The generated function takes (buffer, position) and returns (message, position a
 consecutive fixed-size fields and, if a variable-size field follows, its length. The function unpacks each run with one
 call. Nested messages are read inline. Malformed input cannot exhaust the memory: every length is compared with the
 bytes left in the buffer before memory is allocated, and the number of nested messages is limited. Record batches are
-memoryviews of the buffer; all other values are copied.
+memoryviews of the buffer. All other values are copied.
 """
 
 from __future__ import annotations

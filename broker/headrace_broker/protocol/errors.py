@@ -3,7 +3,7 @@
 `ErrorCode` has the names and codes of Kafka 4.4, and states for each code whether a client may retry.
 An `ApiError` carries the error code that the client receives in the response. `ProtocolError` means
 that the peer violated the protocol, so its connection must be closed. `codec.EncodeError` means
-that this process built a message that cannot be encoded; it is not a subclass of these exceptions.
+that this process built a message that cannot be encoded. It is not a subclass of these exceptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RETRIABLE = True
 class ErrorCode(IntEnum):
     """An error code of the protocol, with Kafka's name for it.
 
-    `message` explains the error in one sentence; it is empty for NONE. `is_retriable` states whether
+    `message` explains the error in one sentence. It is empty for NONE. `is_retriable` states whether
     the same request may succeed later, perhaps after the client has refreshed its metadata or looked
     up the coordinator again.
     """

@@ -29,7 +29,7 @@ _FLEXIBLE_FROM = {key: _NEVER if api.flexible_version is None else api.flexible_
 
 
 class RequestHeader(NamedTuple):
-    """A request header; the request body starts at `body_offset` in the frame."""
+    """A request header. The request body starts at `body_offset` in the frame."""
 
     api_key: int
     api_version: int

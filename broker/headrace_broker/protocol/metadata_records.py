@@ -1,7 +1,7 @@
 """The records of the metadata log (`__cluster_metadata`), each of which changes the cluster's state (KIP-631).
 
 A record's value consists of the frame version (1), the record type, the record version and the
-record's fields; the first three are varints. All record types of Kafka 4.4 are defined, so that logs
+record's fields. The first three are varints. All record types of Kafka 4.4 are defined, so that logs
 and snapshots written by Kafka can be read.
 """
 
@@ -74,14 +74,14 @@ class UnregisterBrokerRecord(MetadataRecord, api_key=1, versions="0", flexible="
 
 
 class TopicRecord(MetadataRecord, api_key=2, versions="0", flexible="0+"):
-    """A topic is created; a PartitionRecord for each of its partitions follows."""
+    """A topic is created. A PartitionRecord for each of its partitions follows."""
 
     name: str = string()
     topic_id: bytes = uuid()
 
 
 class PartitionRecord(MetadataRecord, api_key=3, versions="0-2", flexible="0+"):
-    """A partition is created; the record contains the partition's whole state."""
+    """A partition is created. The record contains the partition's whole state."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -99,7 +99,7 @@ class PartitionRecord(MetadataRecord, api_key=3, versions="0-2", flexible="0+"):
 
 
 class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
-    """A config is set; a null value removes the config."""
+    """A config is set. A null value removes the config."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -108,7 +108,7 @@ class ConfigRecord(MetadataRecord, api_key=4, versions="0", flexible="0+"):
 
 
 class PartitionChangeRecord(MetadataRecord, api_key=5, versions="0-2", flexible="0+"):
-    """A partition is changed; a field that is absent (null, or -2 for `leader`) keeps its value."""
+    """A partition is changed. A field that is absent (null, or -2 for `leader`) keeps its value."""
 
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
@@ -230,7 +230,7 @@ class NoOpRecord(MetadataRecord, api_key=20, versions="0", flexible="0+"):
 
 
 class ZkMigrationStateRecord(MetadataRecord, api_key=21, versions="0", flexible="0+"):
-    """The state of the migration from ZooKeeper is set; 0 in a cluster that was never migrated."""
+    """The state of the migration from ZooKeeper is set. It is 0 in a cluster that was never migrated."""
 
     zk_migration_state: int = int8()
 

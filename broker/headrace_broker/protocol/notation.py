@@ -149,7 +149,7 @@ def float64(versions: str = "", *, default: float = 0.0, **options: Unpack[Field
 
 
 def uuid(versions: str = "", *, default: bytes = ZERO_UUID, **options: Unpack[FieldOptions]) -> Any:
-    """Declare a UUID of 16 bytes; all zeros stand for no UUID."""
+    """Declare a UUID of 16 bytes. All zeros stand for no UUID."""
     return Field("uuid", versions, default, **options)
 
 
@@ -298,7 +298,7 @@ def compile_constructor(message: type[Message]) -> Callable[..., None]:
 
 
 class _ReadOnly:
-    """Mixin for the shared default of a message class. The default is read-only; a copy of it is mutable."""
+    """Mixin for the shared default of a message class. The default is read-only. A copy of it is mutable."""
 
     __slots__ = ()
 

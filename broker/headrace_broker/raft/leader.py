@@ -134,7 +134,7 @@ class Leader(Role):
         self._next_begin_epoch_ms[node_id] = now_ms + backoff_ms
 
     def resign(self, now_ms: int) -> None:
-        """Resign and send EndQuorumEpoch; the voter with the longest log is the first preferred successor."""
+        """Resign and send EndQuorumEpoch. The voter with the longest log is the first preferred successor."""
         raft = self.raft
         successors = sorted(self.progress, key=lambda voter: -self.progress[voter].end_offset)
         for voter in self.progress:

@@ -26,7 +26,7 @@ class RaftLog(Protocol):
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that precedes the log; 0 if both are missing."""
+        """The epoch of the last record, or of the snapshot that precedes the log, or 0 if both are missing."""
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Return (end offset, epoch) of the largest epoch in the log that is at most `epoch`."""
@@ -56,7 +56,7 @@ class RaftLog(Protocol):
         """Return (size of the snapshot, its bytes from `position` on), or None if this node lacks the snapshot."""
 
     def append_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
-        """Write a chunk of a snapshot that is being downloaded; a chunk at position 0 restarts the download."""
+        """Write a chunk of a snapshot that is being downloaded. A chunk at position 0 restarts the download."""
 
     def finish_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         """Complete a downloaded snapshot, and replace the whole log with the snapshot."""

@@ -1,6 +1,6 @@
 """Control batches, which consumers never see: transaction markers and records of the KRaft quorum (KIP-98, KIP-595).
 
-`protocol.control_records` encodes the keys and values of control records; this module builds the batches.
+`protocol.control_records` encodes the keys and values of control records. This module builds the batches.
 """
 
 from __future__ import annotations

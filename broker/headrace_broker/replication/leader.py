@@ -71,7 +71,7 @@ It returns whether the broker is unfenced, is not shutting down, and is still re
 
 
 class LeaderReplicas:
-    """The leader's state of one partition's replicas; a new object is created for each leader epoch."""
+    """The leader's state of one partition's replicas. A new object is created for each leader epoch."""
 
     def __init__(
         self,

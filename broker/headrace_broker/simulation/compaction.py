@@ -1,7 +1,7 @@
 """Checks that a compacted log keeps the latest record of each key, and tombstones until their delete horizon.
 
 Each replica cleans its log separately. The first cleaning that finds a tombstone sets the tombstone's delete horizon
-(KIP-534); a later cleaning may remove the tombstone when the horizon has passed on the node's clock. A replica that was
+(KIP-534). A later cleaning may remove the tombstone when the horizon has passed on the node's clock. A replica that was
 down until after the horizon may never receive the tombstone and may keep an older record. A replica that is catching up
 copies a cleaned log. Its log may lack records that the leader has removed because newer records of the same keys follow
 at higher offsets.

@@ -1,9 +1,9 @@
 """A simulated disk: a power failure keeps synced data, and a random part of the unsynced data.
 
 A killed process loses no written data, because the operating system's page cache survives. A
-`SimulatedDisk` outlives the processes of its node; each process gets a new `SimulatedStorage`, which
+`SimulatedDisk` outlives the processes of its node. Each process gets a new `SimulatedStorage`, which
 rejects all calls once the process is dead. As on ext4, a sync of a new file also makes its directory
-entry durable; a rename or removal is durable only after `sync_directory`.
+entry durable. A rename or removal is durable only after `sync_directory`.
 """
 
 from __future__ import annotations

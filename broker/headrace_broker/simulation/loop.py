@@ -1,7 +1,7 @@
 """A deterministic asyncio event loop that many simulated nodes share, with a seed as its only source of randomness.
 
 Each callback belongs to the node in whose context it was scheduled. The callbacks of one node run in
-asyncio's order; the seed determines which node runs next. The callbacks of a crashed node never run.
+asyncio's order. The seed determines which node runs next. The callbacks of a crashed node never run.
 The callbacks of a paused node run when the node is resumed, as with SIGSTOP and SIGCONT. Each node
 has a separate clock, which may run fast or slow. The event loop never sleeps: when no callback is
 ready, simulated time advances to the next timer.
@@ -44,7 +44,7 @@ class Clock:
 
 
 class SimulatedNode:
-    """One process of a node; a restart of the node creates a new SimulatedNode with the same name."""
+    """One process of a node. A restart of the node creates a new SimulatedNode with the same name."""
 
     __slots__ = ("clock", "file_work_us", "is_dead", "is_paused", "name", "on_crash", "ready", "tasks")
 

@@ -1,10 +1,10 @@
 """The network between simulated nodes: TCP connections as processes see them, over slow, blocked or failed links.
 
 A connection delivers bytes in order and in chunks. A blocked link delays the bytes, and a connection attempt over the
-link hangs. After the link heals, a new connection works immediately; an old connection resumes later, because TCP backs
+link hangs. After the link heals, a new connection works immediately. An old connection resumes later, because TCP backs
 off its retransmissions. In-flight data then arrives even if both sides have closed the connection, because the kernel
 keeps sending the data that a process wrote before it closed the connection or was killed. Without in-flight data, the
-connections of a killed process are reset; the connections of a machine that lost power stay silent.
+connections of a killed process are reset. The connections of a machine that lost power stay silent.
 """
 
 from __future__ import annotations

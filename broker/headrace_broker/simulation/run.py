@@ -39,7 +39,7 @@ def run_seed(
     """Run the simulation of one seed.
 
     If `faults` is not empty, only these kinds of fault occur. If `topics` is not empty, only these additional topics
-    exist. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee is violated; the notes of the
+    exist. Faults are injected for `torment_s` seconds. Raises Violation if a guarantee is violated. The notes of the
     exception are the events of the run.
     """
     cluster = SimulatedCluster(seed, observers=Random(f"{seed} nodes").choice((0, 0, 0, 1)))

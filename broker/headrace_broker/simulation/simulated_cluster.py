@@ -1,6 +1,6 @@
 """A simulated cluster: machines with disks and clocks, each running the real `Node`, and the network between them.
 
-A machine outlives its processes. A killed process is restarted with the current contents of its disk; a failed start is
+A machine outlives its processes. A killed process is restarted with the current contents of its disk. A failed start is
 retried, as by a process supervisor. `SimulatedCluster` also determines which faults a Kafka cluster must tolerate:
 `may_kill` and `may_lose_power` return whether the cluster must tolerate one more fault. KIP-966 requires that at least
 one in-sync replica had no unclean shutdown.
@@ -171,7 +171,7 @@ class SimulatedCluster:
             raise Violation(f"{failure['node']}: {failure.get('message')}: {failure.get('exception')!r}")
 
     def log_event(self, text: str) -> None:
-        """Store an event of the run; the events are printed if the run fails."""
+        """Store an event of the run. The events are printed if the run fails."""
         line = f"{self.loop.now_us / 1e6:9.4f} {text}"
         self.events.append(line)
         if self.verbose:
@@ -289,7 +289,7 @@ class SimulatedCluster:
             self.network.on_process_exit(process, silently=silently)
 
     def run_on_machine(self, machine: Machine, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task in the machine's process; the task's result is ignored."""
+        """Start a task in the machine's process. The task's result is ignored."""
         assert machine.process is not None
         self.loop.run_in_node(machine.process, lambda: self.loop.create_task(work))
 
@@ -319,7 +319,7 @@ class SimulatedCluster:
                 machine.unclean_shutdown_epoch, machine.lost_power = None, False
 
     def record_uncommitted_image(self, image: MetadataImage) -> None:
-        """Store a controller's image; the controller has started to append the image's changes to the log."""
+        """Store a controller's image. The controller has started to append the image's changes to the log."""
         if image.offset > self.image.offset:
             self.uncommitted_images.append(image)
 

@@ -329,7 +329,7 @@ class Workload:
             pass
 
     async def _write_unreliably(self, name: str) -> None:
-        """Write to topics that may be deleted or lose records; a failed write is not retried."""
+        """Write to topics that may be deleted or lose records. A failed write is not retried."""
         rng = Random(f"{self.cluster.seed} {name}")
         producer = await self._open(Producer, self._config("producer", name, acks="all", delivery_timeout_ms="3000"))
         written: set[asyncio.Future[Any]] = set()

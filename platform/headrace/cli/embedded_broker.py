@@ -20,7 +20,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class EmbeddedBrokerError(Exception):
-    """The embedded broker did not start; the message says what to do."""
+    """The embedded broker did not start. The message says what to do."""
 
 
 class EmbeddedBroker:

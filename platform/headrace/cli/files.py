@@ -11,7 +11,7 @@ from headrace.stores.config_store import TargetState
 
 
 class FileError(Exception):
-    """A file is invalid or cannot be read; the message names the file and the reason."""
+    """A file is invalid or cannot be read. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
 class PackageError(Exception):
-    """The package cannot be generated; the message says why and what to do."""
+    """The package cannot be generated. The message says why and what to do."""
 
 
 def create_package(kind: str, name: str, directory: Path) -> Path:

@@ -124,7 +124,7 @@ class _StandaloneWorker:
         return 0
 
     def _processes(self) -> Processes:
-        """Create the manager of connector processes; if there are connectors, start the fork server.
+        """Create the manager of connector processes. If there are connectors, start the fork server.
 
         The fork server starts this early so that it runs in parallel with the worker's remaining imports.
         """

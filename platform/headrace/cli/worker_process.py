@@ -37,7 +37,7 @@ class StartupError(Exception):
 
 
 class Signals:
-    """Records a signal that stops the worker; a second signal terminates the process immediately."""
+    """Records a signal that stops the worker. A second signal terminates the process immediately."""
 
     def __init__(self) -> None:
         self.received = asyncio.Event()
@@ -50,7 +50,7 @@ class Signals:
             loop.add_signal_handler(number, self._on_signal, number)
 
     async def run_unless_received(self, work: Coroutine[None, None, _T]) -> _T | None:
-        """Run a coroutine and return its result; if a signal arrives first, cancel the coroutine and return None."""
+        """Run a coroutine and return its result. If a signal arrives first, cancel the coroutine and return None."""
         task, received = asyncio.ensure_future(work), asyncio.ensure_future(self.received.wait())
         try:
             await asyncio.wait({task, received}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,7 @@ def resolve_variables(properties: dict[str, str]) -> dict[str, str]:
 
 
 def advertised_address(config: WorkerConfig, port: int) -> str:
-    """Return the `host:port` at which other workers reach the REST server; it is also the worker's id.
+    """Return the `host:port` at which other workers reach the REST server. It is also the worker's id.
 
     `port` is the port of the advertised listener. If that listener is bound to all addresses, the host is the local
     address from which the worker reaches the brokers.

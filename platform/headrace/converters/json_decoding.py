@@ -30,7 +30,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def parse(data: bytes) -> Any:
-    """Parse JSON; a number with a decimal point or an exponent becomes an exact `Decimal`. Raises DataError."""
+    """Parse JSON. A number with a decimal point or an exponent becomes an exact `Decimal`. Raises DataError."""
     try:
         return _exact.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:

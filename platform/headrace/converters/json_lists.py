@@ -90,7 +90,7 @@ def _decode_without_schema(payloads: Sequence[bytes]) -> Values:
 
 @lru_cache(maxsize=256)
 def _map_decoder(names: tuple[str, ...]) -> _ListDecoder | None:
-    """Return a decoder for maps with exactly these keys; None if a key contains characters that JSON escapes."""
+    """Return a decoder for maps with exactly these keys, or None if a key contains characters that JSON escapes."""
     try:
         decode = _compile_column_decoder(list(zip(names, [Any] * len(names), strict=True)), forbid_unknown_fields=True)
     except ValueError:

@@ -25,7 +25,7 @@ _encoder = msgspec.json.Encoder()
 def encode_compact(
     schema: Schema | None, values: ColumnarValues, options: EncodingOptions, before: bytes = b"", after: bytes = b""
 ) -> FramedValues | None:
-    """Return the JSON of each value, enclosed in `before` and `after`; None if the values do not fit a template."""
+    """Return the JSON of each value, enclosed in `before` and `after`, or None if the values do not fit a template."""
     try:
         if isinstance(values, Lines):
             return _frame(values, before, after) if _is_text(schema) else None
@@ -68,7 +68,7 @@ def _is_text(schema: Schema | None) -> bool:
 
 
 def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValues | None:
-    """Return the JSON of each string, enclosed in `before` and `after`; None if some values are not strings."""
+    """Return the JSON of each string, enclosed in `before` and `after`, or None if some values are not strings."""
     if isinstance(column, Lines):
         clean = _encode_if_unescaped(column)
         if clean is not None:
@@ -82,7 +82,7 @@ def _frame(column: Lines | list[Any], before: bytes, after: bytes) -> FramedValu
 
 
 def _encode_if_unescaped(lines: Lines) -> bytes | None:
-    """Return the lines in UTF-8, separated by line feeds; None if they contain characters that JSON escapes."""
+    """Return the lines in UTF-8, separated by line feeds, or None if they contain characters that JSON escapes."""
     text = lines.text
     if '"' in text or "\\" in text:
         return None

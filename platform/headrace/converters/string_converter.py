@@ -103,10 +103,11 @@ class StringConverter(Converter[StringConverterConfig], HeaderConverter[StringCo
 
 
 def _as_lines(data: Sequence[bytes | None]) -> Lines | None:
-    """Decode the items in one call as `Lines`; None if `data` is empty, or an item is null or contains a line feed.
+    """Decode the items in one call as `Lines`.
 
-    The items are joined with line feeds. A line feed ends an incomplete UTF-8 sequence, as the end of an item does, so
-    the result is the same as for single items.
+    Return None if `data` is empty, or if an item is null or contains a line feed. The items are joined with line feeds.
+    A line feed ends an incomplete UTF-8 sequence, as the end of an item does, so the result is the same as for single
+    items.
     """
     try:
         joined = b"\n".join(data)  # type: ignore[arg-type]

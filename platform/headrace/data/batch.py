@@ -74,7 +74,7 @@ class Batch:
         return f"{type(self).__name__}({self.topic}-{self.partition}, {len(self)} records, {self.value_schema})"
 
     def replace(self: _B, **changes: Any) -> _B:
-        """Return a copy with some attributes changed; a changed list must still have one item per record."""
+        """Return a copy with some attributes changed. A changed list must still have one item per record."""
         if "values" in changes:
             changes["_values"] = changes.pop("values")
         copy = object.__new__(type(self))
@@ -115,7 +115,7 @@ class Batch:
             }
 
     def to_records(self) -> list[Any]:
-        """Return one object per record; the subclass of `Batch` determines the class of the objects."""
+        """Return one object per record. The subclass of `Batch` determines the class of the objects."""
         return [ConnectRecord(**row) for row in self._rows()]
 
 
@@ -149,7 +149,7 @@ class SourceBatch(Batch):
         self.source_offsets = source_offsets
 
     def to_records(self) -> list[SourceRecord]:
-        """Return one object per record; if `source_offsets` is None, every record has the batch's `source_offset`."""
+        """Return one object per record. If `source_offsets` is None, every record has the batch's `source_offset`."""
         offsets = self.source_offsets if self.source_offsets is not None else [self.source_offset] * len(self)
         return [
             SourceRecord(source_partition=self.source_partition, source_offset=offset, **row)
@@ -161,7 +161,7 @@ class SinkBatch(Batch):
     """Records from one topic partition, with their offsets.
 
     The ``original_*`` attributes contain the topic, partition and offsets that the records had before transforms. `raw`
-    references the bytes that the platform fetched; the dead letter queue needs them.
+    references the bytes that the platform fetched. The dead letter queue needs them.
     """
 
     offsets: Sequence[int]

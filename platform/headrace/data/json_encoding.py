@@ -39,7 +39,7 @@ def encode_schema(schema: Schema, options: EncodingOptions) -> bytes:
 
 
 def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptions) -> list[bytes]:
-    """Return the JSON text of each value; a struct may be a row or a `Struct`.
+    """Return the JSON text of each value. A struct may be a row or a `Struct`.
 
     Raises RecordErrors, which contains an error for each value that does not match the schema.
     """
@@ -73,7 +73,7 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 
 def _encode_lines(items: list[Any]) -> list[bytes]:
-    """Encode all items in one call, then split the text at newlines; an item's JSON never contains a raw newline."""
+    """Encode all items in one call, then split the text at newlines. An item's JSON never contains a raw newline."""
     texts = java_escapes(_encoder.encode_lines(items)).split(b"\n")
     texts.pop()
     return texts

@@ -56,7 +56,10 @@ def has_plain_names(schema: Schema) -> bool:
 
 
 def schema_from_json(tree: Any, from_json: FromJson) -> Schema | None:
-    """Parse a schema from a JSON object; None for null. Raises DataError if a key is missing or a value is invalid."""
+    """Parse a schema from a JSON object, or return None for a JSON null.
+
+    Raises DataError if a key is missing or a value is invalid.
+    """
     if tree is None:
         return None
     schema = _parse_type(tree, from_json)

@@ -1,7 +1,7 @@
 """JsonTexts: schemaless JSON objects that stay text until a Python object is needed, for sinks that write JSON.
 
 A sink that writes values as JSON needs no Python objects: it writes the text that the topic contains. `json_texts`
-checks each text completely; a later conversion to Python objects therefore cannot fail.
+checks each text completely. A later conversion to Python objects therefore cannot fail.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def millis_to_time(millis: int) -> dt.time:
 
 
 def timestamp_to_millis(value: dt.datetime) -> int:
-    """Return the number of milliseconds since the epoch; a naive datetime is interpreted as UTC."""
+    """Return the number of milliseconds since the epoch. A naive datetime is interpreted as UTC."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=dt.UTC)
     elapsed = value - _EPOCH
@@ -163,7 +163,7 @@ def millis_to_timestamp(millis: int) -> dt.datetime:
 def to_base(schema: Schema) -> Callable[[Any], Any] | None:
     """Return the function that converts values of a logical schema to base values, the form that is serialized.
 
-    Return None if the schema's name is not that of a logical type; the schema's type is not checked.
+    Return None if the schema's name is not that of a logical type. The schema's type is not checked.
     """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)
@@ -174,7 +174,7 @@ def to_base(schema: Schema) -> Callable[[Any], Any] | None:
 def from_base(schema: Schema) -> Callable[[Any], Any] | None:
     """Return the function that converts base values, the serialized form, to values of a logical schema.
 
-    Return None if the schema's name is not that of a logical type; the schema's type is not checked.
+    Return None if the schema's name is not that of a logical type. The schema's type is not checked.
     """
     if schema.name == DECIMAL_NAME:
         scale = scale_of(schema)

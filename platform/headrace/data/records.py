@@ -18,7 +18,7 @@ _R = TypeVar("_R", bound="ConnectRecord")
 
 
 class TimestampType(IntEnum):
-    """The origin of a consumed record's timestamp; the values are those of Kafka's enum ``TimestampType``."""
+    """The origin of a consumed record's timestamp. The values are those of Kafka's enum ``TimestampType``."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0

@@ -78,7 +78,7 @@ class Field:
 class Schema:
     """The description of a value. Build schemas with the functions below; never modify a schema afterwards.
 
-    `fields` is empty unless `type` is STRUCT. A MAP has `key_schema` and `value_schema`; an ARRAY has only
+    `fields` is empty unless `type` is STRUCT. A MAP has `key_schema` and `value_schema`. An ARRAY has only
     `value_schema`.
     """
 

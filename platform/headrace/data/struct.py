@@ -29,7 +29,7 @@ class Struct(_Mapping):
     """A value of a STRUCT schema: a mapping of field names to values; `put` sets a field.
 
     The mapping contains every field of the schema. For a null field, the mapping returns the field's default, as Java's
-    ``Struct.get`` does. For a name that is not a field, `get` returns None, as `dict.get` does; the same code can
+    ``Struct.get`` does. For a name that is not a field, `get` returns None, as `dict.get` does. The same code can
     therefore handle records with and without a schema. A struct equals only other structs, never a dict. `repr` is
     Java's ``Struct{a=1,b=x}``, without null fields.
     """
@@ -93,7 +93,7 @@ class Struct(_Mapping):
         return copy
 
     def validate(self) -> None:
-        """Validate every field; a null field that has a default is valid. Raises DataError naming the field."""
+        """Validate every field. A null field that has a default is valid. Raises DataError naming the field."""
         for field, value in zip(self.schema.fields, self.row, strict=True):
             if value is not None or not (field.schema.optional or field.schema.default is not None):
                 validate(field.schema, value, f'field: "{field.name}"')

@@ -88,7 +88,7 @@ _BY_CLASS: dict[type, Callable[[Any], str]] = {
 
 @lru_cache(maxsize=1024)
 def formatter(schema: Schema | None) -> Callable[[Any], str]:
-    """Return the function that formats values with this schema; a struct may be a row or a `Struct`."""
+    """Return the function that formats values with this schema. A struct may be a row or a `Struct`."""
     if schema is None or is_logical(schema):
         return _text_by_class
     if schema.type is Type.FLOAT32:

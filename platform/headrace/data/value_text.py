@@ -115,7 +115,7 @@ _NULL = ParsedValue(None, None)
 
 
 def parse_string(text: str) -> ParsedValue:
-    """Infer a type from the string and parse it; if no other type matches, return the string itself as STRING."""
+    """Infer a type from the string and parse it. If no other type matches, return the string itself as STRING."""
     if not text or (text[0].isalpha() and not text.startswith(_WORDS)):
         return ParsedValue(STRING_SCHEMA, text)  # no other type starts with a letter
     if _SHORT_INTEGER.fullmatch(text):

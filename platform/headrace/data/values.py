@@ -38,7 +38,10 @@ _INFERRED_TYPES: dict[type, Type] = {
 
 
 def infer_type(value: Any) -> Type | None:
-    """Infer the Connect type of a schemaless value (int is INT64, float is FLOAT64); None if there is no such type."""
+    """Infer the Connect type of a schemaless value. An int has the type INT64, and a float has the type FLOAT64.
+
+    Return None if the value has no Connect type.
+    """
     found = _INFERRED_TYPES.get(type(value))
     if found is None:
         from headrace.data.struct import Struct
@@ -50,7 +53,7 @@ def infer_type(value: Any) -> Type | None:
 
 
 def validate(schema: Schema, value: Any, location: str = "value") -> None:
-    """Validate one value; a struct must be a `Struct`.
+    """Validate one value. A struct must be a `Struct`.
 
     Raises DataError. The message contains `location`, for example ``field: "id"``.
     """

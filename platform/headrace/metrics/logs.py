@@ -72,7 +72,7 @@ def mask_secrets_of(properties: dict[str, str], secret_keys: Iterable[str] = ())
 
 
 def set_process_context(connector: str, scope: str = "") -> None:
-    """Set the context of this process's log lines; a `connector_context` that is set takes precedence."""
+    """Set the context of this process's log lines. A `connector_context` that is set takes precedence."""
     global _process_context
     _process_context = context(connector, scope)
 
@@ -110,7 +110,7 @@ class SingleWriteHandler(logging.Handler):
         self._descriptor = descriptor
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a log record; if stderr is closed, drop the record, because a lost log line must not fail a task."""
+        """Write a log record. If stderr is closed, drop the record, because a lost log line must not fail a task."""
         try:
             os.write(self._descriptor, (self.format(record) + "\n").encode("utf-8", "replace"))
         except OSError:

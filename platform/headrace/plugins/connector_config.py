@@ -170,7 +170,7 @@ def _base_keys(worker: Mapping[str, str]) -> list[ConfigKey]:
 
 
 def base_def(worker: Mapping[str, str]) -> ConfigDef:
-    """Return the keys that sources and sinks share; the defaults of the converter keys are the worker's converters."""
+    """Return the keys that sources and sinks share. The defaults of the converter keys are the worker's converters."""
     return ConfigDef(_base_keys(worker))
 
 

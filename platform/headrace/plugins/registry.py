@@ -63,7 +63,7 @@ class Kind(Enum):
 
 
 class PluginNotFoundError(ConnectError):
-    """No plug-in has that name, or the name is ambiguous; the message suggests similar names."""
+    """No plug-in has that name, or the name is ambiguous. The message suggests similar names."""
 
 
 @dataclass(slots=True)
@@ -251,7 +251,7 @@ def _is_plugin_of(cls: Any, module: Any) -> bool:
 
 
 def _nearest_stem(name: str, known: list[str], suffix: str) -> str | None:
-    """Return the most similar known name; a suffix that all names share does not count as similarity."""
+    """Return the most similar known name. A suffix that all names share does not count as similarity."""
     guess = nearest(name, known)
     if guess is None or not guess.endswith(suffix):
         return guess

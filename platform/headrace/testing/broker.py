@@ -75,7 +75,7 @@ class ConsumerRecord:
 class KafkaBroker:
     """A broker for tests; use it as a context manager, or call `start` first and `close` last.
 
-    `config` contains Kafka's broker configuration, for example `{"auto.create.topics.enable": "false"}`; the listeners
+    `config` contains Kafka's broker configuration, for example `{"auto.create.topics.enable": "false"}`. The listeners
     and log.dirs cannot be set. If `data_dir` is given, the broker keeps its data in that directory; otherwise `close`
     deletes the data.
     """
@@ -146,7 +146,7 @@ class KafkaBroker:
 
     @property
     def port(self) -> int:
-        """The port to which clients connect; it stays the same until `close`."""
+        """The port to which clients connect. It stays the same until `close`."""
         if self._port_holder is None:
             raise RuntimeError("the broker has no port before start() and after close(); call start() first")
         port: int = self._port_holder.getsockname()[1]

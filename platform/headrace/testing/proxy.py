@@ -91,7 +91,7 @@ class FaultProxy:
 class _Exchange:
     """A request whose response has not been delivered to the client yet.
 
-    `response` is the proxy's own response; it is None if the broker responds.
+    `response` is the proxy's own response. It is None if the broker responds.
     """
 
     header: RequestHeader
@@ -307,7 +307,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _until_disconnect(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the client or the broker disconnects or violates the protocol; the connection is then closed."""
+    """Run until the client or the broker disconnects or violates the protocol. The connection is then closed."""
     try:
         await work
     except (OSError, EOFError, ProtocolError, ValueError):

@@ -46,7 +46,7 @@ class LostPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A fault: after put number `after_put`, the task is killed; a new instance starts at the committed offsets."""
+    """A fault: after put number `after_put`, the task is killed. A new instance starts at the committed offsets."""
 
     after_put: int
 
@@ -367,7 +367,7 @@ class _SinkTaskRun:
     def report(self, record: SinkRecord, error: Exception) -> None:
         """Add a record to the reported records, which a worker would send to the dead letter queue.
 
-        Raises ToleranceExceeded if errors are not tolerated; the task then fails even if it catches the exception.
+        Raises ToleranceExceeded if errors are not tolerated. The task then fails even if it catches the exception.
         """
         if not self._policy.tolerate:
             exceeded = ToleranceExceeded(f"errors.tolerance=none, and record {record!r} failed: {error}")

@@ -354,7 +354,7 @@ def stop_while_polling(plugin: type[Any], props: Mapping[str, str]) -> float:
 
 
 class _RealTimeContext(_SourceContext):
-    """A task context that waits in real time instead of virtual time; a wait ends early when the task is to stop."""
+    """A task context that waits in real time instead of virtual time. A wait ends early when the task is to stop."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -29,11 +29,11 @@ class ConnectorContext:
         self.errors: list[Exception] = []
 
     def request_task_reconfiguration(self) -> None:
-        """Count the connector's requests; the tasks are not reconfigured."""
+        """Count the connector's requests. The tasks are not reconfigured."""
         self.reconfigurations += 1
 
     def raise_error(self, error: Exception) -> None:
-        """Add the error to `errors`; the connector does not fail."""
+        """Add the error to `errors`. The connector does not fail."""
         self.errors.append(error)
 
 

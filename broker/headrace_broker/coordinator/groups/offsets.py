@@ -50,7 +50,7 @@ class OffsetStore:
             del self._offsets[group_id]
 
     def group_offsets(self, group_id: str) -> dict[str, PartitionOffsets]:
-        """Return the group's committed offsets by topic; the caller must not modify the result."""
+        """Return the group's committed offsets by topic. The caller must not modify the result."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:

@@ -2,7 +2,7 @@
 
 A key is an int16 type and the key's fields. Types 0 and 1 are committed offsets, type 2 is a classic
 group, and other types belong to newer kinds of groups. A value is an int16 version and the value's
-fields; a null value is a tombstone.
+fields. A null value is a tombstone.
 
 Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an expire timestamp.
 Kafka 2.1 and newer can read these versions. So can the lag monitors that parse this topic. All versions up to 4 can be
@@ -74,7 +74,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRe
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> CoordinatorRecord:
-    """Build the group's record; if `assignments` is None, use the members' current assignments."""
+    """Build the group's record. If `assignments` is None, use the members' current assignments."""
     name = group.protocol_name or ""
     members = [
         MemberMetadata(
@@ -120,7 +120,7 @@ def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
 
 
 def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """Restore a group from its record; the group is Stable if the record has members, otherwise Empty."""
+    """Restore a group from its record. The group is Stable if the record has members, otherwise Empty."""
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation_id = value.generation
     protocol_name = value.protocol or ""
@@ -149,7 +149,7 @@ def group_from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
 
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Return a record's encoded key and value; the value of a tombstone is None."""
+    """Return a record's encoded key and value. The value of a tombstone is None."""
     key = encode_key(record.key)
     return key, None if record.value is None else encode_value(record.value, record.value_version)
 

@@ -139,7 +139,7 @@ class GroupShard:
         ]
 
     def delete_groups(self, group_ids: list[str], token: Token) -> CoordinatorResult:
-        """Delete empty groups and their offsets; the response is a list with one result per group."""
+        """Delete empty groups and their offsets. The response is a list with one result per group."""
         out = CoordinatorResult()
         results = [self._delete_group(group_id, out) for group_id in group_ids]
         out.respond(token, results)

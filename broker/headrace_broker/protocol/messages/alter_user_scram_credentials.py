@@ -1,6 +1,6 @@
 """AlterUserScramCredentials (51): set or delete the SCRAM credentials of users (KIP-554).
 
-The client salts and hashes the password; the password itself is not sent.
+The client salts and hashes the password. The password itself is not sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a classic group reports that it is alive; the response signals a rebalance.
+"""Heartbeat (12): a member of a classic group reports that it is alive. The response signals a rebalance.
 
 Version 3 adds static members, version 4 is flexible.
 """

@@ -11,7 +11,7 @@ Changes by version:
 * 8 adds the reason for joining.
 * 9: the response states whether the leader skips the assignment.
 
-Connect workers send JoinGroup with the protocol type `connect`; the broker does not parse their metadata and
+Connect workers send JoinGroup with the protocol type `connect`. The broker does not parse their metadata and
 assignments.
 """
 

@@ -25,7 +25,7 @@ CommandHandler = Callable[[str, int | None], Awaitable[list[str]]]
 
 
 class ControlServer:
-    """The server of the control socket; it holds the lock on the cluster's directory until `close`."""
+    """The server of the control socket. It holds the lock on the cluster's directory until `close`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

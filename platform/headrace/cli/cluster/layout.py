@@ -28,7 +28,7 @@ _PORT_MAX = 65535
 
 
 class ClusterError(Exception):
-    """A command on a local cluster failed; the message is one line with the reason and what to do."""
+    """A command on a local cluster failed. The message is one line with the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

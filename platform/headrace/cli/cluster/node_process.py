@@ -167,7 +167,7 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 async def _read_line(descriptor: int) -> str:
-    """Return the line that the broker writes when it starts to serve; an empty string if the broker exits first."""
+    """Return the line that the broker writes when it starts to serve, or an empty string if the broker exits first."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)

@@ -98,7 +98,7 @@ def _check_overrides(layout: ClusterLayout, values: Mapping[str, str]) -> None:
 
 
 def _print_line(line: str) -> None:
-    """Print a line to standard output; if that fails, the nodes keep running."""
+    """Print a line to standard output. If that fails, the nodes keep running."""
     try:
         print(line, flush=True)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The supervisor of `headrace cluster start`: it starts and stops the nodes, and prints changes of their states.
 
 The cluster is meant for testing failures, so a node that dies is not restarted until the `start-node` command is
-called. The lines on standard output are meant for users and scripts; each line is flushed immediately.
+called. The lines on standard output are meant for users and scripts. Each line is flushed immediately.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class SelfReadingSinkConformance(Conformance):
-    """The cases for self-reading sinks; every case writes records and checks the contents of the external system.
+    """The cases for self-reading sinks. Every case writes records and checks the contents of the external system.
 
     The connector itself consumes the `topics` of `kafka_broker`, with the converters of its configuration.
     """

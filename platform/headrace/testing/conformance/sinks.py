@@ -13,7 +13,7 @@ from headrace.testing.sink_run import LostPartitions, LostPut, Pause, Rebalance,
 
 
 class SinkConformance(Conformance):
-    """The cases for sinks; every case puts records and checks the contents of the external system."""
+    """The cases for sinks. Every case puts records and checks the contents of the external system."""
 
     is_exactly_once: ClassVar[bool] = False
     """Whether records that are delivered twice are stored once."""

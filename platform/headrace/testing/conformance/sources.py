@@ -20,7 +20,7 @@ from headrace.testing.source_run import (
 
 
 class SourceConformance(Conformance):
-    """The cases for sources; every case reads what `produce` has written to the external system."""
+    """The cases for sources. Every case reads what `produce` has written to the external system."""
 
     waits_s: ClassVar[float] = STOP_TIMEOUT_S
     """The time in which a blocked `poll` must return after `wake_up`."""
