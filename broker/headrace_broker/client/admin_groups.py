@@ -76,7 +76,7 @@ class GroupDescription:
 
 
 class GroupAdmin:
-    """The admin client's methods for groups; a base class of `admin.Admin`."""
+    """The admin client's methods for groups. `admin.Admin` inherits from this class."""
 
     def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
         self.cluster = cluster

@@ -58,7 +58,7 @@ _Key = tuple[int, str]
 
 
 class Cluster:
-    """A client's connections to a cluster and its metadata; open it with `open`, close it with `close`."""
+    """A client's connections to a cluster and the cluster's metadata. Open it with `open`, close it with `close`."""
 
     endpoint_type = 1
     """The endpoint type in DescribeCluster: brokers."""
@@ -101,7 +101,7 @@ class Cluster:
         return cluster
 
     async def close(self) -> None:
-        """Close every connection; pending calls fail with ClosedError."""
+        """Close every connection. Pending calls fail with ClosedError."""
         self._closed = True
         if self._hung_check_timer is not None:
             self._hung_check_timer.cancel()
@@ -388,7 +388,7 @@ class Cluster:
     def _nodes_by_preference(self) -> list[int]:
         """Return the ids of the known brokers, in the order in which to try them.
 
-        Connected brokers with the fewest requests in flight are first, hung brokers are last.
+        Connected brokers with the fewest requests in flight are first, and hung brokers are last.
         """
         nodes = list(self.view.nodes)
         random.shuffle(nodes)

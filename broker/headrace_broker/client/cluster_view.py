@@ -22,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition's metadata; `leader_id` is -1 while the partition has no leader."""
+    """A partition's metadata. `leader_id` is -1 while the partition has no leader."""
 
     partition: int
     leader_id: int
@@ -35,7 +35,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic's metadata; `partitions[n]` is partition n."""
+    """A topic's metadata. `partitions[n]` is partition n."""
 
     name: str
     topic_id: bytes

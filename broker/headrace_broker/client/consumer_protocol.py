@@ -64,7 +64,7 @@ def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | N
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Decode the partitions of an assignment; empty bytes mean no partitions. Raises ProtocolViolationError."""
+    """Decode the partitions of an assignment. Empty bytes mean no partitions. Raises ProtocolViolationError."""
     if not data:
         return []
     reader = _ByteReader(data, "assignment")

@@ -19,7 +19,7 @@ _CONTROLLERS = 2
 
 
 class Controllers(Cluster):
-    """The controllers of a cluster; `bootstrap.servers` contains controller addresses."""
+    """The controllers of a cluster. `bootstrap.servers` contains controller addresses."""
 
     endpoint_type = _CONTROLLERS
 

@@ -18,7 +18,7 @@ class ClientError(Exception):
 
 
 class ClientConfigError(ClientError):
-    """The configuration is invalid; `errors` has one line per invalid key."""
+    """The configuration is invalid. `errors` has one line per invalid key."""
 
     def __init__(self, kind: str, errors: Sequence[str]) -> None:
         super().__init__(f"{kind} configuration: " + "; ".join(errors))
@@ -55,7 +55,7 @@ class ConnectionLostError(ClientError):
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """A broker did not respond in time; its connection was closed."""
+    """A broker did not respond in time. Its connection was closed."""
 
 
 class NoBrokerError(ClientError):

@@ -187,7 +187,7 @@ class FetchCore:
         return None if value < 0 else value
 
     def pause(self, topic_partition: TopicPartition) -> None:
-        """Return no records of the partition until `resume`; prefetched chunks are kept."""
+        """Return no records of the partition until `resume`. Prefetched chunks are kept."""
         self._states[topic_partition].paused = True
 
     def resume(self, topic_partition: TopicPartition) -> None:
@@ -210,7 +210,7 @@ class FetchCore:
     ) -> tuple[dict[int, list[RequestedPartition]], set[str]]:
         """Return ({node: partitions to fetch from the node now}, topics whose metadata has to be refreshed).
 
-        `leader_of` returns (node id, leader epoch); `is_replica` returns whether a broker has an online replica. Each
+        `leader_of` returns (node id, leader epoch). `is_replica` returns whether a broker has an online replica. Each
         returned fetch counts as in flight until `fetch_done` is called.
         """
         plans: dict[int, list[RequestedPartition]] = {}
@@ -420,7 +420,7 @@ class FetchCore:
     # -- prefetched chunks -------------------------------------------------------------------------------------------
 
     def next_chunk(self) -> Chunk | None:
-        """Return the next chunk; partitions with chunks are served round-robin.
+        """Return the next chunk. Partitions with chunks are served round-robin.
 
         The caller then calls `advance_position`.
         """

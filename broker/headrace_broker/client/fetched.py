@@ -19,7 +19,7 @@ from headrace_broker.records.reader import read_columns
 
 @dataclass(slots=True)
 class FetchedBatch:
-    """Consecutive records of one partition; `next_offset` is the offset from which a reader continues."""
+    """Consecutive records of one partition. `next_offset` is the offset from which a reader continues."""
 
     topic: str
     partition: int
@@ -34,8 +34,8 @@ class FetchedBatch:
 class FetchedChunk:
     """Fetched bytes of a partition.
 
-    `position` is the next offset to return, `next_offset` the offset after the chunk. `size_bytes` is the size of the
-    fetched bytes, which stay in memory until the whole chunk is parsed.
+    `position` is the next offset to return, and `next_offset` is the offset after the chunk. `size_bytes` is the size
+    of the fetched bytes, which stay in memory until the whole chunk is parsed.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class FetchedChunk:
     )
 
     def __init__(self, chunk: Chunk, *, verify_crc: bool, on_corrupt: Callable[[tuple[str, int], int], None]) -> None:
-        """Wrap a chunk; `on_corrupt` receives the partition and the first offset that cannot be parsed."""
+        """Wrap a chunk. `on_corrupt` receives the partition and the first offset that cannot be parsed."""
         self.topic = chunk.topic
         self.partition = chunk.partition
         self.position = chunk.from_offset
@@ -65,7 +65,7 @@ class FetchedChunk:
         self._on_corrupt = on_corrupt
 
     def next_batch(self, records_max: int | None = None) -> FetchedBatch | None:
-        """Return the next records, None at the end. Raises CorruptRecordsError; after that the chunk is empty."""
+        """Return the next records, None at the end. Raises CorruptRecordsError. After that the chunk is empty."""
         batch, self._remaining = self._remaining or self._parse(), None
         if batch is not None and records_max is not None and len(batch) > records_max:
             batch, self._remaining = _split(batch, records_max)

@@ -48,7 +48,7 @@ FETCH_VERSION_MAX = 16
 
 
 class Fetcher:
-    """Prefetches records for one consumer; `on_update` is called when records have arrived or an error occurred."""
+    """Prefetches records for one consumer. `on_update` is called when records have arrived or an error occurred."""
 
     def __init__(
         self, cluster: Cluster, config: ClientConfig, committed: FetchCommitted, on_update: Callable[[], None]

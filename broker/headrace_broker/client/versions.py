@@ -16,7 +16,7 @@ def choose_version(
 ) -> int:
     """Return the version to use for this request class, within the caller's bounds.
 
-    Raises UnsupportedVersionError; its message contains the broker, the API and both version ranges.
+    Raises UnsupportedVersionError. Its message contains the broker, the API and both version ranges.
     """
     key = message.__api_key__
     api = API[key]

@@ -259,7 +259,7 @@ class ShardRunner:
     # -- loading and closing
 
     def load(self, records: list[CoordinatorRecord], next_offset: int) -> None:
-        """Replay `records` from the log; `next_offset` is the offset after the last record."""
+        """Replay `records` from the log. `next_offset` is the offset after the last record."""
         for record in records:
             self.shard.replay(record)
         self._last_offset = next_offset - 1

@@ -55,7 +55,7 @@ Changes = Sequence[Alteration] | Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A topic or a broker; error messages start with `label`."""
+    """A topic or a broker. Error messages start with `label`."""
 
     kind: int
     name: str

@@ -192,7 +192,7 @@ _BY_CODE: dict[int, ErrorCode] = {int(code): code for code in ErrorCode}
 
 
 class ProtocolError(Exception):
-    """The peer violated the protocol; its connection must be closed."""
+    """The peer violated the protocol. Its connection must be closed."""
 
 
 class ApiError(Exception):

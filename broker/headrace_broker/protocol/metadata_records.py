@@ -167,7 +167,7 @@ class UserScramCredentialRecord(MetadataRecord, api_key=11, versions="0", flexib
 
 
 class FeatureLevelRecord(MetadataRecord, api_key=12, versions="0", flexible="0+"):
-    """A feature is finalized at a level; level 0 removes the feature."""
+    """A feature is finalized at a level. Level 0 removes the feature."""
 
     name: str = string()
     feature_level: int = int16()

@@ -169,7 +169,7 @@ def record_batches(versions: str = "", *, default: bytes | None = None, **option
 
 
 def struct(message: type[Message], versions: str = "", **options: Unpack[FieldOptions]) -> Any:
-    """Declare a nested message; its default is a message in which all fields have their defaults."""
+    """Declare a nested message. Its default is a message in which all fields have their defaults."""
     return StructField(message, versions, message, **options)
 
 
@@ -198,7 +198,7 @@ def _compile_and_construct(self: Message, **values: object) -> None:
 
 
 class _MessageType(type):
-    """Metaclass that turns field declarations into `__slots__`; Python forbids a class attribute with a slot's name."""
+    """Metaclass that turns field declarations into `__slots__`. Python forbids a class attribute with a slot's name."""
 
     def __new__(
         mcs,

@@ -38,7 +38,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Return `value` encoded as an unsigned varint; values below 256 come from a table."""
+    """Return `value` encoded as an unsigned varint. Values below 256 come from a table."""
     return _SMALL_VARINTS[value] if value < 256 else encode_unsigned_varint(value)
 
 

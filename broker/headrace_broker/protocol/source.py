@@ -49,7 +49,7 @@ class Source:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Add a line that opens a block; lines added inside this context are indented."""
+        """Add a line that opens a block. Lines added inside this context are indented."""
         self.line(header)
         self._depth += 1
         yield

@@ -17,13 +17,13 @@ _PREFIX = struct.Struct(">h")
 
 
 class RecordKey(Message):
-    """Base class of the keys of coordinator records; `__api_key__` is the key type."""
+    """Base class of the keys of coordinator records. `__api_key__` is the key type."""
 
     __slots__ = ()
 
 
 class RecordValue(Message):
-    """Base class of the values of coordinator records; `__api_key__` is the type of the record's key."""
+    """Base class of the values of coordinator records. `__api_key__` is the type of the record's key."""
 
     __slots__ = ()
 

@@ -133,7 +133,7 @@ class Raft:
     def handle_response(
         self, node_id: int, request: Request[Any], response: Response | None, now_ms: int
     ) -> list[Effect]:
-        """Handle the response to a `SendRequest`; `response` is None if the request failed or timed out."""
+        """Handle the response to a `SendRequest`. `response` is None if the request failed or timed out."""
         partition = None if response is None else messages.metadata_partition(messages.response_topics(response))
         if partition is not None:
             leader_id, epoch = messages.leader_and_epoch(partition)

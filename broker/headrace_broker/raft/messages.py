@@ -80,7 +80,7 @@ def _index(partition: Any) -> int:
 def vote_request(
     config: RaftConfig, voter: int, epoch: int, last: OffsetAndEpoch, *, pre_vote: bool
 ) -> vote.VoteRequest:
-    """Build a request for `voter`'s vote or pre-vote in `epoch`; `last` is the end of the candidate's log."""
+    """Build a request for `voter`'s vote or pre-vote in `epoch`. `last` is the end of the candidate's log."""
     partition = vote.VoteRequestPartitionData(
         partition_index=0,
         replica_epoch=epoch,
@@ -232,7 +232,7 @@ def fetch_snapshot_response(
     position: int = 0,
     data: bytes = b"",
 ) -> fetch_snapshot.FetchSnapshotResponse:
-    """Build the response to a FetchSnapshot request; `data` is one chunk of the snapshot."""
+    """Build the response to a FetchSnapshot request. `data` is one chunk of the snapshot."""
     partition = fetch_snapshot.FetchSnapshotResponsePartitionSnapshot(
         index=0,
         error_code=error,

@@ -42,7 +42,7 @@ class _LazyCodecs(ModuleType):
     """Placeholder for `aiokafka.codec` while the C module is loaded.
 
     Its functions import the real codecs on the first call. Only a process that uses aiokafka itself calls these
-    functions; headrace compresses with `records.compression`.
+    functions. The package headrace compresses with `records.compression`.
     """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ crc32c = partial(load_crc32c(), gil_release_mode=0)
 
 
 class CorruptBatchError(Exception):
-    """The bytes are not a valid record batch; `position` is the start of the batch in the buffer or file."""
+    """The bytes are not a valid record batch. `position` is the start of the batch in the buffer or file."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"record batch at position {position}: {reason}")

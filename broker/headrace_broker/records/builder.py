@@ -154,7 +154,7 @@ def build_batch(
 
 
 def finish_batch(payload: Buffer, **fields: int) -> bytearray:
-    """Return a batch of encoded records, including the CRC; `fields` are the arguments of `_write_header`."""
+    """Return a batch of encoded records, including the CRC. `fields` are the arguments of `_write_header`."""
     batch = bytearray(_BLANK_HEADER)
     batch += payload
     _write_header(batch, **fields)

@@ -216,7 +216,7 @@ class FetchSessionHandler:
         changed: Iterable[tuple[Hashable, bytes, FetchPartition]],
         removed: Iterable[Hashable],
     ) -> None:
-        """Set the request's session fields and partitions; `changed` items are (key, topic id, partition to fetch).
+        """Set the request's session fields and partitions. `changed` items are (key, topic id, partition to fetch).
 
         If a replica was moved away from this broker and back, `removed` and `changed` may contain the same partition
         under different keys. Do not add such a partition to forgotten_topics_data: the leader first adds the partitions

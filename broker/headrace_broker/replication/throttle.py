@@ -16,7 +16,7 @@ EVERY_PARTITION = frozenset((-1,))
 
 
 class ReplicationThrottle:
-    """The rate limit and its throttled partitions; `now_ms` must never decrease."""
+    """The rate limit and its throttled partitions. `now_ms` must never decrease."""
 
     def __init__(self, samples_max: int, sample_ms: int) -> None:
         self.bytes_per_s: int | None = None
@@ -29,7 +29,7 @@ class ReplicationThrottle:
     # -- throttled replicas ------------------------------------------------------------------------------------------
 
     def set_throttled_replicas(self, topic: str, replicas: str, broker_id: int) -> None:
-        """Set the topic's throttled replicas; `replicas` is a list of partition:broker pairs, or * for all replicas."""
+        """Set the topic's throttled replicas. `replicas` is a list of partition:broker pairs, or * for all replicas."""
         if replicas.strip() == "*":
             partitions = EVERY_PARTITION
         else:

@@ -266,7 +266,7 @@ async def _heal_later(injector: FaultInjector) -> None:
 
 
 async def reset(injector: FaultInjector) -> None:
-    """Reset all connections between two nodes; in-flight data is lost."""
+    """Reset all connections between two nodes. In-flight data is lost."""
     clients = ["producer-1", "producer-2", "consumer", "member-1", "member-2"]
     first, second = injector.choose_machine().name, injector.rng.choice(injector.machine_names() + clients)
     injector.cluster.network.reset_connections(first, second)

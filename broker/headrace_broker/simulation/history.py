@@ -36,7 +36,7 @@ class GroupCommits:
 
 @dataclass(slots=True)
 class FinalLog:
-    """A partition's log at the end of the run; `records` maps each offset to the record's key and value."""
+    """A partition's log at the end of the run. `records` maps each offset to the record's key and value."""
 
     end_offset: int
     records: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)

@@ -299,7 +299,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """End the simulation; callbacks that are scheduled after this call are dropped."""
+        """End the simulation. Callbacks that are scheduled after this call are dropped."""
         self._is_closed = True
         with catch_warnings():
             simplefilter("ignore", RuntimeWarning)  # coroutines that were never awaited cause warnings

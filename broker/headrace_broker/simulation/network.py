@@ -69,7 +69,7 @@ class SimulatedNetwork:
                     self._blocked_links.add((other, name))
 
     def heal(self) -> None:
-        """Unblock all links; delayed data arrives after a random backoff."""
+        """Unblock all links. Delayed data arrives after a random backoff."""
         self._blocked_links.clear()
         for end in list(self._connections):
             end.resume_after_heal()
@@ -382,7 +382,7 @@ class SimulatedSocketServer:
         self.listeners: list[Listener] = []
 
     def bind(self, listener: Listener) -> Listener:
-        """Reserve the listener's port; connections are accepted only after `serve`."""
+        """Reserve the listener's port. Connections are accepted only after `serve`."""
         from dataclasses import replace
 
         port = listener.port

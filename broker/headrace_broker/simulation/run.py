@@ -18,7 +18,7 @@ RECOVERY_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a run; two runs of the same seed have equal results."""
+    """The result of a run. Two runs of the same seed have equal results."""
 
     seed: int
     records: int

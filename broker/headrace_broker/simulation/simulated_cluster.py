@@ -96,7 +96,7 @@ class Machine:
 class SimulatedCluster:
     """The simulated cluster of one run.
 
-    `nodes` machines run a broker and a controller; `observers` machines run only a broker.
+    `nodes` machines run a broker and a controller. `observers` machines run only a broker.
     """
 
     def __init__(self, seed: int, *, nodes: int = 3, observers: int = 0) -> None:
@@ -182,7 +182,7 @@ class SimulatedCluster:
         return self.loop.now_us / 1e6
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float, describe: Callable[[], str]) -> None:
-        """Wait until `condition` is true; `describe` returns a description of the condition.
+        """Wait until `condition` is true. `describe` returns a description of the condition.
 
         Raises Violation after `timeout_s`, or if a callback has failed.
         """
@@ -432,7 +432,7 @@ class SimulatedCluster:
 
 
 class _LoggedErrors(logging.Handler):
-    """Collects the exceptions that nodes log at ERROR or above; any such exception is a bug."""
+    """Collects the exceptions that nodes log at ERROR or above. Any such exception is a bug."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         super().__init__(logging.DEBUG if cluster.verbose else logging.ERROR)

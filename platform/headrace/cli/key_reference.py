@@ -177,7 +177,10 @@ def _class_name(plugin: type[Plugin[Any]]) -> str:
 
 
 def _summary(plugin: type[Plugin[Any]]) -> str:
-    """Return the first paragraph of the class's docstring; for ``$Key`` and ``$Value``, that of the base class."""
+    """Return the first paragraph of the class's docstring.
+
+    For ``$Key`` and ``$Value``, use the base class's docstring.
+    """
     described = plugin.__mro__[1] if "$" in "".join(plugin.java_names) else plugin
     text = inspect.getdoc(described) or ""
     return " ".join(text.partition("\n\n")[0].split()).replace("``", "`")

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class StartupError(Exception):
-    """The worker or a connector cannot start; `lines` contain the reasons, `code` is the exit code."""
+    """The worker or a connector cannot start. `lines` contain the reasons, and `code` is the exit code."""
 
     def __init__(self, code: int, lines: Iterable[str]) -> None:
         self.code = code

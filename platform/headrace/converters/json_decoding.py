@@ -1,7 +1,7 @@
 """Decodes JSON text to Connect values, one value at a time, for JsonConverter.
 
 `from_json` converts one parsed value to a Connect value of a schema and performs all checks. It is the reference
-implementation; `headrace.converters.json_lists` decodes whole lists faster with the same results.
+implementation. `headrace.converters.json_lists` decodes whole lists faster with the same results.
 
 Unlike Kafka's JsonConverter, this converter rejects a string in a numeric field, and an integer outside the range of
 its type; Kafka's converter silently reads 0 or another number. Schemaless integers of more than 64 bits are kept. As in
@@ -38,7 +38,7 @@ def parse(data: bytes) -> Any:
 
 
 def invalid_json_error(error: Exception) -> DataError:
-    """Return the DataError for bytes that are not JSON; `error` is the reason."""
+    """Return the DataError for bytes that are not JSON. `error` is the reason."""
     return DataError(f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}")
 
 

@@ -23,7 +23,7 @@ _B = TypeVar("_B", bound="Batch")
 
 
 class Batch:
-    """Records with the same topic, partition, key schema and value schema; `len` is the number of records."""
+    """Records with the same topic, partition, key schema and value schema. `len` is the number of records."""
 
     topic: str
     partition: int | None

@@ -1,4 +1,4 @@
-"""The errors that `headrace.data` raises; `headrace.api.errors` defines the other plug-in errors."""
+"""The errors that `headrace.data` raises. `headrace.api.errors` defines the other plug-in errors."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def wrap(number: int, bits: int) -> int:
 def float_to_integer(value: float, bits: int) -> int:
     """Convert a floating point number to an integer of `bits` bits, as Java's cast does.
 
-    The number is truncated towards zero and clamped to the range; NaN becomes 0. For 16 and 8 bits, Java first casts
-    to ``int`` and then keeps the lowest bits.
+    The number is truncated towards zero and clamped to the range. NaN becomes 0. For 16 and 8 bits, Java first casts to
+    ``int`` and then keeps the lowest bits.
     """
     if value != value:
         return 0

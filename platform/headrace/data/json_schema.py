@@ -26,7 +26,7 @@ FromJson = Callable[[Schema, Any], Any]
 
 
 def schema_to_json(schema: Schema, to_json: ToJson) -> dict[str, Any]:
-    """Convert a schema to a JSON object; `to_json` converts the default values."""
+    """Convert a schema to a JSON object. `to_json` converts the default values."""
     tree: dict[str, Any] = {"type": _TYPE_NAMES[schema.type]}
     if schema.type is Type.ARRAY:
         tree["items"] = _element_to_json(schema.value_schema, to_json)

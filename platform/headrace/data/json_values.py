@@ -98,7 +98,10 @@ def _double(schema: Schema, value: Any, options: EncodingOptions) -> Any:
 
 
 def double_json(value: float) -> Any:
-    """Convert a double to what msgspec encodes in Java's format; from 1e-3 to 1e7, msgspec's own format is the same."""
+    """Convert a double to a value that msgspec encodes in Java's format.
+
+    From 1e-3 to 1e7, msgspec's own format is the same as Java's.
+    """
     if 1e-3 <= value < 1e7:
         return value
     text = double_text(value)

@@ -222,7 +222,7 @@ def struct(fields: Iterable[Field | tuple[str, Schema]], **attributes: Any) -> S
 
 
 def array(value_schema: Schema, **attributes: Any) -> Schema:
-    """Build an ARRAY schema; `value_schema` is the schema of the elements."""
+    """Build an ARRAY schema. `value_schema` is the schema of the elements."""
     return Schema(Type.ARRAY, value_schema=value_schema, **attributes)
 
 

@@ -16,7 +16,7 @@ from headrace.data.records import SinkRecord
 
 
 class SinkRecords(Sequence[SinkRecord]):
-    """An immutable sequence of records; `batches` contains the same records in the same order, grouped into batches."""
+    """An immutable sequence of records. `batches` contains the same records in the same order, grouped into batches."""
 
     __slots__ = ("_records", "_starts", "batches")
 

@@ -26,7 +26,7 @@ else:
 
 
 class Struct(_Mapping):
-    """A value of a STRUCT schema: a mapping of field names to values; `put` sets a field.
+    """A value of a STRUCT schema: a mapping of field names to values. `put` sets a field.
 
     The mapping contains every field of the schema. For a null field, the mapping returns the field's default, as Java's
     ``Struct.get`` does. For a name that is not a field, `get` returns None, as `dict.get` does. The same code can
@@ -40,7 +40,7 @@ class Struct(_Mapping):
     """The fields' values in schema order, without defaults."""
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] | Iterable[Any] | None = None) -> None:
-        """Create a struct; `values` is a mapping of field names to values, or all values in the order of the fields.
+        """Create a struct. `values` is a mapping of field names to values, or all values in the order of the fields.
 
         The values of a mapping are validated. The values of a sequence, such as a row, are not validated.
         """

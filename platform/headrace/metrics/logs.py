@@ -36,7 +36,7 @@ _LEVEL_NAMES = {number: name for name, number in LEVELS.items()}
 
 
 class Secrets:
-    """The values that must not appear in logs or responses; `mask` replaces them in a string."""
+    """The values that must not appear in logs or responses. `mask` replaces them in a string."""
 
     MIN_LENGTH = 4  # masking shorter values would make most of the log unreadable
 

@@ -77,7 +77,7 @@ def _read_properties(path: Path) -> dict[str, str]:
 
 
 class DirectoryConfigProvider(ConfigProvider[PathsConfig]):
-    """Reads files in a directory: the file name is the key, the file content is the value."""
+    """Reads files in a directory. The file name is the key, and the file content is the value."""
 
     java_names = ("org.apache.kafka.common.config.provider.DirectoryConfigProvider",)
 

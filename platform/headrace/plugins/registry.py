@@ -361,7 +361,7 @@ def default() -> Registry:
 
 
 def find(kind: str, name: str) -> type[Any]:
-    """Return the plug-in class with that name from this process's registry; `kind` is the label of a `Kind`.
+    """Return the plug-in class with that name from this process's registry. `kind` is the label of a `Kind`.
 
     Raises PluginNotFoundError.
     """

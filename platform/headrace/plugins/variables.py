@@ -85,7 +85,7 @@ class VariableRestorer:
 
 
 class ConfigResolver:
-    """Resolves variables with the config providers of a worker; `close` it after use."""
+    """Resolves variables with the config providers of a worker. Call `close` after use."""
 
     def __init__(self, providers: Mapping[str, ConfigProvider]) -> None:
         self._providers = providers

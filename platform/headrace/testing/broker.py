@@ -61,7 +61,7 @@ NewRecord = Text | tuple[Text, Text] | tuple[Text, Text, Mapping[str, Text]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A record that `KafkaBroker.consume` read; `timestamp` is in milliseconds."""
+    """A record that `KafkaBroker.consume` read. `timestamp` is in milliseconds."""
 
     topic: str
     partition: int

@@ -97,7 +97,7 @@ def run_sink(
 ) -> SinkRun:
     """Put all records into a sink task, commit, and stop it, all in virtual time.
 
-    `plugin` is a sink connector or sink task class, or a function decorated with `@sink`; `props` is its configuration,
+    `plugin` is a sink connector or sink task class, or a function decorated with `@sink`. `props` is its configuration,
     which may contain `transforms` and ``errors.tolerance``. `records` are SinkRecord objects in the order of their
     offsets, or plain values, which become schemaless records of partition 0 of topic "test". `committed` contains
     the offsets at which the task starts.
@@ -380,7 +380,7 @@ class _SinkTaskRun:
 
 
 class _SinkContext(VirtualContext):
-    """The platform's interface for the sink task; also the task's errant record reporter."""
+    """The platform's interface for the sink task, including its errant record reporter."""
 
     def __init__(self, run: _SinkTaskRun, clock: VirtualClock, props: Mapping[str, str]) -> None:
         super().__init__(clock, props, CONNECTOR_NAME, 0)

@@ -107,7 +107,7 @@ def run_source(
     """Run all tasks of a source one after another, each until `records` records are written, and stop them.
 
     A task is also stopped when its polls return no records for `idle_s` seconds of virtual time. `plugin` is a source
-    connector or source task class, or a function decorated with `@source`; `props` is its configuration, which may
+    connector or source task class, or a function decorated with `@source`. `props` is its configuration, which may
     contain ``tasks.max``, `transforms` and ``errors.tolerance``. `offsets` are the committed offsets at which the tasks
     start, for example those of an earlier run. Offsets are committed after each batch; converters are not used.
 

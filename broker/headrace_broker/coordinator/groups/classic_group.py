@@ -5,7 +5,7 @@
 
 In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the next generation
 starts. In CompletingRebalance, the coordinator waits for the leader's assignments. In Stable, the assignments are in
-the log. This module holds the group's data and invariants; `rebalance` performs the state transitions. The members'
+the log. This module holds the group's data and invariants. `rebalance` performs the state transitions. The members'
 metadata and assignments are opaque bytes.
 """
 

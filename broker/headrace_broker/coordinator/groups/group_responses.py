@@ -1,6 +1,6 @@
 """Builds JoinGroup and SyncGroup responses for every version.
 
-From JoinGroup v7 on, a missing protocol name is null; before v7 it is an empty string.
+From JoinGroup v7 on, a missing protocol name is null. Before v7 it is an empty string.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """BrokerHeartbeat (63): a broker reports its liveness and its metadata offset to the controller (KIP-631).
 
-Version 1 adds offline log directories (KIP-858), version 2 adds cordoned log directories.
+Version 1 adds offline log directories (KIP-858), and version 2 adds cordoned log directories.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """BrokerRegistration (62): a starting broker registers with the controller (KIP-631).
 
-Version 2 adds log directories (KIP-858), version 3 adds the broker epoch at the last clean shutdown (KIP-966), version
-4 adds features whose minimum level is 0.
+Version 2 adds log directories (KIP-858), version 3 adds the broker epoch at the last clean shutdown (KIP-966), and
+version 4 adds features whose minimum level is 0.
 """
 
 from __future__ import annotations

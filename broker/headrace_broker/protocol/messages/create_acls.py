@@ -1,6 +1,6 @@
 """CreateAcls (30): create ACLs.
 
-Version 1 adds prefixed patterns (KIP-290), version 2 is flexible.
+Version 1 adds prefixed patterns (KIP-290), and version 2 is flexible.
 """
 
 from __future__ import annotations

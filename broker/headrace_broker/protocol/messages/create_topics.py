@@ -1,7 +1,7 @@
 """CreateTopics (19): create topics, or only validate the request.
 
-From version 4 on, a partition count or replication factor of -1 means the cluster's default. Version
-5 is flexible and returns the new topic's configs, version 7 returns the new topic's id.
+From version 4 on, a partition count or replication factor of -1 means the cluster's default. Version 5 is flexible and
+returns the new topic's configs, and version 7 returns the new topic's id.
 """
 
 from __future__ import annotations

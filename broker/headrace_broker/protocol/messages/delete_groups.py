@@ -1,6 +1,6 @@
 """DeleteGroups (42): delete groups without members, and their offsets.
 
-Version 2 is flexible, version 3 adds error messages.
+Version 2 is flexible, and version 3 adds error messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteRecords (21): advance the log start offset of partitions; -1 stands for the high watermark.
+"""DeleteRecords (21): advance the log start offset of partitions. The offset -1 stands for the high watermark.
 
 Kafka Streams purges its repartition topics with this request. Version 2 is flexible.
 """

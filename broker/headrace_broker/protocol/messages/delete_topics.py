@@ -1,7 +1,7 @@
 """DeleteTopics (20): delete topics.
 
-Version 4 is flexible, version 5 adds error messages. A version 6 request contains the names or ids of topics in
-`topics`; in earlier versions it contains names in `topic_names`.
+Version 4 is flexible, and version 5 adds error messages. A version 6 request contains the names or ids of topics in
+`topics`. In earlier versions it contains names in `topic_names`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeConfigs (32): describe the configs of topics, brokers, loggers and groups.
 
-Version 1 adds the source and the synonyms of a value, version 3 adds the type and the documentation of a config,
+Version 1 adds the source and the synonyms of a value, version 3 adds the type and the documentation of a config, and
 version 4 is flexible. Connect reads the `cleanup.policy` of its internal topics with this request.
 """
 

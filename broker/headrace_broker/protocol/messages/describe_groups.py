@@ -1,7 +1,7 @@
 """DescribeGroups (15): describe the state, protocol and members of classic groups.
 
-In version 3 a client may request authorized operations. Version 4 adds static members, version 5 is flexible. For an
-unknown group, version 6 returns GROUP_ID_NOT_FOUND and an error message instead of a group in state Dead.
+In version 3 a client may request authorized operations. Version 4 adds static members, and version 5 is flexible. For
+an unknown group, version 6 returns GROUP_ID_NOT_FOUND and an error message instead of a group in state Dead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeLogDirs (35): describe a broker's log directories and the sizes of the replicas in them.
 
-A null topic list requests all topics. Version 2 is flexible, version 3 adds a top-level error,
-version 4 adds the sizes of the volumes (KIP-827), version 5 adds `is_cordoned`.
+A null topic list requests all topics. Version 2 is flexible, version 3 adds a top-level error, version 4 adds the sizes
+of the volumes (KIP-827), and version 5 adds `is_cordoned`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DescribeQuorum (55): describe the leader, leader epoch, voters and observers of the metadata quorum (KIP-595).
 
-Version 1 adds the times of the last fetches (KIP-836), version 2 adds directory ids and the nodes' listeners (KIP-853).
+Version 1 adds the times of the last fetches (KIP-836), and version 2 adds directory ids and the nodes' listeners
+(KIP-853).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Heartbeat (12): a member of a classic group reports that it is alive. The response signals a rebalance.
 
-Version 3 adds static members, version 4 is flexible.
+Version 3 adds static members, and version 4 is flexible.
 """
 
 from __future__ import annotations

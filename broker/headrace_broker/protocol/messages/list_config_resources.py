@@ -1,6 +1,6 @@
 """ListConfigResources (74): list the names of the resources that have configs.
 
-Version 0 lists client-metrics subscriptions only (KIP-714), version 1 also lists other resource types (KIP-1142).
+Version 0 lists client-metrics subscriptions only (KIP-714), and version 1 also lists other resource types (KIP-1142).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListGroups (16): list the groups that this broker coordinates.
 
-Version 3 is flexible, version 4 can filter by state, version 5 can filter by type (KIP-848).
+Version 3 is flexible, version 4 can filter by state, and version 5 can filter by type (KIP-848).
 """
 
 from __future__ import annotations

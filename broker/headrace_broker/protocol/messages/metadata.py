@@ -1,6 +1,6 @@
 """Metadata (3): request the brokers, the controller, and the leaders and replicas of the topics' partitions.
 
-From version 1 on a null topic list requests all topics and an empty list requests no topics; in version 0 an empty list
+From version 1 on a null topic list requests all topics and an empty list requests no topics. In version 0 an empty list
 requests all topics.
 
 Changes by version:

@@ -1,7 +1,7 @@
 """OffsetCommit (8): commit a group's offsets.
 
 Version 7 adds static members, version 8 is flexible, version 9 accepts the member epoch of the consumer protocol in
-`generation_id_or_member_epoch` (KIP-848), version 10 identifies topics by id. The retention time in versions 2-4
+`generation_id_or_member_epoch` (KIP-848), and version 10 identifies topics by id. The retention time in versions 2-4
 overrides the broker's offsets.retention.minutes.
 """
 

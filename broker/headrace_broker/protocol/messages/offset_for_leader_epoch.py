@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (23): request the end offset of a leader epoch.
 
 A follower truncates its log to this offset. A consumer detects log truncation if its position is after this offset
-(KIP-320). Version 3 adds the id of the requesting replica (-1 for a consumer), version 4 is flexible. librdkafka sends
-version 2.
+(KIP-320). Version 3 adds the id of the requesting replica (-1 for a consumer), and version 4 is flexible. librdkafka
+sends version 2.
 """
 
 from __future__ import annotations

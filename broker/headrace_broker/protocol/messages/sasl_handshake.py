@@ -1,6 +1,6 @@
 """SaslHandshake (17): choose a SASL mechanism.
 
-After version 0 the client sends raw SASL tokens, each with a size prefix; after version 1 it sends SaslAuthenticate
+After version 0 the client sends raw SASL tokens, each with a size prefix. After version 1 it sends SaslAuthenticate
 requests (KIP-152).
 """
 

@@ -1,7 +1,7 @@
 """SyncGroup (14): the group leader sends the assignments, and every member receives its assignment.
 
-Version 3 adds static members, version 4 is flexible, version 5 adds the protocol type and the protocol name, which the
-broker verifies.
+Version 3 adds static members, version 4 is flexible, and version 5 adds the protocol type and the protocol name, which
+the broker verifies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """UpdateFeatures (57): finalize, raise or lower feature levels (KIP-584).
 
-Version 1 adds upgrade types and validate-only requests, version 2 removes the per-feature errors.
+Version 1 adds upgrade types and validate-only requests, and version 2 removes the per-feature errors.
 """
 
 from __future__ import annotations

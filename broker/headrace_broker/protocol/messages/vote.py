@@ -1,6 +1,6 @@
 """Vote (52): a candidate of the metadata quorum requests a vote (KIP-595).
 
-Version 1 adds the directory ids of replicas (KIP-853), version 2 adds the pre-vote (KIP-996).
+Version 1 adds the directory ids of replicas (KIP-853), and version 2 adds the pre-vote (KIP-996).
 """
 
 from __future__ import annotations
