@@ -2,8 +2,8 @@
 
 A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError.
 `values_or_raise` raises the first BrokerError. A request that fails as a whole with a retriable error is retried for up
-to default.api.timeout.ms. The client sends changes to the controller, requests about partitions to their leaders, and
-requests about groups to their coordinators.
+to default.api.timeout.ms. The client sends changes to the controller. It sends a request about a partition to the
+leader of the partition, and a request about a group to the coordinator of the group.
 """
 
 from __future__ import annotations

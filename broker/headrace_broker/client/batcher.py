@@ -2,9 +2,9 @@
 
 The batcher accumulates the records of small calls (less than batch.size) for linger.ms. It builds batches from larger
 calls immediately. The maximum batch size is batch.size if that key is set, otherwise at least 256 KiB. `_send_lock`
-keeps the records in order while batches are built. The condition `_memory_available` guards `buffered_bytes`, the
-number of buffered bytes, which buffer.memory limits. Batches are queued in order until the event loop retrieves them
-with `drain_built`.
+keeps the records in order while batches are built. The condition `_memory_available` guards the counter
+`buffered_bytes`. buffer.memory is the limit of this counter. Batches are queued in order until the event loop retrieves
+them with `drain_built`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The consumer's fetcher: sends Fetch requests, buffers the responses, and looks up unknown positions.
 
-The fetcher runs `fetch_core` in the event loop's thread. It keeps one fetch in flight for each broker from which it
-reads, over a separate connection. A partition without a position starts at its committed offset. If it has no committed
-offset, auto.offset.reset determines the start. If a partition fails, its error is queued in `errors` and raised by the
-next poll. Other partitions are still fetched.
+The fetcher runs `fetch_core` in the event loop's thread. For each broker from which it reads, it keeps one fetch in
+flight, over a separate connection. A partition without a position starts at its committed offset. If it has no
+committed offset, auto.offset.reset determines the start. If a partition fails, its error is queued in `errors` and
+raised by the next poll. Other partitions are still fetched.
 """
 
 from __future__ import annotations

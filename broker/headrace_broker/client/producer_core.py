@@ -3,10 +3,10 @@
 This module has no I/O and no clock. `Producer` passes in batches, responses and the current time, and receives request
 plans and verdicts.
 Guarantees:
-- Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence
-  only one batch of a partition is in flight. With idempotence up to five batches are in flight, once the broker has
-  accepted the producer's first batch. After a failure, batches are retried one at a time. If a batch was too large, its
-  halves are also sent one at a time, because each half may have to be split again.
+- Batches of a partition reach its log in the order in which they were added, even after failures. Without idempotence,
+  only one batch of a partition is in flight. With idempotence, only the first batch of a partition is in flight until
+  the broker has accepted it. Then up to five batches are in flight. After a failure, batches are retried one at a time.
+  If a batch was too large, its halves are also sent one at a time, because each half may have to be split again.
 - With idempotence the log contains a batch at most once. A batch with an unknown outcome is sent again with the same
   producer id, epoch and sequence. If the broker reports a sequence gap before a batch, the result depends on the
   earlier attempts to send this batch:

@@ -1,11 +1,15 @@
 """Computes the new state of one partition (leader, ISR, ELR, reassignment) as a PartitionChangeRecord.
 
 The caller sets the requested change (a new ISR, a new assignment or an election), and `PartitionChange.record` derives
-the other fields. The new leader comes from the ISR. If the ISR is empty, the new leader comes from the eligible leader
-replicas (ELR). If a replica leaves the ISR and the ISR then has fewer than min.insync.replicas members, the replica
-joins the ELR. No record is committed while the ISR is that small, so the replica has every acknowledged record
-(KIP-966). If the ELR is empty too, the last known leader is elected. Any other live replica is elected only in an
-unclean election. Rules: KIP-966, KIP-455 (reassignment), KIP-841 (fenced brokers).
+the other fields. The new leader is elected as follows:
+- The new leader comes from the ISR.
+- If the ISR is empty, the new leader comes from the eligible leader replicas (ELR).
+- If the ELR is empty too, the last known leader is elected.
+- Any other live replica is elected only in an unclean election.
+
+If a replica leaves the ISR and the ISR then has fewer than min.insync.replicas members, the replica joins the ELR. No
+record is committed while the ISR is that small, so the replica has every acknowledged record (KIP-966). Rules: KIP-966,
+KIP-455 (reassignment), KIP-841 (fenced brokers).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The guarantees are those of Kafka's StripedReplicaPlacer. The first replicas, which become leaders, rotate through the
 racks and are on live brokers. The replicas of a partition are spread over as many racks as possible. A fenced broker
-receives a replica only if all live brokers of its rack already have a replica of the partition. Brokers without a rack
-count as one rack. The placement is deterministic. A caller that places many topics increases `start`, so that small
-topics do not all start on the same broker.
+receives a replica only if all live brokers of its rack already have a replica of the partition. All brokers without a
+rack together count as one rack. The placement is deterministic. A caller that places many topics increases `start`, so
+that small topics do not all start on the same broker.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ Modules:
 * ``messages``: the requests and responses, one module per API;
 * ``metadata_records``, ``group_records``, ``transaction_records``, ``control_records``: the messages stored in logs;
 * ``codec``: ``encode`` and ``decode``, compiled per class and version at first use;
-* ``apis``: the table of API keys and version ranges; ``framing``: size prefixes and headers; ``errors``: error codes.
+* ``apis``: the table of API keys and version ranges;
+* ``framing``: size prefixes and headers;
+* ``errors``: error codes.
 
 An import of this package or of ``messages`` imports no message module and compiles no codec. The first
 use of a message imports the message's module and compiles its codec.

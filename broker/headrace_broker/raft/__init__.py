@@ -4,7 +4,7 @@
 Its inputs are requests, responses and the current time; its outputs are `effects`, which `server.kraft` executes in
 order. A `Persist` completes before any later effect is executed, so a vote is on disk before its response is sent.
 
-One module per role: `follower` (voters and observers that know the leader), `nominees` (Unattached, Prospective,
-Candidate) and `leader`. The high watermark advances in `leader.Leader._maybe_advance_high_watermark` and
+The roles are in three modules: `follower` (voters and observers that know the leader), `nominees` (Unattached,
+Prospective, Candidate) and `leader`. The high watermark advances in `leader.Leader._maybe_advance_high_watermark` and
 `follower.Follower._advance_high_watermark`; both call `core.Raft.advance_high_watermark`.
 """

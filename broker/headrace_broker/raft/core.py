@@ -6,7 +6,7 @@ the rule common to all roles: a node that receives a higher epoch enters that ep
 
 The state machine gives these guarantees under message loss, delay and duplication:
 - Each epoch has at most one leader.
-- A voter votes once per epoch, and its vote is on disk before it responds.
+- A voter votes at most once per epoch, and its vote is on disk before it responds.
 - The high watermark never decreases, and a majority of the voters has every record below it on disk.
 - A leader advances the high watermark only to an offset after a record of the leader's own epoch.
 

@@ -247,10 +247,10 @@ class KafkaBroker:
     def fail(self, api: str | int, *, error: str | int, times: int | None = None) -> Fault:
         """Respond to requests of an API with an error, for example `fail("Produce", error="NOT_LEADER_OR_FOLLOWER")`.
 
-        The broker does not receive these requests. Only Metadata requests reach the broker, and the error is set in the
-        broker's response. `api` and `error` are Kafka's names or numbers. `times` limits the number of requests;
-        without it, the fault lasts until its `with` block ends or it is removed. Raises ValueError if `fail` does not
-        support the API.
+        Metadata requests reach the broker, and the error is set in the broker's response. Requests of other APIs do not
+        reach the broker. `api` and `error` are Kafka's names or numbers. `times` limits the number of requests; without
+        it, the fault lasts until its `with` block ends or it is removed. Raises ValueError if `fail` does not support
+        the API.
         """
         return self._faults.add(api, Fail(find_error(error)), times)
 

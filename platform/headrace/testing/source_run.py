@@ -109,7 +109,7 @@ def run_source(
     A task is also stopped when its polls return no records for `idle_s` seconds of virtual time. `plugin` is a source
     connector or source task class, or a function decorated with `@source`. `props` is its configuration, which may
     contain ``tasks.max``, `transforms` and ``errors.tolerance``. `offsets` are the committed offsets at which the tasks
-    start, for example those of an earlier run. Offsets are committed after each batch; converters are not used.
+    start, for example those of an earlier run. Offsets are committed after each batch. Converters are not used.
 
     Raises every error that would fail a task.
     """

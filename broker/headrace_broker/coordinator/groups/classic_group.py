@@ -1,7 +1,7 @@
 """Defines ClassicGroup, a group of the classic protocol with its state and members.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
-               ^  a join, leave or session expiry rebalances      |
+    CompletingRebalance or Stable -> PreparingRebalance when a member joins or leaves, or its session expires
 
 In PreparingRebalance, the coordinator collects JoinGroup requests until the join phase ends and the next generation
 starts. In CompletingRebalance, the coordinator waits for the leader's assignments. In Stable, the assignments are in

@@ -1,6 +1,6 @@
 """The committed offsets of one shard's groups.
 
-Only `replay` changes the store, with records that are in the log. Request handlers return records to
+Only `replay` changes the store. It applies records that are already in the log. Request handlers return records to
 append and do not change the store.
 
 Offsets expire by these rules (KIP-211):
