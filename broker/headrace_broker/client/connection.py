@@ -246,7 +246,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             own = next((api for api in response.api_keys if api.api_key == ApiVersionsRequest.__api_key__), None)
             response = await self._request_api_versions(0 if own is None else min(own.max_version, version - 1))
         if response.error_code != ErrorCode.NONE:
-            raise BrokerError(response.error_code, f"{self.broker}, ApiVersions")
+            raise BrokerError(response.error_code, f"{self.broker}: the ApiVersions request")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def _request_api_versions(self, version: int) -> asyncio.Future[ApiVersionsResponse]:
@@ -379,7 +379,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _decode(self, frame: memoryview, request: _InFlightRequest) -> Response:
         correlation_id, offset = parse_response_header(frame, request.api_key, request.version)
         if correlation_id != request.correlation_id:
-            raise ProtocolError(f"response has correlation id {correlation_id}, expected {request.correlation_id}")
+            raise ProtocolError(f"the response has correlation id {correlation_id}, not {request.correlation_id}")
         version = request.version
         if request.api_key == ApiVersionsRequest.__api_key__ and _is_unsupported(frame, offset):
             version = 0

@@ -74,7 +74,7 @@ async def list_offsets(
             for topic_partition in timestamps.keys() - found.keys():
                 leader = cluster.view.leader(*topic_partition)
                 if leader is None:
-                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "{}-{}".format(*topic_partition))
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "the leader of {}-{}".format(*topic_partition))
                 by_leader.setdefault(leader.leader_id, {})[topic_partition] = timestamps[topic_partition]
             results = await asyncio.gather(
                 *(

@@ -453,12 +453,12 @@ class Producer:
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
             )
             if response.error_code != ErrorCode.NONE:
-                raise BrokerError(response.error_code, "getting a producer id (enable.idempotence)")
+                raise BrokerError(response.error_code, "the request for a producer id (enable.idempotence)")
             return response
 
         try:
             response = await self.cluster.retry(
-                attempt, self._config.delivery_timeout_ms, "getting a producer id (enable.idempotence)"
+                attempt, self._config.delivery_timeout_ms, "the request for a producer id (enable.idempotence)"
             )
             self._core.set_producer_id(response.producer_id, response.producer_epoch)
         except ClientError as error:

@@ -31,6 +31,6 @@ def choose_version(
     version = min(high, offered[1])
     if version < max(low, offered[0]):
         raise UnsupportedVersionError(
-            f"{broker} supports {name} versions {offered[0]}-{offered[1]}, this client needs {low}-{high}"
+            f"{broker} supports {name} versions {offered[0]}-{offered[1]}, but this client needs {low}-{high}"
         )
     return version

@@ -111,7 +111,7 @@ class GroupCoordinator:
                 # COORDINATOR_LOAD_IN_PROGRESS. Consumers would otherwise find no committed offsets
                 # and reset their positions.
                 _log.error(
-                    "__consumer_offsets-%d: cannot load the records from offset %d on, the partition's groups stay "
+                    "__consumer_offsets-%d: cannot load the records from offset %d on, so the partition's groups stay "
                     "unavailable: %s",
                     partition,
                     offset,

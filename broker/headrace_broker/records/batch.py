@@ -179,7 +179,9 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         header = BatchHeader(*HEADER.unpack_from(buffer, position))
         size_bytes = header.batch_length + OVERHEAD_SIZE
         if header.magic != MAGIC:
-            raise CorruptBatchError(position, f"the batch has magic {header.magic}, expected {MAGIC}")
+            raise CorruptBatchError(
+                position, f"the batch has magic {header.magic}, but only magic {MAGIC} is supported"
+            )
         if size_bytes < HEADER_SIZE:
             raise CorruptBatchError(position, f"the batch length {header.batch_length} is smaller than a batch header")
         if position + size_bytes > end:

@@ -81,7 +81,9 @@ class History:
         """
         may_skip = partition[0] == COMPACTED or offset <= self._log_start(partition)
         if offset != position and not (offset > position and may_skip):
-            raise Violation(f"{client} read {format_offset(partition, offset)}, expected offset {position}")
+            raise Violation(
+                f"{client} read {format_offset(partition, offset)}, but it should read offset {position} next"
+            )
 
     def _may_be_removed(self, partition: TopicPartition, offset: int) -> bool:
         return partition[0] == COMPACTED or offset < self._log_start(partition)

@@ -129,7 +129,7 @@ class SimulatedNetwork:
                 if name in self.powered_off:
                     await asyncio.sleep(_CONNECT_RETRY_US / 1e6)
                     continue
-                raise ConnectionRefusedError(f"connect to {host}:{port} refused")
+                raise ConnectionRefusedError(f"the connection to {host}:{port} was refused")
             break
         node, server_factory = found
         client_end = _SimulatedTransport(self, client, (client.name, 1))

@@ -315,7 +315,7 @@ class _SourceContext(VirtualContext):
 
     def report_skipped(self, record: SourceRecord, error: Exception) -> None:
         if not ErrorPolicy.from_config(self.props).tolerate:
-            raise ConnectError(f"errors.tolerance=none, and a record was skipped: {error}") from error
+            raise ConnectError(f"a record was skipped, although errors.tolerance=none: {error}") from error
         self._skipped.append((record, error))
 
 

@@ -82,7 +82,9 @@ class SelfReadingSinkConformance(Conformance):
         while not condition():
             self.worker.status(NAME)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"timed out after {self.timeout_s:g} s until {description}\n{self.worker.log}")
+                raise TimeoutError(
+                    f"timed out after {self.timeout_s:g} s, waiting until {description}\n{self.worker.log}"
+                )
             time.sleep(POLL_S)
 
     def wait_for_committed(self, **ends: int) -> None:
