@@ -397,7 +397,7 @@ class Cluster:
         return sorted(nodes, key=lambda node_id: (node_id in self._hung_brokers, in_flight[node_id]))
 
     def _check_for_hung_brokers(self) -> None:
-        """Check for hung brokers, and fail requests to them so that callers retry these requests on other brokers.
+        """Find the brokers that hang.
 
         A broker is hung if no byte of the response to its oldest request has arrived since the last check. If a broker
         is hung, refresh the metadata. If at least one broker is not hung, also fail the idempotent requests in flight

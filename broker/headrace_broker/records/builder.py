@@ -67,7 +67,7 @@ class _EncodingTables:
     """The prefix tables with which `_join_values` encodes records.
 
     `affix_bytes` is the total size of `RecordColumns.before` and `after`, which are added to each value.
-    `headers_bytes` is the size of each record's encoded headers, 0 if the records have no headers.
+    `headers_bytes` is the size of each record's encoded headers, or 0 if the records have no headers.
     """
 
     def __init__(self, affix_bytes: int, headers_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """JsonConverter: JSON with or without the ``{"schema":…,"payload":…}`` envelope.
 
-The bytes are identical to those of ``org.apache.kafka.connect.json.JsonConverter``. When writing, the schema part of
-the envelope is encoded once per schema and prepended to each payload. When reading, records with the same bytes before
-the payload share a decoder, so the schema is parsed once and not for every record.
+The bytes are identical to those of ``org.apache.kafka.connect.json.JsonConverter``. When records are written, the
+schema part of the envelope is encoded once per schema and prepended to each payload. When records are read, all records
+with the same bytes before the payload share a decoder, so the schema is parsed once and not for every record.
 """
 
 from __future__ import annotations

@@ -156,9 +156,10 @@ _CHECKED_INLINE = {Type.FLOAT64: "float", Type.BYTES: "bytes"}
 
 
 def _field_code(name: str, schema: Schema, options: EncodingOptions, scope: dict[str, Any]) -> tuple[str, str, Any]:
-    """Return code for a field of a struct: the expression of its JSON value, and the condition for a valid value.
+    """Return (expression, condition, type) for a field of a struct.
 
-    The third item of the result is the type that msgspec checks. `scope` receives the functions that the code calls.
+    The expression is code for the field's JSON value. The condition is code that checks the field's value. The type is
+    the type with which msgspec checks the value. `scope` receives the functions that the code calls.
     """
     replaced = schema.default is not None and options.replace_null_with_default
     plain = _PYTHON_TYPES.get(schema.type)

@@ -56,7 +56,7 @@ class SinkRecord(ConnectRecord, kw_only=True, eq=False):
     """A record consumed from a topic.
 
     The ``original_*`` attributes contain the topic, partition and offset that the record had before transforms
-    (KIP-793). `raw` references the bytes that the platform fetched, which the dead letter queue needs; two records that
+    (KIP-793). `raw` references the bytes that the platform fetched, which the dead letter queue needs. Two records that
     differ only in `raw` are equal.
     """
 

@@ -325,7 +325,7 @@ def _add_warnings(
     """Add a warning for each key that has no effect, and a recommendation for each unknown key.
 
     An unknown key is added to the result as a value that recommends the most similar known key. This value has neither
-    a definition nor errors, a form that clients of Connect's API can read. The value omits the configured setting,
+    a definition nor errors. Clients of Connect's API can read such a value. The value omits the configured setting,
     because the key may be a misspelt password.
     """
     known, prefixes = _known_keys(result, connector_class, sections, props)
