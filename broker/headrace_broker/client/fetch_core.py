@@ -256,7 +256,7 @@ class FetchCore:
         self._in_flight.discard(node_id)
 
     def retry_at_ms(self, now_ms: float) -> float | None:
-        """Return when the next partition's backoff ends, or None if no partition is backing off."""
+        """Return when the first backoff of a partition ends, or None if no partition is backing off."""
         waits = [state.retry_at_ms for state in self._states.values() if state.retry_at_ms > now_ms]
         return min(waits, default=None)
 

@@ -249,7 +249,7 @@ class MembershipCore:
         self.generation = Generation()
 
     def members(self, response: JoinGroupResponse) -> list[JoinGroupResponseMember]:
-        """Return the members that the leader computes assignments for."""
+        """Return the members for which the leader computes assignments."""
         return list(response.members)
 
     def _record_error(self, error_code: int) -> ErrorCode:

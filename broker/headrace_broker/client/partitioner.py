@@ -90,7 +90,10 @@ class StickyPartitioner:
 
 
 def split_by_key(columns: RecordColumns, partition_count: int, keyless: int) -> dict[int, RecordColumns]:
-    """Split the records by the partition of their key, in their order. Keyless records go to partition `keyless`."""
+    """Split the records into partitions by key.
+
+    The records of a partition keep their order. Keyless records go to partition `keyless`.
+    """
     keys = columns.keys
     if keys is None:
         return {keyless: columns}

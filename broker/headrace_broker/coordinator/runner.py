@@ -114,7 +114,7 @@ class ShardRunner:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Append the collected offset commits; must be called before any other shard operation."""
+        """Append the collected offset commits. Call this method before any other shard operation."""
         if self._offset_commits:
             commits, self._offset_commits = self._offset_commits, []
             records = [record for result in commits for record in result.records]

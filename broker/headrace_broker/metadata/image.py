@@ -110,5 +110,5 @@ class MetadataImage:
         return self.configs.get((BROKER_RESOURCE, "" if broker_id is None else str(broker_id)), _EMPTY)
 
     def live_brokers(self) -> list[BrokerImage]:
-        """Return the brokers that can be elected leader: registered, unfenced, not in controlled shutdown."""
+        """Return the brokers that can be elected leader: all that are registered, unfenced and not shutting down."""
         return [item for item in self.brokers.values() if not (item.fenced or item.in_controlled_shutdown)]

@@ -42,7 +42,7 @@ def partition_change(
 
 
 def is_live(image: MetadataImage, broker_id: int) -> bool:
-    """Return whether the broker can be elected leader: registered, unfenced, not in controlled shutdown."""
+    """Return whether the broker can be elected leader: it is registered, unfenced and not in controlled shutdown."""
     broker = image.brokers.get(broker_id)
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 

@@ -30,7 +30,7 @@ RECOVERING = 1
 class Election(Enum):
     """The election types.
 
-    ONLINE keeps a live leader, PREFERRED elects the first replica, UNCLEAN may elect any replica.
+    ONLINE keeps a live leader, PREFERRED elects the first replica, and UNCLEAN may elect any replica.
     """
 
     ONLINE = "online"

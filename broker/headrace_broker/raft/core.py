@@ -67,7 +67,7 @@ class Raft:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the current epoch, -1 if unknown."""
+        """The leader of the current epoch, or -1 if the leader is unknown."""
         return self.role.leader_id
 
     @property

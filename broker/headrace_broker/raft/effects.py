@@ -52,7 +52,7 @@ class HighWatermarkAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """`leader_id` is the leader of `epoch`. -1 means the leader is unknown."""
+    """`leader_id` is the leader of `epoch`. It is -1 if the leader is unknown."""
 
     leader_id: int
     epoch: int

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Unattached(Role):
-    """The role without a known leader: a voter waits for the election timeout, an observer sends fetches to voters."""
+    """The role without a known leader.
+
+    A voter waits for the election timeout, and an observer sends fetches to voters.
+    """
 
     grants_pre_vote = True
 

@@ -27,7 +27,7 @@ Selector = Callable[[str, ReplicaView, Iterable[ReplicaView]], int | None]
 def rack_aware(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
     """Return the follower in the consumer's rack that has the highest log end offset.
 
-    Return None if the leader is in this rack, or if no follower is.
+    Return None if the leader is in this rack, or if no follower is in this rack.
     """
     if not rack or leader.rack == rack:
         return None

@@ -71,7 +71,10 @@ class FaultInjector:
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def choose_machine(self) -> Machine:
-        """Return a random machine; in half of the cases, a machine that leads the quorum or a partition."""
+        """Return a random machine.
+
+        In half of the cases, choose among the machines that lead the quorum or a partition.
+        """
         machines = list(self.cluster.machines.values())
         leading = [machine for machine in machines if self._leads(machine)]
         return self.rng.choice(leading if leading and self.rng.random() < 0.5 else machines)

@@ -305,7 +305,7 @@ class Invariants:
         watched.raft_high_watermark = raft.high_watermark
 
     def _check_vote(self, watched: _WatchedProcess, log_name: str) -> None:
-        """Check that a node's leader epoch never decreases and that it votes once per epoch.
+        """Check that a node's leader epoch never decreases and that the node votes at most once per epoch.
 
         This must hold even after a crash of the node.
         """

@@ -86,7 +86,7 @@ class EmbeddedBroker:
         return self._process.wait()
 
     def stop(self) -> None:
-        """Shut down the broker cleanly; kill it after a timeout."""
+        """Shut down the broker cleanly. After a timeout, kill it."""
         if self._process is None:
             return
         if self._keep_alive >= 0:

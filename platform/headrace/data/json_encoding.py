@@ -61,7 +61,7 @@ def encode_list(schema: Schema | None, values: list[Any], options: EncodingOptio
 
 
 def java_escapes(text: bytes) -> bytes:
-    r"""Change escapes to Jackson's: ``\u001F`` in upper case, and two surrogates for characters above U+FFFF."""
+    r"""Convert escapes to Jackson's form: ``\u001F`` in upper case, and two surrogates for characters above U+FFFF."""
     if b"\\" in text and b"\\u00" in text:  # the first test is a fast memchr and usually fails
         text = _lower_hex.sub(lambda match: match[0] if match[1] is None else b"\\u00" + match[1].upper(), text)
     return text if text.isascii() else _four_bytes.sub(_surrogates, text)

@@ -152,7 +152,7 @@ class Schema:
         return field.index
 
     def replace(self, **changes: Any) -> Schema:
-        """Return a copy with some attributes changed (the keyword arguments of the constructor)."""
+        """Return a copy with some attributes changed. `changes` are keyword arguments of the constructor."""
         attributes: dict[str, Any] = {key: getattr(self, key) for key in _ATTRIBUTES}
         return Schema(**{**attributes, **changes})
 

@@ -273,7 +273,7 @@ class _RejectedBatches:
 
 
 def _idempotent_batches(request: ProduceRequest) -> list[tuple[_Sequence, int]]:
-    """Return the sequence and the base sequence number of each batch that an idempotent producer has sent."""
+    """Return (producer and partition, base sequence number) of each batch that an idempotent producer has sent."""
     found: list[tuple[_Sequence, int]] = []
     for topic in request.topic_data:
         for partition in topic.partition_data:

@@ -180,7 +180,10 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(self._supported_by_all(name) for name in protocols)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to `topic`; true for a consumer group whose subscriptions cannot be parsed."""
+        """Whether a member subscribes to `topic`.
+
+        The result is also True for a consumer group whose subscriptions cannot be parsed.
+        """
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics

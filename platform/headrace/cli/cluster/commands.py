@@ -58,7 +58,7 @@ def status(directory: Path) -> None:
 @cluster.command("stop")
 @_DIR
 def stop(directory: Path) -> None:
-    """Stop a running cluster; returns when every node has exited."""
+    """Stop a running cluster, and wait until every node has exited."""
     _send(directory, "stop")
 
 
@@ -67,7 +67,7 @@ def stop(directory: Path) -> None:
 @_DIR
 @click.option("--format", "formats", is_flag=True, help="format its data directories if they are empty")
 def start_node(node: int, directory: Path, formats: bool) -> None:
-    """Start a node that was stopped or has died; returns when the node serves.
+    """Start a node that was stopped or has died, and wait until the node serves.
 
     A node that has lost its data directory is not started, because it has also lost its votes in the metadata quorum.
     With --format, such a node starts with an empty directory and fetches all data from the other nodes. This requires
@@ -80,7 +80,7 @@ def start_node(node: int, directory: Path, formats: bool) -> None:
 @click.argument("node", type=int)
 @_DIR
 def stop_node(node: int, directory: Path) -> None:
-    """Stop a node with a controlled shutdown; returns when the node has exited."""
+    """Stop a node with a controlled shutdown, and wait until the node has exited."""
     _send(directory, "stop-node", node)
 
 

@@ -14,7 +14,7 @@ from headrace.cli.cluster.layout import ClusterError, ClusterLayout
 
 
 def format_node(layout: ClusterLayout, node_id: int) -> None:
-    """Format the directories of a node that are not formatted yet.  Raises ClusterError, OSError."""
+    """Format those directories of a node that are not formatted yet. Raises ClusterError, OSError."""
     from headrace_broker.server.config import ConfigError
     from headrace_broker.server.data_dirs import StartError
     from headrace_broker.server.main import format_storage, load_properties

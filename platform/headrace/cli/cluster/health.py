@@ -14,7 +14,7 @@ RESPONDING_STATES = (SERVING, FENCED, UNREGISTERED, WITHOUT_QUORUM)
 
 
 async def health(node_id: int, address: str) -> str:
-    """Query and return the state of the node at `address` (HOST:PORT) in its cluster; takes at most a few seconds."""
+    """Query the state of the node at `address` (HOST:PORT) in its cluster. This takes at most a few seconds."""
     from headrace_broker.client.admin_replicas import build_quorum_request
     from headrace_broker.client.connection import BrokerConnection
     from headrace_broker.client.errors import ClientError

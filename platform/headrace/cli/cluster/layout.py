@@ -77,7 +77,10 @@ class ClusterLayout:
         return self.node_dir(node_id) / "server.log"
 
     def node_properties(self, node_id: int) -> dict[str, str]:
-        """Return the initial properties of a node: id, addresses, and replication that tolerates a node failure."""
+        """Return the initial properties of a node.
+
+        They contain its id, its addresses, and replication settings that tolerate the failure of one node.
+        """
         voters = ",".join(f"{voter}@{HOST}:{self.controller_port(voter)}" for voter in self.node_ids)
         replicas = min(3, self.nodes)
         return {

@@ -30,7 +30,7 @@ class NodeState(Enum):
 
 
 class NodeProcess:
-    """Starts, monitors and stops the process of a node; runs on the supervisor's event loop.
+    """Starts, monitors and stops the process of a node. It runs on the supervisor's event loop.
 
     This object keeps one end of a pipe open, and the broker watches the other end: whenever the supervisor exits, the
     broker stops. The broker runs in a separate process group, so that only the supervisor receives Ctrl-C.
@@ -101,7 +101,7 @@ class NodeProcess:
         return self.state is NodeState.SERVING
 
     async def stop(self) -> None:
-        """Stop the node with a controlled shutdown, and wait for its exit; kill it after a timeout."""
+        """Stop the node with a controlled shutdown, and wait for its exit. After a timeout, kill the node."""
         process, monitor_task = self._process, self._monitor_task
         if process is None or monitor_task is None:
             return

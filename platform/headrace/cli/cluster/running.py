@@ -29,7 +29,7 @@ _PER_NODE_KEYS = frozenset(
 
 
 def run_cluster(directory: Path, nodes: int | None, base_port: int | None, overrides: Sequence[str]) -> int:
-    """Run a cluster in the foreground; returns the exit status."""
+    """Run a cluster in the foreground, and return the exit status."""
     control = ControlServer(directory)
     try:
         values = _parse_overrides(overrides)

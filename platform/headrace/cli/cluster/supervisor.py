@@ -21,7 +21,7 @@ PrintLine = Callable[[str], None]
 
 
 class Supervisor:
-    """Starts, monitors and stops the nodes' processes; runs on the event loop."""
+    """Starts, monitors and stops the nodes' processes. It runs on the event loop."""
 
     def __init__(self, layout: ClusterLayout, print_line: PrintLine) -> None:
         self.layout = layout
