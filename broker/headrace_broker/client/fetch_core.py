@@ -5,8 +5,8 @@ Guarantees:
 - The chunks of a partition are returned in log order, from the position on. No offset is skipped or repeated, even
   after pauses and leader elections. If a seek changed the position after a fetch was sent, the response to this fetch
   is discarded.
-- At most one fetch per node is in flight. The next fetch to a node is sent only when fewer bytes from the node are
-  buffered than the node's last response contained. This limits prefetching to about one response per node.
+- At most one fetch per node is in flight. The next fetch to a node is sent only when the buffered records from the node
+  are smaller than the last response of the node. This limits prefetching to about one response per node.
 - If the leader returns a preferred read replica (KIP-392), fetches are sent to that replica until the preference
   expires, the leader changes or the replica fails. After that, fetches are sent to the leader, which may return a
   preferred read replica again. After a replica has failed, fetches are sent only to the leader for `_LEADER_ONLY_MS`.

@@ -159,7 +159,7 @@ def _identity(value: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts structs in a value of this schema to rows, the form in batches."""
+    """Return the function that converts structs in a value of this schema to rows, the form that batches use."""
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:
@@ -187,7 +187,7 @@ def row_converter(schema: Schema | None) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=1024)
 def struct_converter(schema: Schema | None) -> Callable[[Any], Any]:
-    """Return the function that converts rows in a value of this schema to structs, the form in records."""
+    """Return the function that converts rows in a value of this schema to structs, the form that records use."""
     if schema is None or not contains_struct(schema):
         return _identity
     if schema.type is not Type.STRUCT:

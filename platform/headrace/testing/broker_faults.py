@@ -131,7 +131,7 @@ class FaultList:
             self._faults.clear()
 
     def find(self, api_key: int) -> Fault | None:
-        """Return the fault that applies to the next request of this API, or None. The fault is not used up."""
+        """Return the fault that applies to the next request of this API, or None. This call does not count as a use."""
         with self._lock:
             return next((fault for fault in self._faults if fault.api.key == api_key), None)
 

@@ -55,7 +55,7 @@ class SinkConformance(Conformance):
         assert run.calls[-1] == "stop"
         assert run.calls.count("open") == run.calls.count("close") == 1
 
-    def test_stop_without_records_succeeds(self) -> None:
+    def test_task_without_records_stops_without_an_error(self) -> None:
         self.run(self.config(), [])
         assert len(self.stored()) == 0
 
@@ -63,7 +63,7 @@ class SinkConformance(Conformance):
         self.run(self.config(), self.records(partitions=3))
         assert len(self.stored()) == len(self.values())
 
-    def test_later_run_stores_only_records_after_the_committed_offset(self) -> None:
+    def test_task_that_starts_at_a_committed_offset_stores_only_later_records(self) -> None:
         props, records = self.config(), self.records()
         self.run(props, records[:4])
         run_sink(self.plugin, props, records, committed={("test", 0): 4})
@@ -79,7 +79,7 @@ class SinkConformance(Conformance):
         if self.is_exactly_once:
             assert len(found) == len(self.values())
 
-    def test_pause_and_resume_store_every_record_once(self) -> None:
+    def test_every_record_is_stored_once_after_a_pause(self) -> None:
         self.run(self.config(), self.records(), Pause(1))
         assert len(self.stored()) == len(self.values())
 

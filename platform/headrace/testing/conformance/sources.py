@@ -63,7 +63,7 @@ class SourceConformance(Conformance):
         self.produce(0)
         assert self.run(props, 1).records == []
 
-    def test_later_run_reads_only_records_after_the_committed_offset(self) -> None:
+    def test_task_that_starts_at_a_committed_offset_reads_only_later_records(self) -> None:
         props = self.config()
         self.produce(5)
         first = self.run(props, 100)
@@ -72,7 +72,7 @@ class SourceConformance(Conformance):
         assert len(first.records) == len(second.records) == 5
         assert len({self.identity(record) for record in [*first.records, *second.records]}) == 10
 
-    def test_restart_from_a_committed_offset_loses_no_records(self) -> None:
+    def test_no_record_is_lost_after_a_restart_from_a_committed_offset(self) -> None:
         props = self.config()
         self.produce(10)
         run = self.run(props, 100, RestartSource(after_records=4))
@@ -84,7 +84,7 @@ class SourceConformance(Conformance):
         run = self.run(props, 100, LostAcknowledgement(batch=1))
         assert len({self.identity(record) for record in run.records}) == 10
 
-    def test_pause_and_resume_read_every_record_once(self) -> None:
+    def test_every_record_is_read_once_after_a_pause(self) -> None:
         props = self.config()
         self.produce(10)
         run = self.run(props, 100, PauseSource(after_records=2))
