@@ -145,10 +145,11 @@ def converter_section(key: str, props: Props) -> PluginSection | None:
 
 
 def converter_props(key: str, *levels: Props) -> Props:
-    """Return the first configuration in `levels` that names the converter's class, or else the default converters.
+    """Return the first configuration that names the converter's class: one of `levels`, or else DEFAULT_CONVERTERS.
 
     `levels` are the configurations of the connector and the worker, in this order. If the connector names the class,
-    the worker's settings for this converter do not apply. Raises ConfigErrors if no configuration names a class.
+    the worker's settings for this converter do not apply. Raises ConfigErrors if none of these configurations names a
+    class.
     """
     for props in (*levels, DEFAULT_CONVERTERS):
         if props.get(key):
