@@ -84,7 +84,7 @@ class Cluster:
         self._max_age_ms: float = config.metadata_max_age_ms
         self._closed = False
         self.retried_error: ClientError | None = None
-        """The error of the last attempt that `retry` repeats."""
+        """The error of the last failed attempt that `retry` has repeated or will repeat."""
 
     @classmethod
     async def open(cls, config: ClientConfig, *, timeout_ms: float | None = None) -> Cluster:

@@ -82,9 +82,10 @@ class GroupMembership:
 
     @property
     def has_session(self) -> bool:
-        """Whether the member has joined and its session has not expired; otherwise the coordinator may have removed it.
+        """Whether the member has joined and its session has not expired.
 
-        This is false as soon as a process that was suspended for longer than the session timeout continues.
+        If the result is False, the coordinator may have removed the member. If the process was suspended for longer
+        than the session timeout, the result is False as soon as the process continues.
         """
         return self._core.state is not MemberState.UNJOINED and not self._core.is_session_expired(
             self._cluster.now_ms()

@@ -25,7 +25,10 @@ _LOW, _MEDIUM, _HIGH = Importance.LOW, Importance.MEDIUM, Importance.HIGH
 
 
 NAME_LENGTH_MAX = 249
-"""The longest name of a connector, as of a topic; the protocol of the workers' group could encode 32,767 bytes."""
+"""The maximum length of a connector's name, which is also Kafka's maximum length of a topic name.
+
+The protocol of the workers' group could encode up to 32,767 bytes.
+"""
 
 
 def _check_name(value: Any) -> None:
