@@ -315,7 +315,8 @@ class DistributedHerder(BaseHerder):
     async def set_group_log_level(self, logger: str, level: str) -> None:
         """Set a log level in all workers of the group (KIP-976). Raises KeyError for an unknown level, HerderError."""
         logs.check_level(level)
-        await self._append(PutLogLevel(logger, level), f"writing the log level of {logger} to the config topic")
+        # Every worker may write log levels, also one that is not a member of the group at the moment.
+        await super()._append(PutLogLevel(logger, level), f"writing the log level of {logger} to the config topic")
 
     async def put_task_configs(
         self, name: str, body: bytes, configs: Sequence[Mapping[str, str]], headers: Mapping[str, str]

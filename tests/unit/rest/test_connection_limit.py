@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
     _, _, number = server.bind()
     await server.start(herder)
     yield number
-    await server.stop()
+    await server.stop(time.monotonic())
 
 
 async def get(port: int) -> bytes:
