@@ -236,7 +236,7 @@ def test_every_connect_type_is_loaded_into_a_column_of_the_matching_spark_type(
     assert types["time"] == "integer"
 
 
-def test_json_without_schemas_is_loaded_into_declared_columns_and_strings_into_one_column(
+def test_json_without_schemas_is_loaded_into_declared_columns_and_plain_strings_are_loaded_into_one_column(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(
@@ -346,7 +346,7 @@ def test_records_before_a_schema_change_are_loaded_and_dlq_records_can_be_loaded
     assert [(row["n"], row["extra"]) for row in rows_of(tmp_path / "drift.new")] == [("x", 1)]
 
 
-def test_table_of_another_tool_with_other_columns_fails_the_task_despite_errors_tolerance_all(
+def test_task_fails_despite_errors_tolerance_all_if_another_tool_created_its_table_with_other_columns(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     produce(broker, "foreign", [envelope([field("n", "int32")], {"n": 1})])
@@ -405,7 +405,7 @@ def test_bad_record_fails_the_task_or_is_skipped_according_to_errors_tolerance(
     ]
 
 
-def test_records_deleted_by_retention_before_they_are_loaded_fail_the_task_unless_configured_otherwise(
+def test_task_fails_by_default_if_retention_deletes_records_before_the_task_has_loaded_them(
     load: Callable[..., Load], broker: BrokerProcess, tmp_path: Path
 ) -> None:
     fields = [field("n", "int32")]

@@ -103,7 +103,7 @@ class Simulation:
     def wanted(self, worker: Worker) -> set[Instance]:
         """Return the connectors and tasks that the worker must run now.
 
-        A deleted connector must stop before the leader revokes it.
+        They do not include deleted connectors, even if the leader has not revoked these yet.
         """
         return instances_of(worker.to_run & worker.core._configured)
 
@@ -291,7 +291,7 @@ class Simulation:
     # The end
 
     def run_until_stable(self) -> int:
-        """Complete all events. Return the number of rebalances until the group is idle."""
+        """Complete all events. Return the number of rebalances that were necessary until the group was idle."""
         self.notice_loss()
         for number in range(REBALANCES_MAX):
             for worker in self.workers:

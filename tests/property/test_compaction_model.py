@@ -1,8 +1,9 @@
 """Model-based test of log compaction. The model contains every record that was written.
 
 The test appends records with keys, tombstones, producers and transactions, with all codecs and
-various segment sizes. In random order, it compacts the log (also with offset maps that are too small),
-lets delete horizons pass, and restarts the log so that it rebuilds its indexes and producer state.
+various segment sizes. In random order, it compacts the log, lets delete horizons pass, and restarts
+the log. Some compactions use an offset map that is too small for all keys. After a restart, the log
+rebuilds its indexes and producer state.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def batches(self) -> list[tuple[BatchHeader, list[int]]]:
         """Return the header of each batch and the offsets of its data records.
 
-        Also check that the records equal the records in `written`.
+        Check that the log's records equal the records in `written`.
         """
         found = []
         last_offset = -1

@@ -1,8 +1,9 @@
 """Checks GroupShard's invariants under random sequences of requests, timeouts and failovers.
 
 * A shard rebuilt from the log has the same offsets and the same Empty and Stable consumer groups.
-* A consumer group has one leader, which is a member of the group.
-* Generation ids never decrease, and only members of a generation receive its assignments.
+* A consumer group has exactly one leader, and the leader is a member of the group.
+* Generation ids never decrease.
+* The assignments of a generation are sent only to members of that generation.
 * Every pending request eventually completes, exactly once.
 """
 
@@ -81,7 +82,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.generations: dict[str, int] = {}
 
     def pick_member(self, data: st.DataObject, group_id: str) -> str:
-        """Draw a member id, usually that of a member or of a pending member of the consumer group."""
+        """Draw a member id, usually the id of a member or of a pending member of the consumer group."""
         self.driver.group_id = group_id
         group = self.driver.shard.groups.get(group_id)
         known = [*group.members, *sorted(group.pending_joins)] if group is not None else []

@@ -148,7 +148,7 @@ class ProducerModel:
         """Fail all requests.
 
         The first `arrived` batches have been appended. If `stalled` is true, the remaining batches may
-        be appended later, otherwise they are lost.
+        be appended later. Otherwise the remaining batches are lost.
         """
         lost_requests = list(self.in_flight)
         self.in_flight.clear()
@@ -289,7 +289,7 @@ def test_idempotent_producer_writes_no_duplicates_after_the_log_loses_records(
 def test_at_least_once_producer_delivers_all_records_that_brokers_do_not_reject(
     events: list[tuple[str, int | str, int]],
 ) -> None:
-    """A sequence gap never fails a batch, even if the log has lost records. The deadline is too late for any batch."""
+    """A sequence gap never fails a batch, even if the log has lost records. No batch reaches its delivery deadline."""
     model = run(events, idempotent=True, is_at_least_once=True, deadline_ms=10_000_000)
     has_losses = any(kind == "lose" for kind, _, _ in events)
     for sent, log in zip(model.sent, model.logs, strict=True):

@@ -260,7 +260,7 @@ def test_field_defaults_of_messages_equal_the_field_defaults_in_kafka_python(api
     assert not any(equal) if message.__name__ in OTHER_DEFAULTS else all(equal)
 
 
-def test_uncovered_lists_exactly_the_message_versions_that_no_oracle_supports() -> None:
+def test_constant_uncovered_lists_exactly_the_message_versions_that_no_oracle_supports() -> None:
     uncovered = {
         (getattr(api, kind).__name__, version)
         for api in API.values()

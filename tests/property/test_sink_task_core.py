@@ -120,7 +120,10 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 pass
 
     def put(self, records: SinkRecords) -> None:
-        """Complete a put with the result `put_plan`. Check that `records` are in order and their partitions open."""
+        """Complete a put with the result `put_plan`.
+
+        Check that `records` are in order and that their partitions are open.
+        """
         ids = [((record.topic or "", record.partition or 0), record.offset) for record in records]
         assert len(ids) <= 3
         assert all(partition in self.open for partition, _ in ids), "put after revocation"
@@ -197,7 +200,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.polls > 0 and not self.has_failed)
     def poll(self, counts: dict[Partition, int], is_current: bool) -> None:
-        """Complete a poll. If `is_current` is false, its records were fetched before the last seek."""
+        """Complete a poll. If `is_current` is false, the returned records were fetched before the last seek."""
         self.polls -= 1
         chunks = []
         for partition, count in counts.items():
@@ -270,7 +273,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.has_failed and not self.is_stopped)
     def stop_after_failure(self) -> None:
-        """Stop a failed task. It still commits the offsets of records put before the failure."""
+        """Stop a failed task. The task still commits the offsets of the records that were put before the failure."""
         self.has_failed, self.is_stopped = False, True
         self.put_plan, self.flush_fails = None, False
         self.carry_out(self.core.on_stop())

@@ -262,7 +262,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_running and self.in_flight)
     @rule()
     def producer_forgets_topic(self) -> None:
-        """Return the last `Send` unsent, as if its topic had disappeared from the producer's metadata."""
+        """Let the producer return the records of the last `Send` without sending them.
+
+        A producer does this if its metadata no longer contain the topic.
+        """
         send = self.in_flight.pop()
         self.unsent |= self.records_in(send.records)
         self.carry_out(self.core.topic_unknown(send))

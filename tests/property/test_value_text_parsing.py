@@ -18,7 +18,7 @@ _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.sampled_f
 @example("{ ")
 @example("[ ")
 @given(st.text(st.sampled_from('0123456789-+.:TZe,[]{}"\\ truefalsn'), max_size=30) | st.text(max_size=20))
-def test_value_parsed_from_any_header_string_is_the_string_or_matches_its_schema(text: str) -> None:
+def test_any_header_string_is_parsed_to_itself_or_to_a_value_that_matches_the_returned_schema(text: str) -> None:
     schema, value = parse_string(text)
     if schema is None:
         assert (value, text.strip()) == (None, "null")

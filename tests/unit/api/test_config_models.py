@@ -128,7 +128,7 @@ def test_validation_results_do_not_contain_passwords() -> None:
     assert value.as_json()["value"] == "[hidden]"
 
 
-def test_keys_of_an_embedded_config_def_have_the_prefix_and_group_of_the_embedding() -> None:
+def test_embedding_a_config_def_adds_the_given_prefix_and_group_to_its_keys() -> None:
     inner = ConfigDef([ConfigKey("a", order=0, dependents=("b",)), ConfigKey("b", default="x", order=1)])
     outer = inner.embedded("p.", "Group", 3)
     assert [(item.name, item.group, item.order, item.dependents) for item in outer.keys.values()] == [
@@ -158,7 +158,7 @@ def test_config_model_with_a_field_declared_without_the_key_function_is_rejected
         config_def(Bad)
 
 
-def test_message_of_record_errors_names_the_first_failed_record() -> None:
+def test_message_of_the_record_errors_exception_names_the_first_failed_record() -> None:
     error = RecordErrors({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
     assert str(error) == "record 2: y (and 1 more records)"

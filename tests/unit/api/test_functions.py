@@ -75,7 +75,7 @@ def test_generator_is_not_advanced_while_the_connector_is_paused() -> None:
     assert EVENTS == [0, 1, 2, 3]
 
 
-def test_generator_that_yields_a_wait_is_advanced_when_the_wait_ends() -> None:
+def test_generator_that_yields_a_waiting_time_is_advanced_when_the_time_has_passed() -> None:
     @source
     def slow(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)
@@ -88,7 +88,7 @@ def test_generator_that_yields_a_wait_is_advanced_when_the_wait_ends() -> None:
     assert values(run_source(slow, {}, records=100, idle_s=80).records)[:3] == [0, 1, 2]
 
 
-def test_stop_of_a_task_runs_the_finally_blocks_of_all_its_generators() -> None:
+def test_stopping_a_task_runs_the_finally_blocks_of_all_its_generators() -> None:
     @source(partitions=lambda config: [{"n": number} for number in range(3)])
     def connections(config: TickConfig, offset: Offset, partition: Mapping[str, Any]) -> Items:
         try:

@@ -91,7 +91,7 @@ def test_default_batch_methods_of_a_converter_convert_between_structs_and_rows()
     assert list(caught.value.errors) == [0]
 
 
-def test_call_of_a_method_that_a_plugin_does_not_define_raises_an_error_with_plugin_and_method_name() -> None:
+def test_calling_a_method_that_a_plugin_does_not_define_raises_an_error_with_the_plugin_and_method_names() -> None:
     class PluginWithoutApply(SourceTask):
         pass
 

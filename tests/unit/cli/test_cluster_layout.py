@@ -164,7 +164,7 @@ def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_are
         check_enough_other_nodes(layout, 1, needed - 1)
 
 
-def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting(tmp_path: Path) -> None:
+def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting_the_node_directory(tmp_path: Path) -> None:
     for nodes, hint in (
         (1, "Restore it, or start another cluster in another --dir"),
         (2, f"kafka-storage format -t id -c {tmp_path}/node-1/server.properties"),

@@ -11,7 +11,9 @@ import pytest
 from headrace.cli.cluster.running import _print_line
 
 
-def test_cluster_supervisor_ignores_that_standard_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_supervisor_can_print_lines_after_its_standard_output_was_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as output:
@@ -20,7 +22,7 @@ def test_cluster_supervisor_ignores_that_standard_output_is_closed(monkeypatch: 
         _print_line("node 1 died: killed by SIGKILL")
 
 
-def test_output_line_that_a_full_disk_rejects_is_written_with_the_next_line(
+def test_output_line_that_could_not_be_written_to_a_full_disk_is_written_before_the_next_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with open("/dev/full", "w") as output, (tmp_path / "out").open("w") as file:

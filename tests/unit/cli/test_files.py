@@ -1,4 +1,4 @@
-"""Tests of connector files as Java properties, as a flat JSON object, and in the REST API's JSON format."""
+"""Tests that connector files are read in three formats: Java properties, flat JSON objects, and the REST API's JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that `headrace validate` reports errors in client overrides and tables together with all other errors."""
+"""Tests that `headrace validate` reports errors in client overrides and table names together with all other errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def validate(directory: Path, connector: dict[str, str], worker: dict[str, str] 
     return result.exit_code, [line.removeprefix(f"{arguments[1]}: ") for line in result.output.splitlines()]
 
 
-def test_errors_of_client_overrides_tables_and_keys_are_reported_together(tmp_path: Path) -> None:
+def test_errors_in_client_overrides_in_table_names_and_in_other_keys_are_reported_together(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "shop.sqlite") as database:
         database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     code, lines = validate(

@@ -19,7 +19,10 @@ from support.virtual_time import run_in_virtual_time
 
 
 class FakeTransport(asyncio.Transport):
-    """A transport that stores written requests; `written` contains one entry per request, without its size prefix."""
+    """A transport that stores written requests.
+
+    `written` contains one entry for each request. An entry has no size prefix.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +41,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeSocket:
-    """A socket that stores the low-water marks set with SO_RCVLOWAT; its unread bytes are in a pipe."""
+    """A socket that stores the low-water marks set with SO_RCVLOWAT. A pipe contains the bytes that are still unread."""
 
     def __init__(self) -> None:
         self.low_water_marks: list[int] = []
@@ -126,7 +129,9 @@ def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_byt
 
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
-def test_long_responses_share_memory_if_frames_are_reused(reuses_frames: bool) -> None:
+def test_consecutive_long_responses_are_stored_in_the_same_memory_only_if_frames_are_reused(
+    reuses_frames: bool,
+) -> None:
     async def run() -> None:
         connection, _ = new_connection(reuses_frames=reuses_frames)
 
@@ -225,7 +230,7 @@ async def test_error_for_undecodable_response_names_the_broker() -> None:
 
 
 @in_loop
-async def test_response_without_request_closes_the_connection() -> None:
+async def test_connection_is_closed_if_a_response_arrives_while_no_request_is_in_flight() -> None:
     connection, transport = new_connection()
     feed(connection, heartbeat_response(1), 100)
     assert transport.aborted

@@ -20,7 +20,10 @@ CONFIG = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": "1"}
 
 
 def timeout_message(*errors: Exception) -> str:
-    """Return the message of a TimedOutError. The attempts raise `errors`, and the last attempt never completes."""
+    """Return the message of a TimedOutError after several attempts.
+
+    Each error in `errors` is raised by one attempt. One more attempt never completes.
+    """
 
     async def run() -> str:
         remaining = list(errors)
@@ -45,7 +48,7 @@ def test_timed_out_error_message_contains_the_error_of_the_last_failed_attempt()
     assert timeout_message() == "electing leaders: no response within 300 ms"
 
 
-def test_elect_leaders_raises_an_error_with_the_message_of_the_rejected_request() -> None:
+def test_elect_leaders_raises_an_error_with_the_message_that_the_broker_returned() -> None:
     async def request_controller(message: ElectLeadersRequest) -> ElectLeadersResponse:
         response: Any = error_response(message, 2, ErrorCode.REQUEST_TIMED_OUT, "a majority of voters is not reachable")
         assert isinstance(response, ElectLeadersResponse)

@@ -78,7 +78,7 @@ def test_seek_drops_the_prefetched_records_of_the_partition() -> None:
     assert plan(core)[1][0].fetch_offset == 1
 
 
-def test_paused_partition_keeps_its_chunks_and_is_not_fetched() -> None:
+def test_paused_partition_keeps_its_prefetched_records_and_is_not_fetched() -> None:
     core = make_core()
     (requested,) = plan(core)[1]
     core.pause(P0)
@@ -148,7 +148,7 @@ def test_read_committed_fetch_excludes_records_of_aborted_transactions() -> None
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FetchAction.RAISE_ERROR),
     ],
 )
-def test_fetch_error_code_decides_between_metadata_refresh_position_reset_and_raised_error(
+def test_fetch_error_code_determines_whether_to_refresh_metadata_or_reset_the_position_or_raise_an_error(
     code: ErrorCode, action: FetchAction
 ) -> None:
     core = make_core()
@@ -191,7 +191,10 @@ def plan_at(
 
 
 def core_with_preferred_replica() -> tuple[FetchCore, RequestedPartition]:
-    """Return a core that fetches from preferred read replica 2 instead of the leader, node 1, until 1000 ms."""
+    """Return a core that fetches from preferred read replica 2.
+
+    The preferred replica expires at 1000 ms. The leader is node 1.
+    """
     core = make_core()
     (requested,) = plan(core)[1]
     core.fetch_done(1)
@@ -249,7 +252,7 @@ def test_preferred_replica_in_response_to_a_fetch_sent_before_a_seek_is_ignored(
     assert list(plan(core)) == [1]
 
 
-def test_partition_is_not_fetched_from_leader_with_older_leader_epoch_than_position() -> None:
+def test_partition_is_not_fetched_from_a_leader_with_an_older_leader_epoch_than_the_position_has() -> None:
     """KIP-320: a former leader may lack the newest records and reject a valid offset as out of range."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)

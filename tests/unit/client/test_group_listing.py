@@ -29,7 +29,10 @@ class FakeBrokerConnection:
 
 
 class ShrinkingCluster(Cluster):
-    """A cluster whose outdated metadata lists broker 3; after a refresh, broker 1 coordinates the group of broker 3."""
+    """A cluster whose metadata still lists broker 3, which was removed.
+
+    After a metadata refresh, broker 1 coordinates the group that broker 3 coordinated.
+    """
 
     async def connection(self, node_id: int, purpose: str = "") -> Any:
         if node_id == 3:

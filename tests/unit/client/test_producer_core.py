@@ -59,7 +59,7 @@ def batches_of(plans: list[RequestPlan]) -> list[ReadyBatch]:
     return [batch for plan in plans for batch in plan.batches]
 
 
-def test_base_sequence_of_a_batch_counts_earlier_records_and_the_batch_crc_is_valid() -> None:
+def test_base_sequence_of_a_batch_follows_the_last_sequence_of_the_previous_batch_and_its_crc_is_valid() -> None:
     core = known_core()
     for count in (2, 3, 4):
         core.add(make_batch(count))

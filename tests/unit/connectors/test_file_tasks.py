@@ -41,7 +41,10 @@ def test_file_sink_creates_its_output_file_again_after_the_file_was_deleted(tmp_
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Simulate a full disk by a limit on file sizes: the write that reaches it is partial, and the next write fails."""
+    """Simulate a full disk by limiting file sizes.
+
+    The write that reaches the limit is partial, and the next write fails.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

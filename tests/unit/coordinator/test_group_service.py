@@ -123,7 +123,10 @@ def test_member_can_join_sync_heartbeat_commit_and_fetch() -> None:
 async def store_uncommitted_and_fetch(
     coordinator: GroupCoordinator, topic: MemoryTopic, offset: int
 ) -> tuple[asyncio.Future[OffsetCommitResponse], asyncio.Future[int]]:
-    """Start an OffsetCommit whose record is appended but not committed, then an OffsetFetch; return both futures."""
+    """Start an OffsetCommit whose record is appended but not committed. Then start an OffsetFetch.
+
+    Return the futures of both requests.
+    """
     topic.advances_high_watermark = False
     stored_commit = asyncio.ensure_future(coordinator.commit_offsets(commit(offset), 9))
     await asyncio.sleep(0.01)
@@ -356,7 +359,7 @@ def not_called(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_COORDINATOR])
-def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_logs_only_corrupt_records(
+def test_load_of_an_unreadable_offsets_partition_raises_no_error_and_is_logged_only_if_records_are_corrupt(
     code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

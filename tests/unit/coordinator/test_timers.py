@@ -45,7 +45,7 @@ def test_cancelled_timer_is_never_due_unless_scheduled_again() -> None:
     assert list(timers.pop_due(20)) == [("a",)]
 
 
-def test_rescheduled_timers_do_not_use_more_memory() -> None:
+def test_rescheduling_timers_does_not_increase_memory_use() -> None:
     timers = Timers()
     for now in range(0, 100_000, 10):
         for member in range(10):

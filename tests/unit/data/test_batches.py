@@ -27,7 +27,7 @@ def test_conversion_between_structs_and_rows_does_not_copy_a_list_without_struct
     assert from_rows(None, values) is values
 
 
-def test_consecutive_records_with_equal_schemas_are_combined_to_one_batch() -> None:
+def test_consecutive_records_with_equal_schemas_are_combined_into_one_batch() -> None:
     def record(topic: str, number: int, offset: int) -> SourceRecord:
         return SourceRecord(
             topic=topic,
@@ -97,7 +97,7 @@ def test_headers_with_the_same_key_are_all_kept_in_insertion_order() -> None:
     assert record.replace(topic="u").headers is headers
 
 
-def test_map_headers_calls_its_function_once_for_a_headers_object_that_records_share() -> None:
+def test_map_headers_calls_its_function_once_for_a_headers_object_that_several_records_share() -> None:
     a, b, equal_to_a = Headers().add("n", 1), Headers().add("n", 2), Headers().add("n", True)
     calls: list[Headers] = []
 

@@ -32,7 +32,7 @@ def test_column_with_one_value_for_all_rows_stays_shared_when_rows_are_selected(
     assert taken.column("source") == Shared("x")
 
 
-def test_put_of_an_existing_column_name_replaces_the_column_at_its_position() -> None:
+def test_put_with_an_existing_column_name_replaces_this_column_and_keeps_its_position() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}

@@ -112,7 +112,7 @@ def test_struct_returns_the_schema_default_for_a_null_field() -> None:
     value.validate()
 
 
-def test_nested_struct_with_a_schema_other_than_its_fields_schema_is_rejected() -> None:
+def test_nested_struct_is_rejected_if_its_schema_differs_from_the_schema_of_the_field() -> None:
     outer = struct([("p", POINT)])
     with pytest.raises(DataError, match="do not match"):
         Struct(outer).put("p", Struct(POINT.replace(doc=None), {"x": 1}))

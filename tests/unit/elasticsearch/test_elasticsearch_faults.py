@@ -21,9 +21,10 @@ from support.elasticsearch_task import put_until_error
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """Stores the documents of bulk requests. Each bulk request removes the first fault from `faults` and applies it.
+    """A fake Elasticsearch server that stores the documents of bulk requests.
 
-    A fault is the HTTP status of the response, "cut" to close the connection, or a dict of statuses by document id.
+    Each bulk request removes the first fault from `faults` and applies it. A fault is one of:
+    the HTTP status of the response, "cut" to close the connection, or a dict of statuses by document id.
     """
 
     daemon_threads = True

@@ -1,4 +1,4 @@
-"""Tests of the directory source: file formats, positions, finished files, invalid records, hostile file names."""
+"""Tests of the directory source: file formats, positions, finished files, invalid records and hostile file names."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ def test_csv_fields_are_converted_to_declared_column_types_and_the_null_text_is_
     ]  # fmt: skip
 
 
-def test_columns_of_a_csv_file_without_a_header_have_numbers_or_configured_names(tmp_path: Path) -> None:
+def test_columns_of_a_csv_file_without_a_header_are_named_by_their_numbers_or_by_the_configuration(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.csv").write_text("\ufeff1\ttwo\n")
     more = {"csv.header": "false", "csv.delimiter": "tab"}
     assert values(read(tmp_path, format="csv", **more)) == [{"column1": "1", "column2": "two"}]
@@ -327,7 +329,7 @@ def test_source_with_a_missing_input_directory_logs_one_warning_and_retries(
     assert caplog.text.count("cannot be listed, retrying") == 1
 
 
-def test_all_files_are_read_in_order_if_one_search_can_hold_only_some_of_the_files(
+def test_all_files_are_read_in_order_if_each_directory_search_returns_only_some_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 10)

@@ -566,7 +566,10 @@ def test_assignment_that_workers_missed_is_sent_again_before_the_rebalance_delay
 
 
 def test_revoked_task_that_stopped_late_is_assigned_before_the_rebalance_backoff_ends() -> None:
-    """A worker reports a revoked task as held until it has stopped. The backoff of 40 ms begins before that."""
+    """A worker reports a revoked task as held until the task has stopped.
+
+    The rebalance backoff of 40 ms starts before the task has stopped.
+    """
     group = Group({"c": 4})
     group.rebalance()
     group.join("worker2")
@@ -611,7 +614,10 @@ def test_backoff_between_revocations_grows_by_a_factor_of_40_to_the_maximum_dela
 
 
 def test_new_tasks_are_assigned_to_the_least_loaded_workers_first() -> None:
-    """As in Kafka's testAssignTasksWhenImbalanced: workers with 2, 3, 4 and 0 tasks each have 6 after 15 new tasks."""
+    """As in Kafka's testAssignTasksWhenImbalanced, four workers have 2, 3, 4 and 0 tasks.
+
+    After 15 new tasks are assigned, each worker has 6 tasks.
+    """
     counts = {"worker1": 2, "worker2": 3, "worker3": 4, "worker4": 0}
     held: dict[str, frozenset[TaskId]] = {}
     start = 0
@@ -684,7 +690,7 @@ def test_round_robin_returns_an_empty_assignment_for_a_worker_without_tasks() ->
 # Assignments
 
 
-def test_configured_returns_all_connectors_and_all_committed_tasks_of_a_config_snapshot() -> None:
+def test_function_configured_returns_all_connectors_and_all_committed_tasks_of_a_config_snapshot() -> None:
     states = {
         "a": ConnectorState({}, TargetState.STARTED, 0, task_configs=({}, {})),
         "b": ConnectorState({}, TargetState.STOPPED, 1),
@@ -692,7 +698,7 @@ def test_configured_returns_all_connectors_and_all_committed_tasks_of_a_config_s
     assert configured(ConfigSnapshot(2, states)) == connectors_and_tasks({"a": 2, "b": 0})
 
 
-def test_duplicates_returns_the_connectors_and_tasks_that_are_in_more_than_one_assignment() -> None:
+def test_function_duplicates_returns_the_connectors_and_tasks_that_are_in_more_than_one_assignment() -> None:
     a = Assignment(frozenset({"a", "b"}), frozenset({("a", 0), ("a", 1)}))
     b = Assignment(frozenset({"b", "c"}), frozenset({("a", 1), ("b", 1)}))
     assert duplicates([a, b]) == Assignment(frozenset({"b"}), frozenset({("a", 1)}))

@@ -20,7 +20,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_requests_that_wait_until_their_connector_is_deleted_fail_with_not_found(tmp_path: Path) -> None:
+async def test_requests_that_wait_while_their_connector_is_deleted_fail_with_not_found(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     outcomes = await asyncio.gather(
@@ -35,7 +35,9 @@ async def test_requests_that_wait_until_their_connector_is_deleted_fail_with_not
     assert not worker.running
 
 
-async def test_put_that_waits_until_its_connector_is_deleted_creates_the_connector_again(tmp_path: Path) -> None:
+async def test_put_request_that_waits_while_its_connector_is_deleted_creates_the_connector_again(
+    tmp_path: Path,
+) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG)
     await asyncio.gather(herder.put("c", CONFIG | {"a": "1"}), herder.delete("c"), herder.put("c", CONFIG | {"a": "2"}))

@@ -73,7 +73,7 @@ REJOIN_AFTER_STOP = Rejoin("revoked connectors and tasks have stopped")
 # Assignments of the cooperative protocols
 
 
-def test_new_worker_reports_no_assignment_and_the_offset_of_its_configs() -> None:
+def test_new_worker_reports_no_assignment_and_the_config_offset_that_it_has_read_to() -> None:
     assert GroupCore(URL, Version.SESSIONED, DELAY).metadata() == WorkerMetadata(URL, -1, None)
     assert worker().metadata() == WorkerMetadata(URL, 5, None)
 
@@ -97,11 +97,11 @@ def test_worker_reads_the_config_topic_before_it_applies_an_assignment_with_a_la
     assert assign(core, ALL, offset=6) == [ReadConfigs(), Run(ALL)]
 
 
-def test_worker_applies_an_assignment_with_a_config_offset_before_its_own_without_reading_the_config_topic() -> None:
+def test_worker_applies_an_assignment_with_an_earlier_config_offset_without_reading_the_config_topic() -> None:
     assert assign(worker(offset=7), ALL, offset=6) == [Run(ALL)]
 
 
-def test_worker_rejoins_after_the_rebalance_delay_that_its_assignment_contains() -> None:
+def test_worker_rejoins_after_the_rebalance_delay_specified_in_its_assignment() -> None:
     effects = assign(worker(), work("a"), delay_ms=250)
     assert effects == [Rejoin("the delay of the scheduled rebalance has elapsed", 250), Run(work("a"))]
 
@@ -118,7 +118,7 @@ def test_worker_reports_revoked_tasks_as_held_until_they_have_stopped() -> None:
     assert core.stopped(revoked) == []
 
 
-def test_metadata_of_a_worker_after_a_revocation_contains_no_revoked_connectors_or_tasks() -> None:
+def test_held_assignment_that_a_worker_reports_after_a_revocation_has_an_empty_list_of_revoked_instances() -> None:
     core = worker()
     assign(core, ALL)
     assign(core, revoked=work("a"))
@@ -364,7 +364,7 @@ def compute(
 
 
 @pytest.mark.parametrize(("offset", "is_behind"), [(4, False), (5, False), (6, True)])
-def test_leader_is_behind_if_a_member_has_read_the_config_topic_further(offset: int, is_behind: bool) -> None:
+def test_leader_is_behind_if_another_member_has_read_more_of_the_config_topic(offset: int, is_behind: bool) -> None:
     members = {"me": metadata(URL, 5), "other": metadata("http://other/", offset)}
     assert worker(offset=5).is_behind(members) is is_behind
 
@@ -412,7 +412,7 @@ def test_leader_assigns_all_connectors_and_tasks_to_the_members() -> None:
     }
 
 
-def test_assignments_contain_the_config_offset_that_the_leader_has_read_to() -> None:
+def test_assignments_contain_the_config_offset_up_to_which_the_leader_has_read() -> None:
     """The leader read a record after it had joined. A worker must read this record before it starts the new tasks."""
     core = worker(offset=5)
     members = {"me": metadata(URL, 5), "other": metadata("http://other/", 5)}
@@ -485,7 +485,7 @@ def test_leader_returns_the_url_of_the_worker_that_owns_a_connector_or_task() ->
     assert core.owner_url("a", None) is None
 
 
-def test_leader_assumes_that_a_revoked_task_may_run_until_its_owner_joins_without_the_task() -> None:
+def test_leader_assumes_that_a_revoked_task_may_still_run_until_its_owner_joins_without_the_task() -> None:
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
     assert core.may_run_task("a")  # it is assigned now

@@ -184,7 +184,9 @@ def test_assignment_with_an_item_count_that_exceeds_the_message_size_is_rejected
         ("SESSIONED", ["sessioned", "compatible", "default"]),
     ],
 )
-def test_worker_offers_all_supported_group_protocols_with_the_highest_first(highest: str, names: list[str]) -> None:
+def test_worker_offers_all_supported_group_protocols_from_the_newest_to_the_oldest(
+    highest: str, names: list[str]
+) -> None:
     offered = protocols(WorkerMetadata(URL, 5, HELD), Version.of_config(highest))
     assert [name for name, _ in offered] == names
     for name, data in offered:
