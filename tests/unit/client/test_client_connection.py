@@ -41,7 +41,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeSocket:
-    """A socket that stores the low-water marks set with SO_RCVLOWAT. A pipe contains the bytes that are still unread."""
+    """A socket that stores the low-water marks set with SO_RCVLOWAT. A pipe contains its unread bytes."""
 
     def __init__(self) -> None:
         self.low_water_marks: list[int] = []
