@@ -1,4 +1,4 @@
-"""Tests that JSON which is kept as text until it is read has the same values as JSON that is decoded immediately."""
+"""Tests that JSON kept as text is decoded later to the same values as JSON that is decoded immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONVERTER = make_converter(JsonConverter, "value", schemas_enable="false")
 
 
 def decoded(data: list[bytes | None], *, as_text: bool) -> list[Any] | str:
-    """Return the repr of each value, which distinguishes 1 from 1.0 and from True, or the repr of the error."""
+    """Return the repr of each value, or the repr of the error. A repr distinguishes 1 from 1.0 and from True."""
     convert = CONVERTER.to_connect_texts if as_text else CONVERTER.to_connect_batch
     try:
         return [repr(value) for run in convert("t", data) for value in listed(run.values)]
@@ -81,6 +81,6 @@ def test_json_number_outside_the_range_of_a_double_is_decoded_as_infinity() -> N
     assert accepted.items() == [{"a": math.inf, "b": -math.inf}]
 
 
-def test_selection_from_json_texts_contains_the_texts_of_the_selected_values() -> None:
+def test_selecting_values_from_json_texts_selects_the_texts_of_these_values() -> None:
     selected = JsonTexts([b'{"a":1}', b'{"a":2}', b'{"a":3}']).take([2, 0])
     assert (selected.texts, selected.items()) == ([b'{"a":3}', b'{"a":1}'], [{"a": 3}, {"a": 1}])

@@ -191,7 +191,10 @@ def test_state_that_a_task_reports_before_its_start_completes_is_stored_once_wit
 
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_connector_whose_start_was_aborted_is_not_stored_as_failed(is_wanted: bool) -> None:
-    """A pending start is aborted when the connector is unassigned. If it is assigned again, it starts again."""
+    """A pending start is aborted when the connector is unassigned.
+
+    If the connector is assigned again, its start is repeated.
+    """
     worker = SimulatedWorker()
     worker.core.assign(Assignment(frozenset({"c"})))
     worker.change(PutConnector("c", {"a": "1"}))
@@ -352,7 +355,10 @@ def test_task_configs_generated_from_an_outdated_configuration_are_ignored() -> 
 
 
 def incomplete_commit(worker: SimulatedWorker) -> None:
-    """Apply a commit record that lacks some of its task configurations, as ConfigTopicState does."""
+    """Apply a commit record whose task configurations are partly missing.
+
+    The resulting snapshot equals the snapshot that ConfigTopicState returns for such a commit.
+    """
     worker.offset += 1
     snapshot = worker.core.snapshot.apply(worker.offset, PutTaskConfigs("c", []))
     state = replace(snapshot.connectors["c"], applied_config=None)
@@ -445,7 +451,7 @@ def statuses_of(connector: State, *tasks: State) -> ConnectorStatuses:
         (True, True, RestartPlan(False, [1])),
     ],
 )
-def test_restart_plan_contains_the_instances_that_include_tasks_and_only_failed_select(
+def test_restart_plan_contains_the_instances_selected_by_the_parameters_include_tasks_and_only_failed(
     include_tasks: bool, only_failed: bool, plan: RestartPlan
 ) -> None:
     statuses = statuses_of(State.RUNNING, State.RUNNING, State.FAILED, State.PAUSED)
@@ -545,7 +551,7 @@ class HerderMachine(RuleBasedStateMachine):
 
     @rule(task_count=st.integers(0, 3))
     def converge(self, task_count: int) -> None:
-        """Complete all operations; check that exactly the desired instances run with their current configuration."""
+        """Complete all operations. Check that exactly the desired instances run with their current configuration."""
         self.worker.settle(task_count)
         connectors = self.worker.core.snapshot.connectors
         assert {name for name, _ in self.worker.alive} <= set(connectors)

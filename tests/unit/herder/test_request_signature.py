@@ -52,7 +52,7 @@ def test_request_signature_is_the_base64_encoded_mac_of_the_body(algorithm: str)
     verify(lower(headers), BODY, key=JEFE, algorithms=list(ALGORITHMS))
 
 
-def test_request_without_a_body_is_signed_with_the_mac_of_zero_bytes() -> None:
+def test_request_without_a_body_is_signed_with_the_mac_of_an_empty_body() -> None:
     headers = lower(sign(JEFE, "HmacSHA256", b""))
     verify(headers, b"", key=JEFE, algorithms=["HmacSHA256"])
     assert status_of(headers, b" ") == (403, "Internal request contained invalid signature.")

@@ -93,7 +93,7 @@ async def test_tasks_start_after_generating_task_configs_has_failed_several_time
     assert worker.running_names() == ["c", "c-0", "c-1"]
 
 
-async def test_error_of_the_worker_while_it_starts_a_connector_makes_the_connector_failed(
+async def test_connector_is_failed_if_the_worker_raises_an_error_while_it_starts_the_connector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herder, worker = await make_herder(tmp_path)

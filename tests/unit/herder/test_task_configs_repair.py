@@ -1,4 +1,4 @@
-"""Tests of TaskConfigsRepair: the leader writes task configurations again that are older than their connector's."""
+"""Tests of TaskConfigsRepair: the leader rewrites task configurations that are older than the connector's configuration."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paus
     assert group.snapshot == before
 
 
-async def test_leader_writes_task_configs_of_a_running_connector_after_an_unchanged_configuration() -> None:
+async def test_leader_writes_task_configs_of_a_running_connector_after_an_equal_configuration_was_written() -> None:
     """The connector generates equal task configs and therefore does not store them again."""
     group = Group()
     await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))

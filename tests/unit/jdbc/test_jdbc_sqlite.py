@@ -65,7 +65,7 @@ def test_bulk_mode_reads_the_whole_table_in_every_run(database: sqlite3.Connecti
 
 
 @pytest.mark.parametrize("form", ["text", "millis"])
-def test_source_offset_in_timestamp_mode_advances_only_after_all_rows_with_equal_timestamps(
+def test_source_offset_in_timestamp_mode_advances_only_after_all_rows_with_equal_timestamps_are_read(
     database: sqlite3.Connection, form: str
 ) -> None:
     database.execute("CREATE TABLE events (name TEXT, at TIMESTAMP NOT NULL)")
@@ -85,7 +85,7 @@ def test_source_offset_in_timestamp_mode_advances_only_after_all_rows_with_equal
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
-def test_rows_with_microsecond_timestamps_are_read_once_and_after_a_restart_none_are_lost(
+def test_rows_with_microsecond_timestamps_are_read_once_and_are_not_lost_in_a_restart(
     database: sqlite3.Connection, mode: str
 ) -> None:
     database.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL)")

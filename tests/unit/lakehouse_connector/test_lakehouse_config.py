@@ -69,7 +69,7 @@ def test_validation_assumes_the_default_of_schemas_enable_if_the_configuration_o
     assert "can be set only with value.converter=JsonConverter and value.converter.schemas.enable=false" in errors[0]
 
 
-def test_configuration_with_json_without_schemas_is_rejected_without_declared_columns() -> None:
+def test_configuration_for_json_without_schemas_is_rejected_if_no_columns_are_declared() -> None:
     plain = {"value__converter": JSON, "value__converter__schemas__enable": "false"}
     assert "must be declared as Spark DDL" in errors_of(**plain)["lakehouse.schema"]
     assert errors_of(**plain, lakehouse__schema="id BIGINT") == {}

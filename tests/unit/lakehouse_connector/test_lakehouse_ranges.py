@@ -34,7 +34,7 @@ def test_kafka_source_offset_round_trips_through_json() -> None:
     assert json.dumps(parse_source_offset(text).to_json()) == text
 
 
-def test_offset_range_of_a_partition_ends_at_the_end_offset_of_the_partition() -> None:
+def test_offset_ranges_are_truncated_to_the_given_end_offset_of_each_partition() -> None:
     ranges = [Range("t", 0, 5, 9), Range("t", 1, 5, 9), Range("t", 2, 5, 9), Range("u", 0, 5, 9)]
     assert truncate_ranges(ranges, {("t", 0): 7, ("t", 1): 5, ("t", 2): 9}) == [Range("t", 0, 5, 7), *ranges[2:]]
 

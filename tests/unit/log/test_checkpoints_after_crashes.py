@@ -170,7 +170,7 @@ def test_records_appended_after_recovery_truncated_the_log_are_recovered_after_p
 def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_loss(seed: int) -> None:
     """The checkpointed high watermark is above the offsets of the lost records.
 
-    If it stayed, consumers would read uncommitted records at these offsets.
+    If it were not lowered, consumers would read uncommitted records at these offsets.
     """
     disk, manager, log, _ = with_flushed_records(seed)
     for number in range(20):
@@ -188,7 +188,7 @@ def test_checkpointed_high_watermark_does_not_cover_records_written_after_data_l
 
 
 def test_recovery_that_truncates_records_lowers_the_cleaner_offset() -> None:
-    """If the cleaner offset stayed, compaction could remove a tombstone before the older values of its key."""
+    """With the old cleaner offset, compaction could remove a tombstone before the older values of its key."""
     disk, manager, log, old = with_flushed_records(0)
     log.cleaner_offset = 15
     for name in (RECOVERY_POINT_FILE, CLEANER_FILE):
@@ -269,7 +269,7 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
 def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
     """The log contains a batch with a wrong offset.
 
-    If the log opened without recovery, a later recovery would also truncate the records appended in the meantime.
+    If the log opened without recovery, a later recovery would also truncate records that were appended in the meantime.
     """
     disk, manager, log, old = with_flushed_records(0)
     segment, last = log.segments[-1], log.log_end_offset - 1
@@ -382,7 +382,10 @@ def test_high_watermark_checkpointed_before_a_truncation_does_not_return_after_c
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """If the entries returned, the log would seem corrupt or have wrong timestamps once it is as long as before."""
+    """If these entries returned, the log would seem corrupt or have wrong timestamps.
+
+    This would happen after the log grew to its old length.
+    """
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
     log = manager.get_or_create("t", 0, config, NOW)

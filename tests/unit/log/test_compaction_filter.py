@@ -99,7 +99,7 @@ def offsets(found: tuple[BatchHeader, RecordColumns] | None) -> list[int]:
     return [] if found is None else list(found[1].offsets or ())
 
 
-def test_compaction_does_not_change_a_batch_with_only_newest_records() -> None:
+def test_compaction_does_not_change_a_batch_that_contains_only_the_newest_record_of_each_key() -> None:
     data = batch(10, (b"a", b"1"), (b"b", b"2"), compression=Compression.LZ4)
     assert filter_of({b"a": 10, b"b": 11}).filter_batch(read_header(data), memoryview(data)) == data
 
@@ -205,7 +205,9 @@ def transactional(base_offset: int, key: bytes) -> bytearray:
     return batch(base_offset, (key, b"1"), is_transactional=True, **producer)
 
 
-def test_records_of_aborted_transaction_are_removed_at_once_and_abort_marker_after_the_delete_horizon() -> None:
+def test_records_of_aborted_transaction_are_removed_at_once_and_its_marker_is_removed_after_the_delete_horizon() -> (
+    None
+):
     aborted = [AbortedTxn(7, 10, 11, 10)]
     batches = filter_of({}, aborted=aborted)
     assert retained(batches, transactional(10, b"a")) is None

@@ -39,7 +39,7 @@ def read_all(log: PartitionLog) -> None:
 
 
 def create_log(directory: Path) -> PartitionLog:
-    """Create a log with 30 records in several segments; the files of at most two segments stay open."""
+    """Create a log with 30 records in several segments. The files of at most two segments stay open."""
     path = str(directory / "t-0")
     storage = DiskStorage()
     log = PartitionLog.open(storage, path, "t", 0, CONFIG, NOW, open_segments=OpenSegments(2), topic_id=bytes(16))

@@ -32,7 +32,7 @@ def opened(directory: Path, *, has_others: bool) -> LogManager:
 
 
 def write_segments(directory: Path) -> list[Path]:
-    """Write three segments of records and shut down cleanly; return the `.log` files, oldest first."""
+    """Write three segments of records and shut down cleanly. Return the `.log` files, oldest first."""
     manager = opened(directory, has_others=True)
     log = manager.get_or_create("t", 0, CONFIG, NOW, topic_id=bytes(16))
     for number in range(RECORDS):
@@ -55,7 +55,10 @@ def truncate_file(path: Path) -> None:
 
 
 def set_modified_after(path: Path, than: Path) -> None:
-    """Make `path` newer than `than`, even if both were written within the file system's timestamp resolution."""
+    """Give `path` a later modification time than `than`.
+
+    The times differ even if both files were written within the file system's timestamp resolution.
+    """
     time_ns = max(path.stat().st_mtime_ns, than.stat().st_mtime_ns + 1)
     os.utime(path, ns=(time_ns, time_ns))
 

@@ -216,7 +216,7 @@ def test_retries_of_the_last_five_batches_of_a_producer_are_recognized_as_duplic
     assert error_of(lambda: producer(log, 2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_wrapped_sequence_is_accepted_and_sequence_gap_or_old_producer_epoch_is_rejected() -> None:
+def test_sequence_that_wraps_to_0_is_accepted_and_sequence_gap_or_old_producer_epoch_is_rejected() -> None:
     log = open_log()
     producer(log, 2**31 - 2, 2)
     producer(log, 0, 1)
@@ -244,7 +244,7 @@ def test_producer_state_survives_restart(clean: bool) -> None:
 def test_state_of_an_active_producer_does_not_expire_if_its_records_have_old_timestamps() -> None:
     """A producer that copies last year's records is active.
 
-    If its state expired, a retried batch would be appended twice.
+    If the producer's state expired, a retried batch would be appended twice.
     """
     day_ms = 86_400_000
     log = open_log()
@@ -326,7 +326,10 @@ def test_truncation_removes_later_segments_and_truncates_the_last_remaining_segm
 
 
 def test_truncation_before_log_start_offset_lowers_log_start_offset() -> None:
-    """If the log start offset stayed, the log would still end after the leader's log, and be truncated repeatedly."""
+    """If the log start offset were not lowered, the log would still end after the leader's log.
+
+    The follower would then truncate its log again and again.
+    """
     log = open_log()
     for number in range(10):
         append(log, b"value %d" % number)
@@ -529,7 +532,8 @@ def test_failed_roll_leaves_no_files_of_the_new_segment(error: int, was_closed_c
 def test_append_writes_no_records_if_the_indexes_cannot_be_loaded(suffix: str, is_empty: bool) -> None:
     """An append loads the indexes before it writes, because loading fails if no file descriptor is free.
 
-    If the append wrote the records first, a retry would write them twice, and recovery would truncate the log there.
+    If the append wrote the records first, a retry would write them twice. Recovery would truncate the log at the
+    second copy.
     """
 
     class FewDescriptorsStorage(MemoryStorage):
@@ -802,7 +806,10 @@ def test_max_timestamp_of_inactive_segments_is_read_without_loading_indexes() ->
 
 @pytest.mark.parametrize("seed", range(10))
 def test_truncated_records_do_not_return_after_power_failure(seed: int) -> None:
-    """If the truncated records returned, they would be below the high watermark of the records that replaced them."""
+    """The high watermark may already cover the records that replaced the truncated records.
+
+    If the truncated records returned, consumers would therefore read them.
+    """
     disk = SimulatedDisk(Random(seed))
     log = PartitionLog.open(disk.mount(), DIRECTORY, "t", 0, LogConfig(), NOW)
     for number in range(6):

@@ -64,7 +64,7 @@ def test_log_goes_offline_if_its_truncation_fails_after_deleting_segments() -> N
 
 
 def test_failed_follower_append_does_not_add_leader_epoch() -> None:
-    """If epoch 3 stayed in the checkpoint, the next record of epoch 2 would become the start of epoch 2."""
+    """If epoch 3 stayed in the checkpoint, the next record of epoch 2 would move the start offset of epoch 2."""
     storage = FewDescriptorsStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -86,7 +86,7 @@ def test_failed_follower_append_does_not_add_leader_epoch() -> None:
 
 @pytest.mark.parametrize("was_closed_cleanly", [False, True])
 def test_leader_epochs_that_start_after_the_log_end_offset_are_removed_on_load(was_closed_cleanly: bool) -> None:
-    """If epoch 7 stayed, the leader would return end offset 40 for epoch 2, which is beyond the log end offset."""
+    """If epoch 7 were kept, the leader would return end offset 40 for epoch 2. The log ends before offset 40."""
     storage = MemoryStorage()
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
@@ -245,7 +245,10 @@ def test_log_that_lost_all_records_has_no_leader_epochs() -> None:
 def test_replica_log_is_truncated_where_segment_file_was_deleted(
     lost: int, is_compacted: bool, was_closed_cleanly: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The remaining index files prove the loss, because retention and compaction delete index files first."""
+    """The remaining index files prove the loss.
+
+    Retention and compaction delete the index files of a segment before its .log file.
+    """
     storage, config = MemoryStorage(), LogConfig(cleanup_compact=is_compacted, cleanup_delete=not is_compacted)
     storage.makedirs("/d")
 
@@ -317,7 +320,10 @@ class CrashingStorage(MemoryStorage):
 
 
 def flushed(storage: MemoryStorage, rolled_after: Collection[int]) -> PartitionLog:
-    """Create a flushed log with five batches of one record, and roll it after the batch numbers in `rolled_after`."""
+    """Create a flushed log with five batches of one record.
+
+    Roll the log after each batch whose number is in `rolled_after`.
+    """
     storage.makedirs("/d")
     log = PartitionLog.open(storage, "/d/t-0", "t", 0, LogConfig(), 0)
     for number in range(5):

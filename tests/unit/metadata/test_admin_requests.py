@@ -230,7 +230,10 @@ class TestConfigs:
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
     def test_min_isr_of_elections_is_read_from_the_metadata_log_instead_of_properties_files(self) -> None:
-        """Rule R1: leaders and the controller use the same value, so eligible replicas lack no acknowledged record."""
+        """Rule R1: leaders and the controller use the same value.
+
+        Eligible replicas therefore have all acknowledged records.
+        """
         image = cluster_image(partition_image("12", "12", 1))
         assert self.RULES.min_insync_replicas(image, "t") == 1
         assert ConfigRecord not in map(type, bootstrap_records(image, 1))

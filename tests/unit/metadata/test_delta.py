@@ -1,4 +1,4 @@
-"""Tests of the changes that a MetadataDelta reports; listeners act only on reported changes."""
+"""Tests of the changes that a MetadataDelta reports. Listeners act only on reported changes."""
 
 from __future__ import annotations
 

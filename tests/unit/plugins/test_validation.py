@@ -153,7 +153,7 @@ def test_validation_reports_errors_in_the_configuration_of_transforms_and_predic
     assert result.definitions["transforms.A.field"].group == "Transforms: A"
 
 
-def test_validation_reports_an_error_that_a_transforms_configure_method_raises() -> None:
+def test_validation_reports_an_error_that_the_configure_method_of_a_transform_raises() -> None:
     result = validate(
         ExampleSource, table="t", transforms="A",
         transforms__A__type="ExtractField$Value", transforms__A__field="`a", transforms__A__field__syntax__version="V2",
@@ -215,7 +215,7 @@ def test_transforms_of_a_self_reading_sink_are_rejected() -> None:
     assert "ExamplePlainSink reads its topics itself and does not support transforms" in error
 
 
-def test_validation_reports_errors_that_the_connectors_validate_method_adds_or_raises() -> None:
+def test_validation_reports_errors_that_the_validate_method_of_a_connector_adds_or_raises() -> None:
     assert "There is no table missing" in validate(ExampleSource, table="missing").values["table"].errors[0]
     assert "boom" in validate(ExampleSource, table="crash").values["connector.class"].errors[0]
     assert validate(ExampleSource, table=None).values["table"].errors[-1].startswith("Null value")
@@ -311,7 +311,7 @@ def test_validation_reports_errors_in_single_keys_together_with_errors_in_key_co
 
 
 class Untyped(Transformation):
-    """A transform without a configuration model, which reads `config.originals`."""
+    """A transform that has no configuration model and reads `config.originals`."""
 
 
 class UntypedConverter(Converter):
@@ -330,7 +330,7 @@ class PlainSource(SourceConnector):
     task_class = TaskWithKeys
 
 
-def test_unknown_key_recommends_the_nearest_known_key_and_does_not_show_its_value() -> None:
+def test_validation_result_for_an_unknown_key_recommends_the_nearest_known_key_and_hides_the_value() -> None:
     result = validate(ExampleSource, table="t", pasword="hunter2", zzz="1")
     assert result.errors == []
     [unknown, other] = [each for each in result.as_json()["configs"] if each["definition"] is None]
@@ -351,7 +351,7 @@ def test_keys_of_plugins_without_a_configuration_model_are_not_reported_as_ignor
     assert result.warnings == []
 
 
-def test_keys_of_the_tasks_configuration_model_are_not_reported_as_ignored() -> None:
+def test_keys_of_the_configuration_model_of_a_task_are_not_reported_as_ignored() -> None:
     result = validate(PlainSource, depth="2", dept="2")
     assert result.warnings == ["Unknown configuration key dept is ignored; did you mean depth?"]
 

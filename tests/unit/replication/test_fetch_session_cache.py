@@ -16,7 +16,10 @@ def open_session(sessions: FetchSessionCache, replica_id: int) -> FetchSession:
 
 
 def test_late_request_of_a_replaced_fetch_session_is_rejected() -> None:
-    """If the late request were accepted, it would reset the replica's log end offset and stop the high watermark."""
+    """If the leader accepted the late request, it would reset the follower's log end offset that it has recorded.
+
+    The high watermark would then stop.
+    """
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(10, Random(1), closed.append)
     old, other = open_session(sessions, 2), open_session(sessions, 3)

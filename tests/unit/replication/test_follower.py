@@ -85,8 +85,13 @@ def test_follower_fetches_before_it_appends_only_if_the_records_end_below_the_le
         (1, 9, 6),
     ],
 )
-def test_truncation_offset_follows_leader_epochs(epoch: int, end_offset: int, expected: int) -> None:
-    """Rule R2: a follower never truncates to its high watermark, here 4, which may be lower than the leader's."""
+def test_follower_truncates_to_the_offset_that_the_leader_epochs_determine(
+    epoch: int, end_offset: int, expected: int
+) -> None:
+    """Rule R2: a follower never truncates to its own high watermark, which is 4 here.
+
+    The leader's high watermark may be higher.
+    """
     assert follower.action_for(Log(), 10, diverging(epoch, end_offset)) == follower.Truncate(expected)
 
 
@@ -110,7 +115,7 @@ def test_follower_stops_fetching_after_fenced_leader_epoch_and_retries_after_oth
         (5, 30, (10, False)),
     ],
 )
-def test_follower_with_fetch_offset_out_of_range_continues_within_leaders_log(
+def test_follower_continues_at_an_offset_inside_the_leaders_log_after_offset_out_of_range(
     start: int, end: int, expected: tuple[int, bool]
 ) -> None:
     assert isinstance(

@@ -72,7 +72,7 @@ def test_high_watermark_waits_for_caught_up_follower_outside_isr() -> None:
     assert replicas.compute_high_watermark(12, LAG_MS + 1, all_eligible) == 12  # replica 3 lags behind
 
 
-def test_high_watermark_waits_for_a_follower_that_left_the_isr_only_after_it_has_caught_up_again() -> None:
+def test_follower_that_left_the_isr_holds_back_the_high_watermark_only_after_it_has_caught_up_again() -> None:
     """A follower that recently left the ISR has many records to fetch, and producers must not wait for it."""
     replicas = leader()
     for replica in (2, 3):
@@ -90,8 +90,8 @@ def test_high_watermark_waits_for_a_follower_that_left_the_isr_only_after_it_has
     assert replicas.compute_high_watermark(1002, 2002, all_eligible) == 1001
 
 
-def test_high_watermark_waits_for_a_restarted_follower_only_after_it_has_caught_up_again() -> None:
-    """Replica 3 is not in the ISR. The previous incarnation of its broker was caught up when it stopped."""
+def test_restarted_follower_holds_back_the_high_watermark_only_after_it_has_caught_up_again() -> None:
+    """Replica 3 is not in the ISR. Before its broker restarted, replica 3 was caught up."""
     replicas = leader(isr=(1, 2))
     for replica in (2, 3):
         fetch(replicas, replica, 10, end=10, now_ms=1000)
@@ -134,7 +134,7 @@ def test_lag_time_of_a_caught_up_follower_starts_at_the_next_append() -> None:
     assert not replicas.followers[3].is_caught_up(11, 5 * LAG_MS, LAG_MS)
 
 
-def test_isr_expansion_takes_effect_when_proposed_and_isr_shrink_when_read_from_the_metadata_log() -> None:
+def test_isr_expansion_takes_effect_when_it_is_proposed_and_isr_shrink_when_the_metadata_log_contains_it() -> None:
     replicas = leader(isr=(1, 2))
     fetch(replicas, 2, 5, end=5)
     fetch(replicas, 3, 5, end=5)

@@ -28,7 +28,7 @@ def anyio_backend() -> str:
 
 
 async def served(tmp_path: Path, settings: dict[str, str]) -> tuple[Starlette, dict[str, Any]]:
-    """Return the application of a worker with these settings, and its OpenAPI document."""
+    """Return the application of a worker with the configuration `settings`, and the application's OpenAPI document."""
     herder, _ = await make_herder(tmp_path)
     properties = {"key.converter": "K", "value.converter": "V", **settings}
     application = RestServer(WorkerConfig.standalone(properties)).application(herder)

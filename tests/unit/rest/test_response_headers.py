@@ -39,7 +39,7 @@ async def test_set_rule_replaces_a_response_header_and_add_rule_appends_another_
     assert headers["x-list"] == "a, b"
 
 
-async def test_date_rule_sets_a_header_to_the_current_time_plus_its_milliseconds() -> None:
+async def test_date_rule_sets_a_header_to_the_current_time_plus_the_milliseconds_of_the_rule() -> None:
     headers = await response_headers("setDate Expires: 3600000, addDate X-Now: 0")
     ahead = parsedate_to_datetime(headers["expires"]) - parsedate_to_datetime(headers["x-now"])
     assert 3599 <= ahead.total_seconds() <= 3601

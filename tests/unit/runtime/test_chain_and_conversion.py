@@ -185,7 +185,7 @@ def test_decoding_of_records_skips_and_reports_records_that_a_converter_rejects(
     assert [failure.stage for failure, _ in reported] == ["KEY_CONVERTER", "VALUE_CONVERTER"]
 
 
-def test_json_objects_are_passed_to_the_task_as_text_if_the_task_accepts_texts() -> None:
+def test_json_objects_are_passed_to_the_task_as_text_if_the_task_accepts_json_texts() -> None:
     value = create_converter(JsonConverter, {"schemas.enable": "false"}, "value")
     convert = FromBytes(replace(converters(), value=value), stages()[0])
     part = raw(b'{"a":1}', b'{"a":2}', b'{"a":3}', keys=[b"k", b"5", b"6"])

@@ -1,4 +1,4 @@
-"""Tests of errors and warnings about client overrides: refused by the worker's policy, or with invalid values."""
+"""Tests of errors and warnings about client overrides that the worker's policy refuses or that have invalid values."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def test_batch_size_and_call_time_counters_ignore_calls_without_records() -> Non
     assert (values["call_avg_time_ms"], values["call_max_time_ms"]) == (pytest.approx(2), pytest.approx(3))
 
 
-def test_offset_commit_success_and_failure_percentages_are_counted() -> None:
+def test_offset_commit_success_and_failure_percentages_are_computed() -> None:
     counters = Counters()
     for _ in range(3):
         with counters.offset_commit():

@@ -1,4 +1,4 @@
-"""Tests of key stores: JKS files that keytool of JDK 17 wrote, and PKCS#12 files of the library cryptography."""
+"""Tests of key stores: JKS files written by keytool of JDK 17, and PKCS#12 files written by the library `cryptography`."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Complete a TLS handshake between both contexts in memory; return the cipher suite. Raises ssl.SSLError."""
+    """Complete a TLS handshake between both contexts in memory, and return the cipher suite. Raises ssl.SSLError."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),

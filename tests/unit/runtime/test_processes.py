@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def control() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The worker's end and the fork server's end of the control socket."""
+    """Yield the worker's end and the fork server's end of the control socket."""
     worker, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with worker, server:
         worker.setblocking(False)

@@ -1,4 +1,4 @@
-"""Tests of the polls that a sink's consumer makes before the task needs them: their number and size are limited."""
+"""Tests that a sink's consumer polls ahead of its task only up to limits on the number and the size of the polls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def anyio_backend() -> str:
 
 
 class Chunk:
-    """A fetched chunk, reduced to its size."""
+    """A fake fetched chunk that has only a size."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

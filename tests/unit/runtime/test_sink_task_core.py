@@ -1,4 +1,4 @@
-"""Tests of SinkTaskCore. Each test passes events to it and compares the effects that it returns."""
+"""Tests of SinkTaskCore. Each test passes events to the core and compares the effects that the core returns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def offsets_of(records: SinkRecords) -> list[tuple[int, int]]:
 
 
 def committed(core: SinkTaskCore) -> dict[tuple[str, int], int]:
-    """Commit offsets for a task with a `pre_commit` that returns its argument; return the committed offsets."""
+    """Commit offsets for a task whose `pre_commit` returns its argument. Return the committed offsets."""
     effects = core.on_commit_due()
     [pre_commit] = effects
     assert isinstance(pre_commit, PreCommit)
@@ -119,7 +119,7 @@ def test_records_of_a_put_that_failed_with_a_retriable_error_are_redelivered_bef
     assert offsets_of(put_next(core)) == [(0, 2), (0, 3)]
 
 
-def test_records_in_record_errors_of_put_are_reported_and_the_offsets_of_the_whole_put_are_committed() -> None:
+def test_records_that_put_lists_in_record_errors_are_reported_and_the_offsets_of_the_whole_put_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     records = put_next(core)
@@ -159,7 +159,7 @@ def test_no_offsets_of_a_put_are_committed_if_the_report_of_its_record_errors_fa
     assert pre_commit == PreCommit({A: 0}, is_final=True)
 
 
-def test_record_errors_of_put_with_an_index_out_of_range_fail_the_task() -> None:
+def test_task_fails_if_record_errors_raised_by_put_contain_an_index_out_of_range() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -168,7 +168,7 @@ def test_record_errors_of_put_with_an_index_out_of_range_fail_the_task() -> None
     assert str(fail.error) == "put raised RecordErrors for record 3, but there were 3 records"
 
 
-def test_exception_of_put_that_is_not_retriable_fails_the_task_without_committing_offsets_of_the_put() -> None:
+def test_put_error_that_is_not_retriable_fails_the_task_and_no_offsets_of_this_put_are_committed() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -230,7 +230,7 @@ def test_remaining_partitions_are_rewound_after_pre_commit_has_failed_during_a_r
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_consumer_seeks_to_an_offset_that_the_task_requested_during_put_after_the_put() -> None:
+def test_consumer_seeks_when_a_put_completes_to_an_offset_that_the_task_requested_during_the_put() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -273,7 +273,7 @@ def test_sink_task_ignores_events_that_arrive_after_its_stop() -> None:
     assert core.next_step(0) == [Wait(None)]
 
 
-def test_sink_task_requests_the_next_poll_when_at_most_one_fetched_chunk_waits() -> None:
+def test_sink_task_requests_the_next_poll_when_at_most_one_fetched_chunk_waits_to_be_put() -> None:
     core = assigned_core(A, B, records_max=2)
     assert core.on_fetched([Chunk(A, 0, 2), Chunk(B, 0, 2)]) == []
     put_next(core)
@@ -311,7 +311,7 @@ def test_offsets_and_pauses_that_the_task_requests_in_open_take_effect_before_th
     assert core.opened()[:2] == [SetPaused(frozenset({B}), frozenset({A})), Seek({A: 3, B: 0})]
 
 
-def test_committed_offset_is_that_of_the_newest_commit_even_if_an_earlier_commit_had_a_higher_offset() -> None:
+def test_newest_commit_determines_the_committed_offset_even_if_an_earlier_commit_had_a_higher_offset() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 5)])
     put_next(core)

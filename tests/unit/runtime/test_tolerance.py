@@ -52,7 +52,7 @@ def stages(
 TOLERANT = error_policy(tolerate=True)
 
 
-def test_records_that_record_errors_of_a_batch_name_are_skipped_and_reported() -> None:
+def test_records_listed_in_a_record_errors_exception_for_a_batch_are_skipped_and_reported() -> None:
     built, reported = stages(TOLERANT)
     calls: list[list[int]] = []
 
@@ -207,7 +207,7 @@ def test_stateful_operation_that_does_not_identify_bad_records_fails_the_task(er
     assert reported == []
 
 
-def test_record_errors_of_a_stateful_operation_may_omit_results_if_every_record_failed() -> None:
+def test_record_errors_exception_of_a_stateful_operation_may_omit_results_if_every_record_failed() -> None:
     built, reported = stages(TOLERANT)
 
     def fails(_part: Numbers) -> None:

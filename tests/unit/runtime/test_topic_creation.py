@@ -1,7 +1,7 @@
 """Tests of the keys `topic.creation.*`.
 
-The first matching topic creation group applies. Keys that it does not set come from the default
-group.
+The first matching topic creation group applies. The default group provides the keys that this group
+does not set.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ async def test_all_connectors_of_a_process_whose_event_loop_hangs_start_again_in
         assert len(processes.hosts) == 3
 
 
-async def test_connectors_are_started_again_in_own_host_processes_if_their_shared_process_exits() -> None:
+async def test_connectors_are_started_again_in_separate_host_processes_if_their_shared_process_exits() -> None:
     async with running() as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
@@ -323,7 +323,9 @@ async def test_connectors_are_started_again_in_own_host_processes_if_their_share
         assert listener.states == [(InstanceId("a", None, 3), "FAILED")]
 
 
-async def test_connector_starts_in_progress_are_repeated_in_own_host_processes_if_the_shared_process_exits() -> None:
+async def test_connector_starts_in_progress_are_repeated_in_separate_host_processes_if_the_shared_process_exits() -> (
+    None
+):
     async with running() as (worker, processes, listener):
         await worker.start_connector(A, {"connector.class": "C"})
         processes.hosts[0].responses[messages.StartConnector] = asyncio.Event()

@@ -96,7 +96,7 @@ def found_by(finder: BackupFinder) -> Iterator[BackupObject]:
 
 
 def measured(action: Callable[[], Any]) -> tuple[float, int]:
-    """Run `action`; return its CPU time in seconds and its peak of allocated bytes."""
+    """Run `action`. Return its CPU time in seconds and the maximum number of bytes that it allocated."""
     tracemalloc.start()
     began_s = time.process_time()
     action()
@@ -109,7 +109,7 @@ def million_objects() -> Listing:
     return Listing(MILLION, lambda index: f"topics/items/partition=0/items+0+{index * 10:010d}.json")
 
 
-def test_search_for_new_objects_starts_after_the_stored_position_without_listing_a_million_read_objects() -> None:
+def test_search_for_new_objects_starts_after_the_stored_position_and_does_not_list_earlier_objects() -> None:
     bucket = million_objects()
     series = SeriesId("topics/items/partition=0/", "items", 0)
     last = (MILLION - 3) * 10
@@ -167,7 +167,7 @@ def test_generic_discovery_finds_50_new_objects_among_a_million_objects_with_lit
     assert peak < 8e6
 
 
-def test_generic_discovery_finds_all_objects_in_order_if_one_search_can_hold_only_some_of_them(
+def test_generic_discovery_finds_all_objects_in_order_if_each_search_returns_only_some_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(file_finder, "BATCH_MAX", 100)
@@ -210,7 +210,7 @@ def test_keys_object_without_its_values_object_is_ignored_until_the_values_objec
     assert [(each.start, each.keys) for each in found_by(finder)] == [("0000000005", before[2])]
 
 
-def test_objects_without_a_name_that_the_s3_sink_writes_are_ignored() -> None:
+def test_objects_whose_names_do_not_have_the_format_of_the_s3_sink_are_ignored() -> None:
     folder = "topics/items/partition=0/"
     keys = [f"{folder}items+0+{offset:010d}.json" for offset in range(0, 30, 10)]
     foreign = [f"{folder}README", f"{folder}items+x+1.json", f"{folder}items+0+5.avro", f"{folder}other+0+1.json",
@@ -232,7 +232,7 @@ def test_objects_without_a_name_that_the_s3_sink_writes_are_ignored() -> None:
 def test_tasks_together_find_every_object_once_and_in_offset_order_for_any_bucket_layout(
     layout: dict[tuple[str, int, str], list[int]], tasks: int, width: int, page: int
 ) -> None:
-    """Offsets may have more digits than the width of names, and pages of the listing are tiny."""
+    """Offsets may have more digits than the width of offsets in object names. Pages of the listing are tiny."""
     keys, expected = [], []
     for (topic, partition, folder), offsets in layout.items():
         for offset in offsets:

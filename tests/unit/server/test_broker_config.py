@@ -11,7 +11,7 @@ from headrace_broker.server.network.request_memory import DEFAULT_BYTES_MAX, req
 
 
 def parse(**properties: str) -> BrokerConfig:
-    """Parse `properties`; an underscore in the name of an argument stands for a dot in the configuration key."""
+    """Parse `properties`. An underscore in the name of an argument stands for a dot in the configuration key."""
     return BrokerConfig.from_properties(
         {"node.id": "1"} | {key.replace("_", "."): value for key, value in properties.items()}
     )

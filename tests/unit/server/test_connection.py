@@ -18,7 +18,7 @@ from headrace_broker.server.network.request_memory import RequestMemoryPool
 
 
 class FakeTransport:
-    """A transport that collects the written bytes; `unwritten_bytes` simulates a client that does not read."""
+    """A transport that collects the written bytes. `unwritten_bytes` simulates a client that does not read."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -55,7 +55,10 @@ class FakeTransport:
 class FakeRouter:
     """A router that echoes each frame, unless the first byte of the frame is a command.
 
-    P delays the response, H also mutes the connection, X raises a ProtocolError, and 0 sends no response.
+    * P delays the response.
+    * H delays the response and mutes the connection.
+    * X raises a ProtocolError.
+    * 0 sends no response.
     """
 
     def __init__(self, memory: RequestMemoryPool | None = None) -> None:
@@ -90,7 +93,7 @@ class FakeRouter:
 
 
 class SimulatedClient:
-    """A client whose connection has a fake router and transport; `send` delivers bytes as a transport does."""
+    """A client whose connection has a fake router and a fake transport. `send` delivers bytes as a transport does."""
 
     def __init__(self, limits: ConnectionLimits | None = None, memory: RequestMemoryPool | None = None) -> None:
         self.router = FakeRouter(memory)
@@ -99,7 +102,7 @@ class SimulatedClient:
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes, step: int = 1 << 30) -> int:
-        """Deliver `data` until all bytes are received or reading stops; return the number of received bytes."""
+        """Deliver `data` until all bytes are received or reading stops. Return the number of received bytes."""
         received = 0
         while received < len(data) and self.transport.reading and not self.transport.closed:
             buffer = self.connection.get_buffer(-1)
@@ -383,7 +386,7 @@ def test_closing_connection_whose_client_does_not_read_is_aborted(client: Simula
 
 
 async def deliver(*streams: tuple[SimulatedClient, bytes]) -> None:
-    """Deliver the clients' data in turn; skip clients whose connections do not read."""
+    """Deliver the clients' data in turn. Skip clients whose connections do not read."""
     left = dict(streams)
     for _ in range(10_000):
         left = {

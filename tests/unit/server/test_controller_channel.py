@@ -12,7 +12,7 @@ from headrace_broker.server.network.controller_channel import ControllerChannel,
 
 
 class FakeConnection:
-    """A connection that responds if `responds` is true; otherwise a request times out and closes the connection."""
+    """A connection that responds if `responds` is true. Otherwise a request times out and closes the connection."""
 
     def __init__(self, responds: bool, request_timeout_ms: float) -> None:
         self.responds = responds

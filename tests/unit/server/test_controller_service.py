@@ -31,7 +31,7 @@ def next_block(image: MetadataImage) -> ControllerResult[range]:
 
 
 class Cluster:
-    """A controller (node 1) and brokers that the test simulates; connections to `refusing_ports` are refused."""
+    """A controller (node 1) and brokers that the test simulates. Connections to ports in `refusing_ports` are refused."""
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), **policy: Any) -> None:
         self.voter = Voter(storage, voters=voters)
@@ -73,7 +73,7 @@ class Cluster:
             await self._changed.wait()
 
     async def join(self, broker_id: int, incarnation: bytes | None = None, *, is_local: bool = False) -> int:
-        """Register and unfence a broker; return the broker epoch."""
+        """Register and unfence a broker. Return the broker epoch."""
         self._incarnations += 1
         listener = Listener(name="PLAINTEXT", host="localhost", port=9000 + broker_id, security_protocol=0)
         request = BrokerRegistrationRequest(
@@ -88,7 +88,7 @@ class Cluster:
         return epoch
 
     async def send_heartbeat(self, broker_id: int, epoch: int) -> bool:
-        """Send a heartbeat of a caught-up broker; return whether the broker is fenced."""
+        """Send a heartbeat of a caught-up broker. Return whether the broker is fenced."""
         request = BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=1 << 40)
         return (await self.service.heartbeat(request)).is_fenced
 

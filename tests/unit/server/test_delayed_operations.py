@@ -68,7 +68,7 @@ def test_force_complete_ignores_delayed_produces_that_no_longer_wait_for_the_par
 
 
 class Offset(int):
-    """An offset that counts comparisons; the class attribute `compared` is the count."""
+    """An offset that counts its comparisons in the class attribute `compared`."""
 
     compared = 0
 

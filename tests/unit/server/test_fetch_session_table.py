@@ -19,7 +19,7 @@ LEADER, REPLICA = 1, 2
 
 
 def partition(**changes: Any) -> Any:
-    """Return partition t-0 with ten records, led by broker 1 in epoch 4; `changes` replaces attributes."""
+    """Return partition t-0 with ten records, led by broker 1 in epoch 4. `changes` replaces attributes."""
     replicas = SimpleNamespace(serves_consumers=lambda replica: False)
     log = SimpleNamespace(log_end_offset=10)
     given = {"leader": LEADER, "leader_epoch": 4, "log": log, "replicas": replicas, "sessions": []}
@@ -27,7 +27,7 @@ def partition(**changes: Any) -> Any:
 
 
 def new_session(table: FetchSessionTable, held: Any, replica: int = REPLICA) -> FetchSession:
-    """Return a session that fetches t-0 from offset 10; the leader has recorded this position of the follower."""
+    """Return a session that fetches t-0 from offset 10. The leader has recorded this position of the follower."""
     wanted = FetchPartition(partition=0, current_leader_epoch=4, fetch_offset=10)
     request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])])
     session = table.find(request, replica)

@@ -20,7 +20,7 @@ THIS_BROKER, OTHER_BROKER = 1, 2
 
 
 class FakeGroups:
-    """A group coordinator that records the calls; loading partition 0 blocks until `may_load_0` is set."""
+    """A group coordinator that records its calls. Loading partition 0 blocks until `may_load_0` is set."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

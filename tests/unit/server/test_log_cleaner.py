@@ -71,7 +71,7 @@ class CleanerFixture:
         return asyncio.run(self.cleaner.clean_all())
 
     def write(self, topic: str, keys: bytes, *, rolls: bool = True) -> PartitionLog:
-        """Append one record per key, in segments of a few records; if `rolls`, roll the last segment and flush."""
+        """Append one record per key, in segments of a few records. If `rolls`, roll the last segment and flush."""
         log = self.manager.get_or_create(topic, 0, self.log_config, NOW)
         for number, key in enumerate(keys):
             columns = RecordColumns(keys=[bytes([key])], values=[b"%d" % number * 50], timestamps=NOW)
@@ -360,7 +360,7 @@ def run_until_killed(storage: KilledStorage) -> None:
 
 
 def table_of(log: PartitionLog) -> dict[bytes, list[int]]:
-    """Return the offsets of each key's records; check that the index locates each batch."""
+    """Return the offsets of each key's records. Check that the index locates each batch."""
     table: dict[bytes, list[int]] = {}
     for segment in log.segments:
         for position, header, batch in segment.iter_checked_batches(0):

@@ -1,4 +1,4 @@
-"""Tests of the process probe: a process is dead only if every address of its host refuses connections."""
+"""Tests of the process probe: a process is dead only if its host refuses connections and none of them time out."""
 
 from __future__ import annotations
 

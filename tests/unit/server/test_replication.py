@@ -59,7 +59,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class FakeBroker:
-    """Broker 1 with partition t-0; its requests to the controller wait in `alter_requests` until the test responds."""
+    """Broker 1 with partition t-0.
+
+    Its requests to the controller wait in `alter_requests` until the test responds.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         self.node_id = 1

@@ -1,4 +1,4 @@
-"""Tests of SocketServer: another process listens on the port between `bind` and `serve`."""
+"""Tests that SocketServer fails if another process listens on the port between `bind` and `serve`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def commit(count: int) -> KeyValue:
 
 
 def read(*records: KeyValue | None) -> tuple[ConfigTopicState, list[ConfigChange | None]]:
-    """Read records from offset 0 on. A record that is None has been removed by compaction."""
+    """Read records from offset 0 on. None stands for a record that compaction has removed."""
     state, changes = ConfigTopicState(), list[ConfigChange | None]()
     for offset, record in enumerate(records):
         if record is not None:
@@ -76,7 +76,10 @@ def test_offset_of_a_config_snapshot_is_the_offset_after_its_last_record() -> No
 
 
 def test_record_with_a_value_that_is_not_json_does_not_advance_the_snapshot_offset() -> None:
-    """Kafka Connect does not count such a record, and workers compare their offset with the offset in assignments."""
+    """Kafka Connect does not advance its offset for a record that is not JSON.
+
+    Workers compare their offset with the offset in assignments.
+    """
     state, _ = read(CONNECTOR, ("connector-c", "{"), ("connector-c", b"\xff"))
     assert state.snapshot().offset == 1
     state.apply(3, *(each.encode() for each in STARTED))
@@ -393,7 +396,10 @@ CHANGES = st.one_of(
 
 
 def write(changes: Sequence[ConfigChange]) -> tuple[list[tuple[bytes, bytes | None]], ConfigSnapshot]:
-    """Return the records that `steps` writes for the changes, and the snapshot that ConfigSnapshot.apply computes."""
+    """Return the records that the function `steps` creates for the changes, and the snapshot after the changes.
+
+    The snapshot is computed with ConfigSnapshot.apply.
+    """
     records, expected = list[tuple[bytes, bytes | None]](), ConfigSnapshot()
     for change in changes:
         if isinstance(change, PutTargetState | PutTaskConfigs) and change.connector not in expected.connectors:

@@ -23,7 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> OffsetStore:
     return MemoryOffsetStore() if request.param == "memory" else FileOffsetStore(tmp_path / "offsets")
 
 
-async def test_offset_is_found_for_an_equal_source_partition_of_the_same_connector_only(store: OffsetStore) -> None:
+async def test_offset_is_found_only_for_an_equal_source_partition_of_the_same_connector(store: OffsetStore) -> None:
     await store.write("c", [({"a": 1, "b": 2}, {"n": 1})])
     assert await store.read("c", [{"b": 2, "a": 1}, {"a": 1}]) == [{"n": 1}, None]
     assert await store.read("d", [{"a": 1, "b": 2}]) == [None]

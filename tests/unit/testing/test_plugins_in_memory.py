@@ -1,4 +1,4 @@
-"""Tests that `apply` and `convert` run transforms and converters as a worker configures them."""
+"""Tests that `apply` and `convert` configure and run transforms and converters as a worker does."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_apply_raises_an_error_if_the_transform_configuration_is_invalid() -> No
 
 
 class Tagged(Converter):
-    """Stores the record's value in the header `value` and not in the data."""
+    """A converter that stores the record's value in the header `value` and not in the data."""
 
     uses_headers = True
 

@@ -18,7 +18,10 @@ esac
 
 
 def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    """Run create_venv.sh with `pythons`, {name: (rank, version)}, on PATH. Return the chosen name and the output."""
+    """Run create_venv.sh. Return the name of the Python that it chose, and its output.
+
+    `pythons` contains the executables on PATH: {name: (rank, version)}.
+    """
     tools = directory / "bin"
     tools.mkdir()
     for name in ("mkdir", "dirname", "rm"):

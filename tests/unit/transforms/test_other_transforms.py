@@ -38,7 +38,7 @@ def test_set_schema_metadata_replaces_the_name_and_version_of_the_schema() -> No
         make_plugin("SetSchemaMetadata$Value")
 
 
-def test_mask_field_replaces_values_with_a_null_like_value_of_their_type_or_the_configured_replacement() -> None:
+def test_mask_field_replaces_values_with_an_empty_or_zero_value_of_their_type_or_with_the_replacement() -> None:
     schema = struct(
         [("i", INT8_SCHEMA), ("s", STRING_SCHEMA), ("d", decimal_schema(2)), ("t", DATE_SCHEMA), ("b", BOOLEAN_SCHEMA),
          ("l", array(INT32_SCHEMA)), ("keep", STRING_SCHEMA), ("null", OPTIONAL_INT32_SCHEMA)],

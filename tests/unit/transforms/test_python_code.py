@@ -93,7 +93,7 @@ def test_python_function_receives_all_attributes_of_a_record(file: str) -> None:
     assert found.value == [1, 2, "t", 3, 4, ["h"]]
 
 
-def test_function_with_a_parameter_values_receives_a_list_of_the_values_of_many_records(file: str) -> None:
+def test_function_with_a_parameter_named_values_receives_a_list_of_the_values_of_many_records(file: str) -> None:
     transform = make_plugin("Python", file=file, function="halves")
     assert [record.value for record in records(transform.apply_batch(source_batch([1, 2, 3, 4])))] == [1, 2]
     assert transform.apply(SourceRecord(topic="t", value=4)).value == 2
