@@ -1,4 +1,7 @@
-"""Tests of TaskConfigsRepair: the leader rewrites task configurations that are older than the connector's configuration."""
+"""Tests of TaskConfigsRepair.
+
+The leader rewrites task configurations that are older than the configuration of their connector.
+"""
 
 from __future__ import annotations
 

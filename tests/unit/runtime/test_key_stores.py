@@ -1,4 +1,7 @@
-"""Tests of key stores: JKS files written by keytool of JDK 17, and PKCS#12 files written by the library `cryptography`."""
+"""Tests of key stores.
+
+The JKS files were written by keytool of JDK 17, and the PKCS#12 files by the library `cryptography`.
+"""
 
 from __future__ import annotations
 

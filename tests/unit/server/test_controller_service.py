@@ -31,7 +31,10 @@ def next_block(image: MetadataImage) -> ControllerResult[range]:
 
 
 class Cluster:
-    """A controller (node 1) and brokers that the test simulates. Connections to ports in `refusing_ports` are refused."""
+    """A controller (node 1) and brokers that the test simulates.
+
+    Connections to the ports in `refusing_ports` are refused.
+    """
 
     def __init__(self, storage: Storage, *, voters: tuple[int, ...] = (1,), **policy: Any) -> None:
         self.voter = Voter(storage, voters=voters)
