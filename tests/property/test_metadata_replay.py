@@ -226,7 +226,7 @@ def check_partitions(before: MetadataImage, image: MetadataImage) -> None:
 
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
-def test_metadata_image_equals_its_replayed_records_and_its_snapshot_and_partitions_are_consistent(
+def test_metadata_image_equals_the_images_rebuilt_from_its_records_and_from_its_snapshot_and_is_consistent(
     steps_taken: list[tuple[Any, ...]],
 ) -> None:
     simulated = SimulatedController()

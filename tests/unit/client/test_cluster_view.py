@@ -89,7 +89,7 @@ def test_retry_backoff_grows_exponentially_with_jitter_up_to_its_maximum() -> No
     assert backoff_ms(99, 100, 1000, 1.0) == pytest.approx(1200)
 
 
-def test_broker_error_contains_partition_and_error_code_and_whether_it_is_retriable() -> None:
+def test_broker_error_contains_partition_and_error_code_and_whether_the_error_is_retriable() -> None:
     error = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-3")
     assert str(error).startswith("t-3: NOT_LEADER_OR_FOLLOWER: ")
     assert error.retriable

@@ -62,7 +62,7 @@ PARSED = [
 
 
 @pytest.mark.parametrize(("pattern", "texts"), [(pattern, texts) for pattern, *texts in FORMATTED])
-def test_timestamp_is_formatted_as_by_java_simple_date_format(pattern: str, texts: list[str]) -> None:
+def test_timestamp_is_formatted_as_in_javas_simple_date_format(pattern: str, texts: list[str]) -> None:
     write = SimpleDateFormat(pattern).format
     assert [write(millis_to_timestamp(millis)) for millis in MOMENTS] == texts
 
@@ -72,7 +72,7 @@ JULIAN = {"20-01-05xx": 2 * 86_400_000, "5-1": 2 * 86_400_000}
 
 
 @pytest.mark.parametrize(("pattern", "text", "millis"), PARSED)
-def test_text_is_parsed_as_by_java_simple_date_format(pattern: str, text: str, millis: int) -> None:
+def test_text_is_parsed_as_in_javas_simple_date_format(pattern: str, text: str, millis: int) -> None:
     assert timestamp_to_millis(SimpleDateFormat(pattern, TODAY).parse(text)) == millis + JULIAN.get(text, 0)
 
 

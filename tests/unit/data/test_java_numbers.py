@@ -72,16 +72,16 @@ FLOATS = {
 
 
 @pytest.mark.parametrize(("value", "text"), DOUBLES.items())
-def test_double_is_formatted_as_by_java(value: float, text: str) -> None:
+def test_double_is_formatted_as_in_java(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), FLOATS.items())
-def test_float_is_formatted_as_by_java(value: float, text: str) -> None:
+def test_float_is_formatted_as_in_java(value: float, text: str) -> None:
     assert float_text(value) == text
 
 
-def test_nan_is_formatted_as_by_java() -> None:
+def test_nan_is_formatted_as_in_java() -> None:
     assert double_text(math.nan) == "NaN"
     assert float_text(math.nan) == "NaN"
 

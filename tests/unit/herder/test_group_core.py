@@ -73,7 +73,7 @@ REJOIN_AFTER_STOP = Rejoin("revoked connectors and tasks have stopped")
 # Assignments of the cooperative protocols
 
 
-def test_new_worker_reports_no_assignment_and_the_config_offset_that_it_has_read_to() -> None:
+def test_new_worker_reports_no_assignment_and_the_offset_up_to_which_it_has_read_the_config_topic() -> None:
     assert GroupCore(URL, Version.SESSIONED, DELAY).metadata() == WorkerMetadata(URL, -1, None)
     assert worker().metadata() == WorkerMetadata(URL, 5, None)
 

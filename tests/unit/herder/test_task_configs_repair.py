@@ -74,7 +74,9 @@ async def test_worker_that_is_not_the_leader_does_not_write_task_configs_of_paus
     assert group.snapshot == before
 
 
-async def test_leader_writes_task_configs_of_a_running_connector_after_an_equal_configuration_was_written() -> None:
+async def test_leader_rewrites_task_configs_of_a_running_connector_after_its_unchanged_configuration_is_rewritten() -> (
+    None
+):
     """The connector generates equal task configs and therefore does not store them again."""
     group = Group()
     await group.put(PutConnector("a", {}, None), PutTaskConfigs("a", [{"n": "0"}]), PutConnector("a", {}, None))

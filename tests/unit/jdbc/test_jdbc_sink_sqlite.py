@@ -210,7 +210,7 @@ class TestTables:
         with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
             put(url, [item(2)], auto__evolve="true")
 
-    def test_existing_table_and_columns_whose_names_differ_only_in_case_are_used(
+    def test_existing_table_and_columns_are_used_if_their_names_match_when_case_is_ignored(
         self, url: str, database: Path
     ) -> None:
         query(database, "CREATE TABLE ITEMS (ID INTEGER, Name TEXT, price REAL)")

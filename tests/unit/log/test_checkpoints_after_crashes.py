@@ -266,7 +266,7 @@ def test_truncation_before_clean_shutdown_survives_power_failure(seed: int) -> N
     assert values_of(log) == old[:end_offset]
 
 
-def test_cleanly_closed_log_ending_before_its_recovery_point_is_recovered() -> None:
+def test_cleanly_closed_log_that_ends_before_its_recovery_point_is_recovered() -> None:
     """The log contains a batch with a wrong offset.
 
     If the log opened without recovery, a later recovery would also truncate records that were appended in the meantime.

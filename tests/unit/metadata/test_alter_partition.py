@@ -129,7 +129,7 @@ def test_isr_of_a_recovering_leader_cannot_be_expanded_until_the_leader_reports_
     assert apply_result(image, result).topics["t"].partitions[0].leader_recovery_state == 0
 
 
-def test_isr_change_that_completes_a_reassignment_replaces_a_leader_that_is_removed() -> None:
+def test_isr_change_that_completes_a_reassignment_replaces_a_leader_that_the_reassignment_removes() -> None:
     image = cluster_image(
         partition_image("312", "12", 1, leader_epoch=3, partition_epoch=7, adding_replicas=(3,), removing_replicas=(1,))
     )

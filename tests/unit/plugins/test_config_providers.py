@@ -38,7 +38,7 @@ def test_environment_variable_reference_that_is_not_resolved_causes_a_warning() 
     assert line.startswith("b: variable ${env:HEADRACE_NOT_SET} is not resolved")
 
 
-def test_directory_config_provider_reads_only_files_in_the_directory(tmp_path: Path) -> None:
+def test_directory_config_provider_reads_files_only_in_the_given_directory(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0ken\n")
     assert resolve({"a": f"${{d:{tmp_path}:token}}"}) == {"a": "t0ken\n"}
     for key in ("none", "../token", "."):
@@ -66,7 +66,7 @@ def test_variables_inside_values_from_a_config_provider_are_not_resolved(monkeyp
     assert resolve({"a": "${env:HEADRACE_TEST_OUTER}"}) == {"a": "${env:HOME}"}
 
 
-def test_config_providers_read_only_files_in_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_config_providers_read_files_only_in_allowed_paths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     for directory in (inside, outside):
         directory.mkdir()

@@ -50,7 +50,9 @@ def test_channel_reconnects_if_the_controller_does_not_respond(monkeypatch: pyte
     assert [each.request_timeout_ms for each in connections] == [5, 5, 5]
 
 
-def test_controller_request_without_response_raises_when_its_timeout_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_request_without_response_raises_an_error_when_its_timeout_expires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake_connections(monkeypatch, *[False] * 100)
 
     async def run() -> None:

@@ -51,7 +51,7 @@ def test_verify_reports_whether_replicas_are_in_the_log_directories_that_the_pla
 
 
 @pytest.mark.parametrize("directories", [["/other"], ["/data", "/other"]])
-def test_reassignment_plan_is_rejected_if_it_names_a_log_directory_that_is_not_the_only_one_of_the_broker(
+def test_reassignment_plan_that_names_a_log_directory_is_rejected_unless_the_broker_has_only_this_directory(
     directories: list[str],
 ) -> None:
     with pytest.raises(ToolError) as raised:
