@@ -120,8 +120,8 @@ class Simulation:
     def check_running(self) -> None:
         """Check that no two members run the same connector or task.
 
-        A worker that was removed from the group may still run its connectors and tasks. Another worker may run them at
-        the same time until the removed worker has stopped them.
+        A worker that was removed from the group may still run its connectors and tasks. Until it has stopped them,
+        another worker may run the same connectors and tasks.
         """
         counts = Counter(each for worker in self.workers for each in worker.running)
         twice = {each for each, count in counts.items() if count > 1}
@@ -141,7 +141,7 @@ class Simulation:
         self.needs_rebalance = True
 
     def rebalance(self, miss: float = 0.0) -> None:
-        """Let all members join. Each member misses its assignment with probability `miss`."""
+        """Let all members join. Each member fails to receive its assignment with probability `miss`."""
         members = self.members()
         self.needs_rebalance = False
         for worker in members:

@@ -257,7 +257,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def check_compacted(self) -> None:
         """Check that the cleaned part of the log has only the records that compaction must keep.
 
-        It must have at most one record per key, no aborted records, and no tombstones past their delete horizon.
+        This part must have at most one record per key, no aborted records, and no tombstones past their delete horizon.
         """
         present = {offset: header for header, offsets in self.batches() for offset in offsets}
         newest: dict[bytes, Written] = {}

@@ -1,4 +1,4 @@
-"""Tests that floating-point numbers formatted as in Java are the shortest text that parses to the same number."""
+"""Tests that a floating-point number is formatted as in Java, as the shortest text that parses to the same number."""
 
 from __future__ import annotations
 

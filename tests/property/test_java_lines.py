@@ -1,4 +1,4 @@
-"""Tests that `java_lines` returns the same lines for values in any representation as for single values."""
+"""Tests that `java_lines` returns the same lines for every representation of a batch as for its single values."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class LogModel:
         self.history: list[tuple[int, int, int, int]] = []
 
     def restart(self) -> None:
-        """Restart the broker. As with Kafka's producer snapshots, the broker then knows only the last batch."""
+        """Restart the broker. After the restart, it knows only the last batch, as with Kafka's producer snapshots."""
         while len(self.recent) > 1:
             self.recent.popleft()
 
@@ -127,7 +127,7 @@ class ProducerModel:
                 self.stalled.append((partition, bytearray(batch.data)))
 
     def complete_oldest_request(self, result: str, arrived: int = 0) -> None:
-        """Complete the oldest request with `result`. If its connection is lost, all later requests are lost too."""
+        """Complete the oldest request with `result`. If the connection is lost, all later requests are lost too."""
         if not self.in_flight:
             return
         if result in ("lost", "stalled"):
@@ -165,7 +165,10 @@ class ProducerModel:
                 self.record_outcome(batch, self.core.handle_disconnect(batch, self.now_ms))
 
     def process_stalled_requests(self, count: int) -> None:
-        """Append the first `count` stalled batches. The client has already closed the connections of these batches."""
+        """Append the first `count` stalled batches.
+
+        The client has already closed the connections on which it sent these batches.
+        """
         for _ in range(min(count, len(self.stalled))):
             partition, data = self.stalled.popleft()
             self.logs[partition].append(data)

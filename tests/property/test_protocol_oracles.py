@@ -1,9 +1,9 @@
 """Compares Headrace's codecs with two independent implementations, kio 0.6.5 and kafka-python 3.0.12 (the oracles).
 
 The tests encode random messages for every API, version and direction. Each oracle that supports the
-version decodes and encodes them again, and must return the same bytes. kafka-python has the same
-field names, so the fields that it decodes are compared too. Versions that neither oracle supports
-are tested by round trips and by the unit tests `test_golden_bytes`.
+version decodes these messages, encodes them again, and must return the same bytes. kafka-python has
+the same field names, so the tests also compare the fields that it decodes. Versions that neither
+oracle supports are tested by round trips and by the unit tests `test_golden_bytes`.
 """
 
 from __future__ import annotations

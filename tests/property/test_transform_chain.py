@@ -2,8 +2,8 @@
 
 Each good record passes through each transform and predicate of a chain once and in order. The chains
 consist of stateful and stateless classes, which process single records or batches. Each step drops
-some records and fails for others. A failure is permanent, or a retriable error after which a retry
-may succeed.
+some records and fails for others. A failure is either permanent or retriable. A retry after a
+retriable error may succeed.
 """
 
 from __future__ import annotations

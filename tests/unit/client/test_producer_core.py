@@ -205,7 +205,7 @@ def test_batch_with_unknown_outcome_is_not_split() -> None:
     assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
 
 
-def test_out_of_order_sequence_error_after_an_unresolved_batch_is_retried_in_the_same_epoch() -> None:
+def test_out_of_order_sequence_error_after_an_unresolved_batch_causes_a_retry_in_the_same_producer_epoch() -> None:
     core = known_core()
     core.add(make_batch())
     core.add(make_batch())
@@ -410,7 +410,7 @@ def test_batch_for_a_partition_without_leader_adds_its_topic_to_leaderless_topic
     assert core.leaderless == {TOPIC}
 
 
-def test_producer_requests_a_new_producer_id_after_the_largest_producer_epoch() -> None:
+def test_producer_requests_a_new_producer_id_if_the_producer_epoch_cannot_be_bumped_further() -> None:
     core = make_core()
     core.set_producer_id(7, PRODUCER_EPOCH_MAX)
     core.add(make_batch())

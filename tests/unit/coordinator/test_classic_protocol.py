@@ -207,7 +207,7 @@ def test_another_member_is_elected_leader_when_the_leader_does_not_rejoin() -> N
     assert driver.responses[token].leader == second
 
 
-def test_join_of_a_new_member_during_completing_rebalance_starts_another_rebalance() -> None:
+def test_join_of_a_new_member_in_state_completing_rebalance_starts_another_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     joins = [driver.join(second, protocols=CHANGED), driver.join(first)]

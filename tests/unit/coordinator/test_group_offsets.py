@@ -51,7 +51,7 @@ def test_commit_with_wrong_generation_is_rejected() -> None:
     assert driver.commit({("t", 0): 5}, member, 1) == OK
 
 
-def test_commit_with_current_generation_is_accepted_in_preparing_rebalance() -> None:
+def test_commit_with_current_generation_is_accepted_in_state_preparing_rebalance() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     join = driver.join(second, protocols={"range": b"new"})
@@ -151,7 +151,7 @@ def expire(driver: GroupDriver) -> None:
     driver.run(driver.shard.expire(list(driver.shard.groups), driver.now_ms))
 
 
-def test_offsets_of_a_group_that_never_had_members_expire_by_commit_time() -> None:
+def test_offset_retention_of_a_group_that_never_had_members_starts_at_the_commit() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 5})
     driver.advance(1000)

@@ -153,7 +153,7 @@ def test_offset_commit_and_fetch_wait_until_the_high_watermark_includes_the_offs
 def test_pending_offset_fetch_does_not_return_offsets_appended_after_the_request() -> None:
     """A pending OffsetFetch returns the offsets at the time of the request.
 
-    Later offsets may be lost in a failover.
+    It does not return later offsets, because they may be lost in a failover.
     """
 
     async def scenario(coordinator: GroupCoordinator, topic: MemoryTopic) -> None:

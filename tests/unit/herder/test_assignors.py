@@ -1,4 +1,4 @@
-"""Tests of the assignors: the scenarios of Kafka Connect's IncrementalCooperativeAssignorTest, and eager round robin.
+"""Tests of the assignors: the scenarios of Kafka Connect's IncrementalCooperativeAssignorTest, and eager assignments.
 
 A scenario is a sequence of rebalances. Each entry lists the changes before a rebalance and the expected numbers of
 connectors and tasks per worker after the rebalance, in ascending order.

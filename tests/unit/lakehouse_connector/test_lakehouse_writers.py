@@ -140,7 +140,7 @@ def test_delta_commit_is_retried_after_another_tool_has_changed_the_table(others
     assert open_writer("delta", directory, "sink").committed() == position(5)
 
 
-def test_write_fails_with_the_name_of_a_column_that_another_tool_added_between_two_commits(tmp_path: Path) -> None:
+def test_write_error_names_a_column_that_another_tool_added_between_two_commits(tmp_path: Path) -> None:
     writer = open_writer("delta", tmp_path / "table", "sink")
     writer.committed()
     writer.write(batch(0), rows(1), position(4))

@@ -240,7 +240,7 @@ def test_compaction_retains_a_commit_marker_while_its_transaction_has_records_in
     assert retained(filter_of({}), end)[0].has_delete_horizon  # type: ignore[index]
 
 
-def test_records_of_the_transaction_after_an_aborted_transaction_are_retained() -> None:
+def test_records_of_a_transaction_that_follows_an_aborted_transaction_are_retained() -> None:
     batches = filter_of({b"a": 12}, aborted=[AbortedTxn(7, 10, 11, 10)])
     assert retained(batches, transactional(10, b"a")) is None
     end = marker(ControlType.ABORT, 11)

@@ -1,4 +1,4 @@
-"""Tests that files deleted or truncated while the broker runs are recreated, or named in the error."""
+"""Tests that a running broker recreates files that are deleted or truncated, or names them in the error."""
 
 from __future__ import annotations
 

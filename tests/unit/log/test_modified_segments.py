@@ -1,4 +1,4 @@
-"""Tests that a node recovers segments which another program modified while the node was down.
+"""Tests that a node recovers segments that another program modified while the node was down.
 
 The node compares the modification times of the segments with the time of its last checkpoint or shutdown.
 """

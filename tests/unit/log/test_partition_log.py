@@ -829,7 +829,9 @@ EPOCH_A_SEGMENT = LogConfig(segment_bytes=100)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_producer_state_after_truncation_equals_replay_of_remaining_batches(seed: int, monkeypatch) -> None:
+def test_producer_state_after_truncation_equals_the_state_rebuilt_from_the_remaining_batches(
+    seed: int, monkeypatch
+) -> None:
     monkeypatch.setattr(producer_files, "_BATCHES_PER_SNAPSHOT_MIN", 4)
     monkeypatch.setattr(producer_files, "_BATCHES_PER_PRODUCER", 1)
     rng = Random(seed)

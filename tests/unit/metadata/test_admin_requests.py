@@ -229,8 +229,8 @@ class TestConfigs:
         image = apply_result(image, self.alter(image, TOPIC_RESOURCE, "t", ("min.insync.replicas", 1, None)))
         assert self.RULES.min_insync_replicas(image, "t") == 2
 
-    def test_min_isr_of_elections_is_read_from_the_metadata_log_instead_of_properties_files(self) -> None:
-        """Rule R1: leaders and the controller use the same value.
+    def test_elections_use_the_min_isr_in_the_metadata_log_instead_of_the_value_in_properties_files(self) -> None:
+        """Rule R1: leaders and the controller use the same value of min.insync.replicas.
 
         Eligible replicas therefore have all acknowledged records.
         """

@@ -47,7 +47,7 @@ def test_new_broker_is_fenced_and_its_broker_epoch_is_its_registration_offset() 
     assert (broker.epoch, broker.fenced) == (501, True)
 
 
-def test_broker_epoch_counts_the_records_that_precede_the_registration_record() -> None:
+def test_broker_epoch_is_the_registration_offset_even_if_other_records_precede_the_registration_record() -> None:
     image = cluster_image(partition_image("12", "12", 1), partition_image("12", "12", 2), brokers="12")
     result = register(image, 1)
     assert len(result.records) == 3

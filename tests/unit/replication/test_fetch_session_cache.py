@@ -16,7 +16,7 @@ def open_session(sessions: FetchSessionCache, replica_id: int) -> FetchSession:
 
 
 def test_late_request_of_a_replaced_fetch_session_is_rejected() -> None:
-    """If the leader accepted the late request, it would reset the follower's log end offset that it has recorded.
+    """If the late request were accepted, the leader would reset its record of the follower's log end offset.
 
     The high watermark would then stop.
     """

@@ -1,4 +1,4 @@
-"""Tests of JAAS files, and of the options of Java that name them."""
+"""Tests of JAAS files, and of the Java options that name them."""
 
 from __future__ import annotations
 

@@ -237,7 +237,10 @@ def test_stateful_transform_keeps_every_good_record_when_another_record_fails() 
 
 
 class Tagged(Converter):
-    """Moves the first character of a text to the header `tag` when encoding, and back when decoding."""
+    """A converter that moves the first character of a text to the header `tag`.
+
+    Decoding moves the character back.
+    """
 
     uses_headers = True
 

@@ -1,7 +1,7 @@
 """Tests of client configurations.
 
-The worker's prefixed keys override Connect's defaults, and a connector's client overrides override
-both.
+The worker's prefixed keys override Connect's defaults. A connector's client overrides take precedence
+over the worker's keys and over the defaults.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_errors_for_client_keys_of_a_worker_contain_the_keys_with_their_client_p
     assert [error.partition("=")[0] for error in result.errors] == list(settings)
 
 
-def test_bootstrap_host_that_cannot_be_resolved_is_a_warning_if_another_host_can_be_resolved() -> None:
+def test_bootstrap_host_that_cannot_be_resolved_causes_only_a_warning_if_another_host_can_be_resolved() -> None:
     errors, warnings = host_problems("localhost:1,nowhere.invalid:1")
     assert errors == []
     (warning,) = warnings

@@ -1,4 +1,4 @@
-"""Tests of loading and unloading coordinator partitions as leaders of `__consumer_offsets` change."""
+"""Tests of loading and unloading coordinator partitions when the leaders of `__consumer_offsets` change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a large request, which is handled in parts, gets the same response as a request handled as a whole."""
+"""Tests that a large request receives the same response whether it is handled in parts or as a whole."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class TestLog:
         assert names(storage) == ["00000000000000000000.log"]
 
     def test_log_that_ends_before_its_snapshot_restarts_at_the_end_offset_of_the_snapshot(self) -> None:
-        """In a power failure, an observer may lose unsynced records that are also in its synced snapshot."""
+        """In a power failure, an observer may lose unsynced records that its synced snapshot contains."""
         storage = MemoryStorage()
         log = filled(storage, 3)
         write_snapshot(log, image_at(49))

@@ -1,4 +1,4 @@
-"""Tests of the process probe: a process is dead only if its host refuses connections and none of them time out."""
+"""Tests of the process probe: a process is dead only if its host refuses connections and no connection times out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_process_restarted_between_two_refusals_is_not_dead(monkeypatch: pytest.
     run_in_virtual_time(check())
 
 
-def test_probe_distinguishes_a_listening_socket_from_a_bound_socket() -> None:
+def test_probe_distinguishes_a_listening_socket_from_a_socket_that_is_bound_but_not_listening() -> None:
     async def check() -> None:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))

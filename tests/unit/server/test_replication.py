@@ -382,7 +382,7 @@ def test_log_start_offset_that_changes_while_a_fetch_is_in_flight_is_reported_in
 ) -> None:
     """DeleteRecords waits until the follower reports the new log start offset.
 
-    The partition has no new records, but the next fetch request must contain it.
+    Although the partition has no new records, the next fetch request must list the partition.
     """
     done, requested = asyncio.Event(), list[dict[int, int]]()
     behind = [

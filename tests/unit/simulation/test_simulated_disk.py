@@ -1,4 +1,4 @@
-"""Tests of SimulatedDisk: a killed process loses no data, a power failure loses unsynced data."""
+"""Tests of SimulatedDisk: a killed process loses no data, but a power failure loses unsynced data."""
 
 from __future__ import annotations
 

@@ -187,7 +187,10 @@ def test_commit_record_with_zero_tasks_removes_all_tasks_of_the_connector() -> N
 
 
 def test_task_record_of_an_earlier_commit_with_more_tasks_is_ignored_after_compaction() -> None:
-    """The first commit had two tasks, the second has one. Of the first commit, only the record of task 1 remains."""
+    """The first commit had two tasks, and the second commit has one task.
+
+    After compaction, only the record of task 1 remains of the first commit.
+    """
     assert tasks_after(CONNECTOR, None, TASK_1, None, NEW_TASK_0, commit(1)) == ["new"]
 
 

@@ -16,7 +16,7 @@ A, B = {"table": "a"}, {"table": "b"}
 
 
 class RecordedStore(MemoryOffsetStore):
-    """Appends its writes to a list that several stores share, or fails each write."""
+    """A store that appends its writes to a list shared by several stores, or that fails each write."""
 
     def __init__(self, name: str, writes: list[tuple[str, object]], *, fails: bool = False) -> None:
         super().__init__()
