@@ -151,7 +151,7 @@ def test_dynamic_member_sends_leave_group_but_static_member_does_not() -> None:
 
 def test_member_without_a_join_group_response_joins_as_new_member_when_its_session_expires() -> None:
     core = make_core()
-    assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # it has no assignment to drop
+    assert core.on_no_response(90_000) is NextStep.FIND_COORDINATOR  # the member has no assignment to drop
     make_stable(core, 1_000)
     core.join_request([("default", b"x")])
     assert core.on_no_response(11_000) is NextStep.FIND_COORDINATOR
@@ -160,7 +160,7 @@ def test_member_without_a_join_group_response_joins_as_new_member_when_its_sessi
     assert (core.generation.generation_id, core.generation.member_id) == (
         -1,
         "m",
-    )  # a coordinator that was down knows it
+    )  # a coordinator that was down still knows this member id
     assert core.join_request([("default", b"x")]).member_id == "m"
     assert core.on_no_response(99_000) is NextStep.FIND_COORDINATOR
 

@@ -1,4 +1,4 @@
-"""Tests of the names of time zones that connector configurations accept."""
+"""Tests of the time zone names that connector configurations accept."""
 
 from __future__ import annotations
 

@@ -476,7 +476,7 @@ def test_leader_that_lost_its_membership_assigns_tasks_of_departed_workers_witho
 def test_leader_returns_the_url_of_the_worker_that_owns_a_connector_or_task() -> None:
     core = worker()
     found = compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
-    assert core.owner_url("a", None) is None  # its own assignment has not arrived
+    assert core.owner_url("a", None) is None  # the leader has not received its own assignment
     assign(core, found["me"].assigned, leader="me")
     assert core.owner_url("a", None) == core.owner_url("a", 0) == URL
     assert core.owner_url("a", 1) == "http://other/"
@@ -488,11 +488,11 @@ def test_leader_returns_the_url_of_the_worker_that_owns_a_connector_or_task() ->
 def test_leader_assumes_that_a_revoked_task_may_still_run_until_its_owner_joins_without_the_task() -> None:
     core = worker()
     compute(core, {"me": metadata(URL, 5), "other": metadata("http://other/", 5)})
-    assert core.may_run_task("a")  # it is assigned now
+    assert core.may_run_task("a")  # the task is assigned to a member
     core.on_snapshot(snapshot(6, a=0))
     held = work("", ("a", 1))
     compute(core, {"me": metadata(URL, 6, work("a")), "other": metadata("http://other/", 6, held)}, generation=2)
-    assert core.may_run_task("a")  # it is revoked, but may not have stopped yet
+    assert core.may_run_task("a")  # the task is revoked, but may not have stopped yet
     compute(core, {"me": metadata(URL, 6, work("a")), "other": metadata("http://other/", 6)}, generation=3)
     assert not core.may_run_task("a")
 

@@ -145,7 +145,7 @@ def test_restart_of_one_task_replaces_only_the_instance_of_that_task() -> None:
 
 def test_herder_stores_the_same_sequence_of_statuses_as_kafka_connect() -> None:
     worker = running_worker()
-    assert worker.stored == [(None, State.RUNNING, "1.0")]  # a task is RUNNING when it reports it
+    assert worker.stored == [(None, State.RUNNING, "1.0")]  # a task's status is stored when the task reports RUNNING
     worker.stored.clear()
     worker.carry_out(worker.core.restart("c", RestartPlan(True, [1]), shows_restarting=True))
     worker.settle()

@@ -1,4 +1,4 @@
-"""Tests of the compaction of single batches, and of both passes over the segments of a log."""
+"""Tests of the compaction of single batches, and of the two passes of the cleaner over the segments of a log."""
 
 from __future__ import annotations
 

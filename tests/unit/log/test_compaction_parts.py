@@ -1,4 +1,8 @@
-"""Tests of compaction: dirty range, offset map, grouping of segments, throttle, transaction index, encoding of jobs."""
+"""Tests of parts of compaction.
+
+The parts are the dirty range, the offset map, the groups of segments to merge, the throttle, the transaction
+index, and the encoding of jobs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of LogManager: directories, locks, clean and unclean restarts, deletion, checkpoints, maintenance."""
+"""Tests of LogManager: directories, locks, clean and unclean restarts, deletion, checkpoints, and maintenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of PartitionLog: appends, reads, rolls, leader epochs, producers, timestamps, truncation, retention."""
+"""Tests of PartitionLog: appends, reads, rolls, leader epochs, producers, timestamps, truncation, and retention."""
 
 from __future__ import annotations
 

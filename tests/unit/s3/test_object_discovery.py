@@ -76,7 +76,7 @@ def listing(keys: Iterable[str]) -> Listing:
 
 
 class Positions:
-    """Stored source offsets."""
+    """Returns the stored source offsets of series of objects."""
 
     def __init__(self, stored: Mapping[SeriesId, Mapping[str, Any]] | None = None) -> None:
         self.stored = dict(stored or {})

@@ -1,4 +1,4 @@
-"""Tests of BrokerConfig: Kafka's keys and defaults, reports of all errors at once, warnings about unknown keys."""
+"""Tests of BrokerConfig: Kafka's keys and defaults, reports of all errors at once, and warnings about unknown keys."""
 
 from __future__ import annotations
 

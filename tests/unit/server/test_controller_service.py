@@ -1,4 +1,4 @@
-"""Tests of ControllerService: responses after commit, discarded uncommitted state, fencing of silent brokers."""
+"""Tests of ControllerService: responses after commits, discarded uncommitted changes, and fencing of silent brokers."""
 
 from __future__ import annotations
 

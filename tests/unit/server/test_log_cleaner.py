@@ -1,4 +1,4 @@
-"""Tests of LogCleaner: selection of logs, segment swap, crashes at every step, uncleanable logs."""
+"""Tests of LogCleaner: selection of logs, swaps of segments, crashes at every step, and uncleanable logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of PartitionTable, the broker's partitions: applying images, opening logs, removing partitions."""
+"""Tests of PartitionTable, the broker's partitions: applying images, opening logs, and removing partitions."""
 
 from __future__ import annotations
 

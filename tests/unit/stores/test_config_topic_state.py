@@ -361,7 +361,7 @@ def test_config_topic_record_with_an_invalid_key_or_value_is_logged_and_skipped(
     [line] = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert "offset 8" in line.getMessage()
     assert key in line.getMessage()
-    # The record does not disturb those before it: the uncommitted configuration of task 0 is still known.
+    # The record does not affect earlier records: the uncommitted configuration of task 0 is still known.
     state.apply(9, b"commit-c", b'{"tasks":2}')
     assert [config["n"] for config in state.snapshot().connectors["c"].task_configs] == ["new", "1"]
 
@@ -406,7 +406,7 @@ def write(changes: Sequence[ConfigChange]) -> tuple[list[tuple[bytes, bytes | No
     records, expected = list[tuple[bytes, bytes | None]](), ConfigSnapshot()
     for change in changes:
         if isinstance(change, PutTargetState | PutTaskConfigs) and change.connector not in expected.connectors:
-            continue  # the herder rejects it; a later connector of this name would have this state or these tasks
+            continue  # the herder rejects such a change, because a later connector of this name would inherit it
         records += [(key.encode(), value) for step in steps(change) for key, value in step]
         expected = expected.apply(len(records) - 1, change)
     return records, replace(expected, offset=len(records) if records else -1)

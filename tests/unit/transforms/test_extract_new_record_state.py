@@ -99,7 +99,7 @@ def test_rows_have_a_field_named_deleted_that_is_true_or_false_in_rewrite_mode()
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
 
 
-def test_event_fields_in_add_fields_are_added_to_rows() -> None:
+def test_event_fields_listed_in_add_fields_are_added_to_rows() -> None:
     names = "op,table,source.ts_ms,ts_ms,total_order,transaction.id,lsn:position,unknown"
     (found,) = extract([CREATE], add__fields=names)
     assert dict(found.value) == {
@@ -118,7 +118,7 @@ def test_fields_from_add_fields_follow_the_field_named_deleted_in_rewrite_mode()
     assert found.value["__op"] == "d"
 
 
-def test_event_fields_in_add_headers_are_added_as_headers() -> None:
+def test_event_fields_listed_in_add_headers_are_added_as_headers() -> None:
     (found,) = extract([CREATE], add__headers="op,source.table:origin", add__headers__prefix="h.")
     assert found.headers == [
         Header("h.op", STRING_SCHEMA.replace(optional=True), "c"),
