@@ -49,7 +49,7 @@ def test_file_that_grows_while_it_is_read_is_read_again_from_its_beginning(
 
 
 class OverwritingTask(DirectorySourceTask):
-    """A task whose file `a` gets other content, in place, before the poll of number `at`."""
+    """A task that overwrites its input file `a` with `content` before poll number `at`."""
 
     content = b""
     at = 4
@@ -90,7 +90,7 @@ def test_file_that_is_overwritten_while_it_is_read_is_read_again_from_its_beginn
         ("lines", "a\n" * 50, b"\xff\n" * 80, b"b\n", "b"),
     ],
 )
-def test_invalid_record_of_a_file_that_changes_while_it_is_read_does_not_fail_the_task(
+def test_task_does_not_fail_for_an_invalid_record_of_a_file_that_changes_while_it_is_read(
     tmp_path: Path, form: str, old: str, invalid: bytes, new: bytes, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Task(OverwritingTask):
@@ -109,7 +109,7 @@ def test_invalid_record_of_a_file_that_changes_while_it_is_read_does_not_fail_th
     assert values(read(tmp_path, format=form))[-1] == value
 
 
-def test_compressed_file_that_is_still_being_written_is_read_when_it_is_complete(
+def test_compressed_file_that_is_still_being_written_is_read_only_when_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = gzip.compress(b"".join(b"%d\n" % number for number in range(5000)))
@@ -138,7 +138,7 @@ TEXTS = {
 @pytest.mark.parametrize("extension", ["", ".gz"])
 @pytest.mark.parametrize("form", list(TEXTS))
 @pytest.mark.parametrize("failed_reads", [[2], [3], [3, 4, 5], [12]])
-def test_no_record_is_lost_or_repeated_if_the_file_system_fails(
+def test_directory_source_loses_and_repeats_no_record_after_temporary_read_errors(
     tmp_path: Path, form: str, failed_reads: list[int], extension: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FlakyFile(io.FileIO):
@@ -172,7 +172,7 @@ DAMAGES = {
 @pytest.mark.parametrize("form", list(TEXTS))
 @pytest.mark.parametrize("count", [199, 40_000])
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_all_records_before_the_damage_of_a_compressed_file_are_read(
+def test_all_records_before_the_damaged_part_of_a_compressed_file_are_read(
     tmp_path: Path, form: str, count: int, damage: str
 ) -> None:
     header, record, number_of = TEXTS[form]
@@ -191,7 +191,7 @@ def test_all_records_before_the_damage_of_a_compressed_file_are_read(
         read(tmp_path, 100_000, format=form, **{"batch.size": "1000"})
 
 
-def test_members_of_a_compressed_file_may_be_followed_by_zeros(tmp_path: Path) -> None:
+def test_gzip_members_of_a_compressed_file_may_be_followed_by_zeros(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\n") + bytes(20) + gzip.compress(b"d"))
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"e\n") + bytes(200_000))
     assert values(read(tmp_path)) == ["a", "bc", "d", "e"]
@@ -226,7 +226,7 @@ def test_file_that_changes_while_it_is_moved_to_another_file_system_is_read_agai
 
 
 def write_parquet(path: Path, years: list[int]) -> None:
-    """Write a column of timestamps; Python has none after the year 9999."""
+    """Write a file with a column of timestamps. Python has no timestamps after the year 9999."""
     days = [(year - 1970) * 365 for year in years]
     table = pa.table({"n": list(range(len(years))), "at": pa.array(days, pa.int32()).cast(pa.date32())})
     pq.write_table(table, path, row_group_size=100, compression="none")
@@ -260,7 +260,7 @@ def test_all_rows_before_a_damaged_page_of_a_parquet_file_are_read(tmp_path: Pat
         read(tmp_path, format="parquet", **{"batch.size": "1000"})
 
 
-def test_no_row_of_a_parquet_file_is_lost_if_the_file_system_fails(
+def test_directory_source_loses_no_row_of_a_parquet_file_after_temporary_read_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FlakyFile(io.FileIO):
@@ -284,7 +284,7 @@ def test_no_row_of_a_parquet_file_is_lost_if_the_file_system_fails(
 
 
 @pytest.mark.parametrize("count", [100, 130, 200, 299])
-def test_restarted_task_continues_at_its_row_of_a_parquet_file(tmp_path: Path, count: int) -> None:
+def test_restarted_task_continues_at_the_next_row_of_a_parquet_file(tmp_path: Path, count: int) -> None:
     write_parquet(tmp_path / "a", [20_000 if number == 299 else 2026 for number in range(300)])
     first = read(tmp_path, count, format="parquet", **{"batch.size": str(count), "errors.tolerance": "all"})
     assert len(first.records) == count

@@ -29,7 +29,7 @@ def anyio_backend() -> str:
         (TimedOutError("late"), HerderError, "can be safely retried"),
     ],
 )
-async def test_error_of_the_config_topic_says_whether_a_retry_may_succeed(
+async def test_error_for_a_failed_write_to_the_config_topic_says_whether_a_retry_may_succeed(
     tmp_path: Path, error: ClientError, kind: type[HerderError], text: str
 ) -> None:
     herder, _ = await make_herder(tmp_path)

@@ -1,4 +1,4 @@
-"""Tests of the offsets of connectors with their own offsets topic."""
+"""Tests of the offsets of connectors that have an offsets topic of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_own_offsets_topic_that_cannot_be_opened_fails_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_for_offsets_fails_after_a_timeout_if_the_connectors_own_offsets_topic_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connector_offsets, "START_TIMEOUT_S", 0.05)
 
     async def resolve(_settings: Mapping[str, str]) -> dict[str, str]:

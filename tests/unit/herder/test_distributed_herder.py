@@ -27,7 +27,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_error_of_a_log_level_that_cannot_be_written_names_the_cause(
+async def test_log_line_about_a_log_level_that_cannot_be_written_to_the_config_topic_names_the_cause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wait_forever(_log: TopicLog) -> Any:

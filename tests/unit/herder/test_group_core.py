@@ -276,7 +276,7 @@ def commits(core: GroupCore) -> set[int]:
     return {number for number in (0, 1) if core.may_commit("a", number)}
 
 
-def test_tasks_may_commit_while_assigned_and_until_they_have_stopped() -> None:
+def test_tasks_may_commit_offsets_while_they_are_assigned_and_until_they_have_stopped_after_a_revocation() -> None:
     core = worker()
     assert commits(core) == set()
     assign(core, ALL)
@@ -287,14 +287,14 @@ def test_tasks_may_commit_while_assigned_and_until_they_have_stopped() -> None:
     assert commits(core) == {0}
 
 
-def test_tasks_may_not_commit_after_the_membership_is_lost() -> None:
+def test_tasks_may_not_commit_offsets_after_their_worker_has_lost_its_membership() -> None:
     core = worker()
     assign(core, ALL)
     core.on_membership_lost()
     assert commits(core) == set()
 
 
-def test_tasks_that_an_eager_worker_stops_before_it_joins_may_commit() -> None:
+def test_tasks_that_a_worker_with_the_eager_protocol_stops_before_a_rebalance_may_still_commit_offsets() -> None:
     core = worker(Version.EAGER)
     assign(core, ALL, version=Version.EAGER)
     core.on_join_prepare()
@@ -393,7 +393,7 @@ def test_leader_assigns_no_connector_whose_name_the_protocol_cannot_encode(
 
 
 @pytest.mark.parametrize("version", [Version.EAGER, Version.SESSIONED])
-def test_member_with_unreadable_metadata_is_assigned_nothing(
+def test_leader_assigns_no_connectors_and_tasks_to_a_member_with_unreadable_metadata(
     version: Version, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = worker(version)

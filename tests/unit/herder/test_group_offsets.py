@@ -1,4 +1,4 @@
-"""Tests of requests about a sink connector's offsets that fail: no broker responds, or a broker rejects them."""
+"""Tests of failing requests about a sink connector's offsets: no broker responds, or a broker rejects the requests."""
 
 from __future__ import annotations
 

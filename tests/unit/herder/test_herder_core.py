@@ -233,7 +233,7 @@ def test_failed_task_stays_failed_after_pause_and_resume_and_runs_after_a_restar
     assert ("c", 0) in worker.alive
 
 
-def test_instance_whose_process_ended_without_its_fault_starts_again_unless_it_failed() -> None:
+def test_instance_starts_again_after_its_process_has_ended_unless_the_instance_had_failed() -> None:
     worker = running_worker()
     running, failed = worker.alive.pop(("c", 0)).instance, worker.alive["c", 1].instance
     worker.crash(failed)
@@ -253,7 +253,7 @@ def test_failed_connector_and_failed_task_are_started_again_when_the_configurati
     assert set(worker.alive) == {("c", None), ("c", 0), ("c", 1)}
 
 
-def test_reconfiguration_requested_while_task_configs_are_generated_stores_them_and_generates_them_again() -> None:
+def test_task_configs_are_stored_and_generated_again_if_reconfiguration_is_requested_during_their_generation() -> None:
     worker = running_worker()
     id_ = worker.alive["c", None].instance
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_reconfiguration_requested_while_task_configs_are_generated_stores_them_
     assert worker.retries == []
 
 
-def test_connector_that_requests_reconfiguration_in_each_call_of_task_configs_gets_its_tasks() -> None:
+def test_tasks_are_created_although_the_connector_requests_reconfiguration_in_each_call_of_task_configs() -> None:
     worker = SimulatedWorker()
     worker.change(PutConnector("c", {}))
     worker.complete(0, 1, succeeds=True)

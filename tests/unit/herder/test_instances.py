@@ -1,4 +1,4 @@
-"""Tests of Instances: the requests of tasks to their worker."""
+"""Tests of Instances, which handles the requests of tasks to their worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_instances(offsets: MemoryOffsetStore, statuses: Any = None, **options: 
     return Instances(config, "me", Mock(), statuses=statuses, offsets=offsets, store_task_configs=Mock(), **options)
 
 
-async def test_status_of_a_worker_of_another_group_is_replaced_once_per_generation(
+async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_generation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     generation, statuses = 5, Mock()
@@ -48,7 +48,7 @@ async def test_status_of_a_worker_of_another_group_is_replaced_once_per_generati
     )
 
     def read(worker_id: str, generation: int) -> int:
-        """Return how many statuses the worker writes after it has read one of another worker."""
+        """Let the worker read a status of another worker. Return how many statuses this worker writes in response."""
         statuses.put.reset_mock()
         instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
         return int(statuses.put.call_count)

@@ -1,4 +1,4 @@
-"""Tests of the replacement of statuses that a worker outside the group has written in a later generation."""
+"""Tests that a worker replaces statuses of a later generation that a worker outside the group has written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(state: StatusTopicState, task: int, worker_id: str, generation: int) ->
     state.apply(task, encode_key(StatusKey("c", task)), encode_status(status))
 
 
-async def test_failure_replaces_the_later_status_of_a_worker_that_is_no_member_of_the_group() -> None:
+async def test_failed_status_replaces_the_status_of_a_later_generation_from_a_worker_outside_the_group() -> None:
     state = StatusTopicState()
     read(state, 0, "gone:1", 9)
     read(state, 1, "member:1", 9)

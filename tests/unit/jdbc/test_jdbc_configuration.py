@@ -14,12 +14,12 @@ SINK = {"connection.url": "jdbc:postgresql://localhost/shop"}
 
 
 def source_errors(**props: str) -> dict[str, str]:
-    """Return the errors of a source's configuration by key; ``__`` in a keyword stands for a dot."""
+    """Return the errors of a source's configuration by key. `__` in a keyword stands for a dot."""
     return _errors(JdbcSourceConfig, SOURCE, props)
 
 
 def sink_errors(**props: str) -> dict[str, str]:
-    """Return the errors of a sink's configuration by key; ``__`` in a keyword stands for a dot."""
+    """Return the errors of a sink's configuration by key. `__` in a keyword stands for a dot."""
     return _errors(JdbcSinkConfig, SINK, props)
 
 
@@ -30,10 +30,10 @@ def _errors(model: type[Config], base: dict[str, str], props: dict[str, str]) ->
 
 class TestTimeZones:
     @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "GMT+2", "+02:00", "PST"])
-    def test_names_that_java_accepts_are_valid(self, name: str) -> None:
+    def test_time_zone_names_that_java_accepts_are_valid(self, name: str) -> None:
         assert source_errors(db__timezone=name) == sink_errors(db__timezone=name) == {}
 
-    def test_unknown_name_is_an_error_of_the_configuration(self) -> None:
+    def test_unknown_time_zone_name_is_an_error_of_the_configuration(self) -> None:
         for errors in (source_errors(db__timezone="Mars/X"), sink_errors(db__timezone="Mars/X")):
             assert "unknown time zone 'Mars/X'" in errors["db.timezone"]
 
@@ -50,16 +50,18 @@ class TestEnumerations:
             ("quote.sql.identifiers", "Never", "quote_sql_identifiers", "NEVER"),
         ],
     )
-    def test_values_may_have_any_case(self, key: str, value: str, field: str, expected: str) -> None:
+    def test_values_of_enumeration_keys_may_have_any_case(
+        self, key: str, value: str, field: str, expected: str
+    ) -> None:
         assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected
 
-    def test_unknown_value_is_an_error(self) -> None:
+    def test_unknown_value_of_an_enumeration_key_is_an_error(self) -> None:
         assert "String must be one of" in source_errors(numeric__mapping="best")["numeric.mapping"]
 
 
 class TestTablePatterns:
     @pytest.mark.parametrize("key", ["table.include.list", "table.exclude.list"])
-    def test_invalid_pattern_is_an_error(self, key: str) -> None:
+    def test_invalid_table_pattern_is_an_error(self, key: str) -> None:
         assert "Invalid regex" in _errors(JdbcSourceConfig, SOURCE, {key: "public\\.(orders"})[key]
 
     @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ class TestTablePatterns:
             "(?<n>public)[.]o.*",
         ],
     )
-    def test_patterns_have_the_syntax_of_java(self, pattern: str) -> None:
+    def test_table_patterns_have_the_syntax_of_java_regular_expressions(self, pattern: str) -> None:
         config = JdbcSourceConfig.parse({**SOURCE, "table.include.list": pattern})
         assert select_tables(config, ["public.orders", "public.x1"]) == ["public.orders"]
         config = JdbcSourceConfig.parse(
@@ -92,18 +94,20 @@ class TestCombinations:
             ({"table.exclude.list": "b"}, "table.exclude.list", "needs table.include.list; set table.include.list=.*"),
         ],
     )
-    def test_contradictory_selections_are_rejected(self, props: dict[str, str], key: str, message: str) -> None:
+    def test_contradictory_table_and_query_selections_are_rejected(
+        self, props: dict[str, str], key: str, message: str
+    ) -> None:
         assert message in _errors(JdbcSourceConfig, SOURCE, props)[key]
 
     def test_tables_may_be_excluded_from_an_include_list(self) -> None:
         assert source_errors(table__include__list=".*", table__exclude__list="b") == {}
 
-    def test_topic_prefix_contains_only_characters_of_topic_names(self) -> None:
+    def test_topic_prefix_with_characters_that_topic_names_may_not_contain_is_rejected(self) -> None:
         assert "can contain only ASCII letters" in source_errors(topic__prefix="bad topic/")["topic.prefix"]
 
 
 class TestKeysWithoutEffect:
-    def test_default_credentials_provider_of_confluent_is_accepted(self) -> None:
+    def test_confluents_default_credentials_provider_is_accepted(self) -> None:
         name = "io.confluent.connect.jdbc.util.DefaultJdbcCredentialsProvider"
         props = {"jdbc.credentials.provider.class": name}
         assert _errors(JdbcSourceConfig, SOURCE, props) == _errors(JdbcSinkConfig, SINK, props) == {}
@@ -118,7 +122,7 @@ class TestKeysWithoutEffect:
             ({"date.calendar.system": "legacy"}, "date.calendar.system has no effect"),
         ],
     )
-    def test_source_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
+    def test_jdbc_source_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
         (found,) = JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys()
         assert warning in found
 
@@ -131,10 +135,10 @@ class TestKeysWithoutEffect:
             ({"table.types": "TABLE,SYNONYM"}, "table.types=SYNONYM has no effect: unknown table types"),
         ],
     )
-    def test_sink_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
+    def test_jdbc_sink_warns_about_keys_without_effect(self, props: dict[str, str], warning: str) -> None:
         (found,) = JdbcSinkConfig.parse(SINK | props).warnings_about_keys()
         assert warning in found
 
-    def test_matching_values_are_accepted_without_a_warning(self) -> None:
+    def test_dialect_and_catalog_that_match_the_url_are_accepted_without_a_warning(self) -> None:
         props = {"catalog.pattern": "sh%", "dialect.name": "PostgreSqlDatabaseDialect"}
         assert JdbcSourceConfig.parse(SOURCE | props).warnings_about_keys() == []

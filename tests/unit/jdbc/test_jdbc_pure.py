@@ -90,7 +90,7 @@ def test_invalid_jdbc_url_is_rejected(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     "text", ["jdbc:oracle:thin:@//h:1521/XE", "jdbc:sqlserver://h;databaseName=x", "jdbc:db2://h/x"]
 )
-def test_sink_lists_the_databases_that_it_supports(text: str) -> None:
+def test_error_for_an_unsupported_database_lists_the_databases_that_the_jdbc_sink_supports(text: str) -> None:
     with pytest.raises(
         ValueError, match="is not supported; supported databases are sqlite, postgresql, mysql, mariadb"
     ):
@@ -210,7 +210,7 @@ def test_timestamp_granularity_setting_determines_the_type_and_unit_of_timestamp
 @pytest.mark.parametrize(
     ("granularity", "zeros"), [("micros_iso_datetime_string", ""), ("nanos_iso_datetime_string", "000")]
 )
-def test_dates_and_times_as_text_have_the_time_zone_of_the_database(granularity: str, zeros: str) -> None:
+def test_timestamps_converted_to_text_are_in_the_time_zone_of_the_database(granularity: str, zeros: str) -> None:
     convert = types.from_instant(granularity, ZoneInfo("America/New_York"))
     assert convert is not None
     assert convert(NOON) == "2026-01-01T07:00:00.000000" + zeros

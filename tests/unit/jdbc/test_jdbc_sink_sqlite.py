@@ -102,7 +102,7 @@ class TestInsertModes:
         put(url, records, insert__mode="upsert", pk__mode="record_key", delete__enabled="true")
         assert query(database, "SELECT id, name FROM items ORDER BY id") == [(2, "n2"), (3, "again")]
 
-    def test_tombstones_before_the_first_value_delete_nothing(self, url: str, database: Path) -> None:
+    def test_tombstones_before_the_first_value_of_a_missing_table_are_ignored(self, url: str, database: Path) -> None:
         props = {"insert__mode": "upsert", "pk__mode": "record_key", "delete__enabled": "true"}
         put(url, [tombstone(1, 0)], **props)
         assert query(database, "SELECT name FROM sqlite_master") == []
@@ -227,7 +227,7 @@ class TestTables:
         rows = [] if mode == "update" else [("n2",)]
         assert query(database, "SELECT name FROM items WHERE id = 2") == rows
 
-    def test_records_for_a_table_that_was_dropped_are_reported_if_it_may_not_be_created(
+    def test_records_for_a_table_that_was_dropped_are_reported_if_auto_create_is_false(
         self, url: str, database: Path
     ) -> None:
         query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")
@@ -334,7 +334,7 @@ class TestErrors:
 
 
 class TestConfiguration:
-    def test_validation_finds_a_missing_directory_and_creates_no_file(
+    def test_validation_reports_a_missing_directory_of_the_database_file_and_creates_no_file(
         self, url: str, database: Path, tmp_path: Path
     ) -> None:
         assert validation_errors(url) == {}

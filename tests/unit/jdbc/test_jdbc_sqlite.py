@@ -312,7 +312,7 @@ def test_validation_reports_missing_or_nullable_offset_columns(database: sqlite3
     assert _errors(props) == {}
 
 
-def test_one_timestamp_column_that_is_not_nullable_is_sufficient(database: sqlite3.Connection) -> None:
+def test_several_timestamp_columns_are_accepted_if_one_of_them_is_not_nullable(database: sqlite3.Connection) -> None:
     database.execute(
         "CREATE TABLE visits (id INTEGER PRIMARY KEY, changed TIMESTAMP, seen TIMESTAMP, created TIMESTAMP NOT NULL)"
     )

@@ -21,12 +21,12 @@ def convert(is_mariadb: bool = False, **properties: str) -> MysqlProperties:
     "properties",
     [{}, {"sslMode": "PREFERRED"}, {"useSSL": "true"}, {"useSSL": "true", "requireSSL": "false"}],
 )
-def test_encryption_is_optional_by_default(properties: dict[str, str]) -> None:
+def test_encryption_of_mysql_connections_is_optional_by_default(properties: dict[str, str]) -> None:
     assert convert(**properties).arguments == BASE
 
 
 @pytest.mark.parametrize("properties", [{"sslMode": "DISABLED"}, {"sslMode": "disable"}, {"useSSL": "false"}])
-def test_encryption_can_be_disabled(properties: dict[str, str]) -> None:
+def test_encryption_of_mysql_connections_can_be_disabled(properties: dict[str, str]) -> None:
     assert convert(**properties).arguments == BASE | {"ssl_disabled": True}
 
 
@@ -43,7 +43,9 @@ def test_encryption_can_be_disabled(properties: dict[str, str]) -> None:
         ({"sslMode": "verify-full"}, True, True),
     ],
 )
-def test_ssl_mode_determines_what_is_verified(properties: dict[str, str], verifies: bool, checks_name: bool) -> None:
+def test_ssl_mode_of_mysql_determines_whether_certificate_and_host_name_are_verified(
+    properties: dict[str, str], verifies: bool, checks_name: bool
+) -> None:
     context = convert(**properties).arguments["ssl"]
     assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verifies, checks_name)
 
@@ -56,7 +58,7 @@ def test_ssl_mode_determines_what_is_verified(properties: dict[str, str], verifi
         ({"trustServerCertificate": "true"}, False, False),
     ],
 )
-def test_property_use_ssl_of_mariadb_verifies_the_server(
+def test_property_use_ssl_of_mariadb_verifies_certificate_and_host_name_by_default(
     properties: dict[str, str], verifies: bool, checks_name: bool
 ) -> None:
     context = convert(True, useSsl="true", **properties).arguments["ssl"]
@@ -74,12 +76,14 @@ def test_property_use_ssl_of_mariadb_verifies_the_server(
         ({"connectTimeout": "3s"}, "connectTimeout=3s is not a number of milliseconds"),
     ],
 )
-def test_invalid_or_unsupported_property_is_rejected(properties: dict[str, str], message: str) -> None:
+def test_invalid_or_unsupported_mysql_connection_property_is_rejected(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         convert(**properties)
 
 
-def test_other_properties_are_converted_or_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_mysql_connection_properties_without_tls_settings_are_converted_or_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = convert(connectTimeout="3000", zeroDateTimeBehavior="round", jdbcCompliantTruncation="false",
                     connectionTimeZone="SERVER", allowPublicKeyRetrieval="true")  # fmt: skip
     assert found == MysqlProperties(BASE | {"connect_timeout": 3}, "ROUND", is_strict=False)

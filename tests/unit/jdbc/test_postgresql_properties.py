@@ -30,7 +30,9 @@ def test_jdbc_driver_properties_are_converted_to_libpq_options(caplog: pytest.Lo
         ({"currentSchema": "s", "options": "-c statement_timeout=5s"}, "-c statement_timeout=5s -csearch_path=s"),
     ],
 )
-def test_current_schema_is_appended_to_the_options(properties: dict[str, str], options: str) -> None:
+def test_property_current_schema_is_appended_to_the_options_of_the_postgresql_connection(
+    properties: dict[str, str], options: str
+) -> None:
     assert libpq_options(properties) == {"options": options}
 
 
@@ -47,7 +49,9 @@ def test_current_schema_is_appended_to_the_options(properties: dict[str, str], o
         ({"ssl": "true", "sslmode": "require"}, "require"),
     ],
 )
-def test_ssl_mode_follows_the_jdbc_driver(properties: dict[str, str], mode: str) -> None:
+def test_ssl_mode_is_derived_from_the_properties_as_in_the_postgresql_jdbc_driver(
+    properties: dict[str, str], mode: str
+) -> None:
     assert libpq_options(properties) == {"sslmode": mode}
 
 
@@ -62,12 +66,14 @@ def test_ssl_mode_follows_the_jdbc_driver(properties: dict[str, str], mode: str)
         ({"targetServerType": "nearest"}, "targetServerType=nearest is not supported"),
     ],
 )
-def test_property_that_cannot_be_honoured_is_rejected(properties: dict[str, str], message: str) -> None:
+def test_postgresql_connection_property_that_is_not_supported_is_rejected(
+    properties: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         libpq_options(properties)
 
 
-def test_properties_for_several_hosts_are_converted() -> None:
+def test_postgresql_connection_properties_for_several_hosts_are_converted_to_libpq_options() -> None:
     assert libpq_options({"targetServerType": "preferSecondary", "loadBalanceHosts": "true"}) == {
         "target_session_attrs": "prefer-standby",
         "load_balance_hosts": "random",

@@ -84,14 +84,14 @@ def _this_module() -> Any:
     return module
 
 
-def test_name_with_more_characters_than_a_topic_may_have_is_an_error() -> None:
+def test_connector_name_with_more_characters_than_a_topic_name_may_have_is_an_error() -> None:
     assert validate(ExampleSource, table="t", name="x" * 249).errors == []
     [text] = validate(ExampleSource, table="t", name="x" * 250).errors
     assert "String may have at most 249 characters but has 250" in text
 
 
 @pytest.mark.parametrize("key", ["config.storage.topic", "status.storage.topic"])
-def test_own_offsets_topic_that_is_another_internal_topic_of_the_worker_is_an_error(key: str) -> None:
+def test_connectors_offsets_topic_must_not_be_the_config_or_status_topic_of_the_worker(key: str) -> None:
     worker = {**WORKER, "offset.storage.topic": "offsets", key: "other"}
     [text] = validate(ExampleSource, worker, table="t", offsets__storage__topic="other").errors
     assert f"Topic other is the worker's {key}" in text

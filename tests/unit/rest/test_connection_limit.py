@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def port(tmp_path: Path) -> AsyncIterator[int]:
-    """The port of a server."""
+    """Yield the port of a running REST server."""
     herder, _ = await make_herder(tmp_path)
     config = WorkerConfig.standalone({**herder.config.properties, "listeners": "http://127.0.0.1:0"})
     server = RestServer(config)

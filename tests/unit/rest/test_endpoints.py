@@ -51,7 +51,7 @@ async def test_request_with_a_content_type_other_than_json_is_rejected_with_stat
 
 
 @pytest.mark.parametrize("name", [["a"], True, {"a": "b"}])
-async def test_name_that_is_not_a_string_is_rejected(client: httpx.AsyncClient, name: object) -> None:
+async def test_connector_name_that_is_not_a_string_is_rejected(client: httpx.AsyncClient, name: object) -> None:
     response = await client.post("/connectors", json={"name": name, "config": {"connector.class": "C"}})
     assert response.status_code == 400
     assert "The name of the connector must be a string" in response.json()["message"]
@@ -59,7 +59,9 @@ async def test_name_that_is_not_a_string_is_rejected(client: httpx.AsyncClient, 
 
 
 @pytest.mark.parametrize("digits", [19, 5_000])
-async def test_task_number_with_many_digits_is_an_unknown_path(client: httpx.AsyncClient, digits: int) -> None:
+async def test_request_path_with_a_very_long_task_number_returns_status_404(
+    client: httpx.AsyncClient, digits: int
+) -> None:
     response = await client.get(f"/connectors/c/tasks/{'9' * digits}/status")
     assert (response.status_code, response.json()["error_code"]) == (404, 404)
 

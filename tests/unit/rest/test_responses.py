@@ -86,7 +86,7 @@ async def test_operation_of_a_request_continues_after_the_request_has_timed_out(
         ("POST", "Worker is shutting down; the request may have been executed"),
     ],
 )
-async def test_response_to_an_interrupted_request_says_whether_it_may_have_been_executed(
+async def test_response_to_an_interrupted_request_says_whether_the_request_may_have_been_executed(
     method: str, message: str
 ) -> None:
     entered = asyncio.Event()
@@ -180,10 +180,13 @@ async def test_request_for_an_unreachable_leader_is_executed_when_this_worker_be
 
 
 @pytest.mark.parametrize(("method", "status", "calls_expected"), [("PUT", 204, 2), ("POST", 500, 1)])
-async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_it(
+async def test_request_to_a_suspended_worker_ends_when_a_rebalance_replaces_the_worker(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int, calls_expected: int
 ) -> None:
-    """A PUT request is executed again; for others it is unknown whether the suspended worker executes them."""
+    """A PUT request is executed again.
+
+    Other requests fail, because it is unknown whether the suspended worker will execute them.
+    """
     monkeypatch.setattr(responses, "FORWARD_RETRY_S", 0.001)
     monkeypatch.setattr(forwarding, "REPLACED_GRACE_S", 0.1)
     calls = 0

@@ -58,7 +58,7 @@ class _Server:
         await self._rest.stop(time.monotonic())
 
     async def request(self) -> asyncio.Task[httpx.Response]:
-        """Send a request, and return its response when it has arrived at the endpoint."""
+        """Send a request and wait until it arrives at the endpoint. Return the task that receives its response."""
 
         async def send() -> httpx.Response:
             async with httpx.AsyncClient(timeout=30) as client:
@@ -85,7 +85,7 @@ async def test_stopping_server_waits_for_a_pending_request(started: _Server) -> 
     await stop
 
 
-async def test_request_that_a_shutdown_interrupts_gets_an_error_response(
+async def test_request_that_a_shutdown_interrupts_receives_an_error_response(
     started: _Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "STOP_MARGIN_S", 0.0)

@@ -86,13 +86,13 @@ class OwnBaseException(BaseException):
 @pytest.mark.parametrize(
     "error", [UnreadableError(), OwnBaseException("own"), asyncio.CancelledError(), StopIteration()]
 )
-async def test_any_exception_is_received(error: BaseException) -> None:
+async def test_caller_receives_any_exception_that_the_request_handler_raises(error: BaseException) -> None:
     with pytest.raises(RemoteError) as caught:
         await asyncio.wait_for(call(error), 5)
     assert type(error).__name__ in caught.value.trace
 
 
-async def test_error_with_details_that_cannot_be_encoded_is_received_without_them() -> None:
+async def test_caller_receives_an_error_without_its_details_if_the_details_cannot_be_encoded() -> None:
     error = ValueError("no")
     error.details = UnreadableObject()  # type: ignore[attr-defined]
     with pytest.raises(RemoteError, match="no") as caught:
@@ -164,7 +164,7 @@ async def test_pending_request_fails_when_the_other_end_of_the_channel_closes() 
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no")])
-async def test_response_is_dropped_if_the_channel_closes_meanwhile(
+async def test_response_is_dropped_if_the_channel_closes_while_the_request_is_handled(
     error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(message: Any) -> None:

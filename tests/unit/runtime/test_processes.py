@@ -163,7 +163,9 @@ async def test_each_shared_module_is_sent_to_the_fork_server_once(control: Any) 
     assert await sent("two", "three") == ["three"]
 
 
-async def test_shared_module_with_a_long_name_is_not_sent(control: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_shared_module_with_a_very_long_name_is_not_sent_to_the_fork_server(
+    control: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     worker, server = control
     processes = _processes(worker)
     await processes.share(["x" * 5_000])
@@ -179,7 +181,7 @@ def _wait_until_exists(path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> AsyncIterator[Processes]:
-    """Processes whose fork server can import these modules."""
+    """Yield Processes whose fork server can import `modules`."""
     for name, source in modules.items():
         (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.pathsep.join(sys.path)}")
@@ -191,7 +193,7 @@ async def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: s
         await processes.close()
 
 
-async def test_fork_server_imports_only_modules_that_another_process_could_import(
+async def test_fork_server_imports_only_modules_that_another_process_has_imported_without_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = f"import os; open({str(tmp_path / 'log')!r}, 'a').write(f'{{__name__}} {{os.getpid()}} ')\n"
@@ -213,7 +215,7 @@ async def test_fork_server_imports_only_modules_that_another_process_could_impor
     assert "Module shared_busy starts a thread when imported" in capfd.readouterr().err
 
 
-async def test_fork_server_starts_processes_while_a_shared_module_hangs(
+async def test_fork_server_starts_processes_while_the_import_of_a_shared_module_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _running(tmp_path, monkeypatch, shared_hung="import time; time.sleep(1000)") as processes:
@@ -246,7 +248,9 @@ async def test_fork_server_that_hangs_is_replaced(tmp_path: Path, monkeypatch: p
         assert not await processes.share(["shared_twice"])
 
 
-async def test_close_kills_a_fork_server_that_does_not_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_the_processes_kills_a_fork_server_that_does_not_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with _running(tmp_path, monkeypatch) as processes:
         server = processes.fork_server_pid
         assert server is not None
@@ -254,7 +258,7 @@ async def test_close_kills_a_fork_server_that_does_not_exit(tmp_path: Path, monk
     assert not psutil.pid_exists(server)
 
 
-async def test_fork_server_that_dies_again_is_started_after_a_backoff(
+async def test_fork_server_is_restarted_after_a_backoff_if_it_dies_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _running(tmp_path, monkeypatch) as processes:

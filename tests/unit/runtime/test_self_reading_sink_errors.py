@@ -85,7 +85,7 @@ def test_error_report_without_a_dead_letter_queue_counts_and_logs_the_records(ca
     assert counters.skipped == 1
 
 
-def test_error_report_of_a_self_reading_sink_writes_the_records_and_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_of_a_self_reading_sink_writes_records_and_raises_an_error_if_errors_are_not_tolerated() -> None:
     producer = Producer()
     errors, counters = make(error_policy(), producer)
     assert not errors.tolerates_errors

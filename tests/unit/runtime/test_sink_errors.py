@@ -151,7 +151,7 @@ def test_dlq_record_of_a_record_that_was_deleted_from_its_topic_has_the_reconver
     assert (REENCODED_HEADER, b"true") in (producer.sent[0].headers or [[]])[0]
 
 
-def test_error_report_sends_the_record_and_raises_if_errors_are_not_tolerated() -> None:
+def test_error_report_sends_the_record_and_raises_an_error_if_errors_are_not_tolerated() -> None:
     errors, producer, counters = make(tolerate=False)
     with pytest.raises(
         ToleranceExceeded, match="topic t, partition 1, offset 16, stage TASK_PUT, class Task: DataError: no"

@@ -1,4 +1,4 @@
-"""Tests of the pool of validation processes: its limits."""
+"""Tests of the limits of the pool of validation processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def validate(class_name: str) -> messages.Validate:
     return messages.Validate({"connector.class": class_name}, {}, None)
 
 
-async def test_hung_validations_of_one_class_do_not_delay_those_of_others() -> None:
+async def test_hung_validations_of_one_connector_class_do_not_delay_validations_of_other_classes() -> None:
     sent, hung = list[str](), asyncio.Event()
 
     async def spawn() -> Any:

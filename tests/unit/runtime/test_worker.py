@@ -180,7 +180,7 @@ async def test_task_fails_if_its_host_process_exits_unexpectedly() -> None:
         assert listener.states == [(TASK, "FAILED")]
 
 
-async def test_instances_whose_process_died_with_the_fork_server_start_again() -> None:
+async def test_instances_whose_processes_died_with_the_fork_server_are_started_again() -> None:
     async with running() as (worker, processes, listener):
         await worker.start_connector(CONNECTOR, {})
         await worker.start_task(TASK, SPEC)
@@ -193,7 +193,7 @@ async def test_instances_whose_process_died_with_the_fork_server_start_again() -
         assert (set(listener.ended), listener.states) == ({CONNECTOR, TASK}, [])
 
 
-async def test_start_is_repeated_if_the_fork_server_dies_meanwhile() -> None:
+async def test_start_of_a_task_is_repeated_if_the_fork_server_dies_during_the_start() -> None:
     async with running() as (worker, processes, _):
         spawn, failures = processes.spawn, [ForkServerDied("the fork server died")]
 
@@ -285,7 +285,7 @@ async def test_connector_that_hangs_fails_and_other_connectors_in_its_host_proce
         assert len(processes.hosts) == 3, "the connector that hung has a process of its own"
 
 
-async def test_all_connectors_of_a_process_whose_event_loop_hangs_start_again_in_their_own_processes(
+async def test_connectors_are_started_again_in_separate_processes_if_the_event_loop_of_their_shared_process_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread of another connector may hold the interpreter lock."""

@@ -1,4 +1,4 @@
-"""Tests of a connector instance in its host: its requests to the worker."""
+"""Tests of a connector instance in its host process, and of its requests to the worker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OwnBaseException(BaseException):
 @pytest.mark.parametrize(
     "error", [StopIteration("x"), asyncio.CancelledError("x"), CancelledError("x"), OwnBaseException("x")]
 )
-async def test_exceptions_that_a_future_cannot_return_are_raised_as_runtime_errors(error: BaseException) -> None:
+async def test_plugin_exceptions_that_a_future_cannot_return_are_raised_as_runtime_errors(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -50,7 +50,7 @@ async def test_exceptions_that_a_future_cannot_return_are_raised_as_runtime_erro
         assert caught.value.__cause__ is error
 
 
-async def test_reconfiguration_requests_are_combined_while_the_worker_has_not_responded() -> None:
+async def test_reconfiguration_requests_are_combined_until_the_worker_has_responded() -> None:
     channel, instance = SlowChannel(), InstanceId("c", None, 1)
     connector = WorkerConnector(channel, instance, ConnectorSpec(name="c", config={}, worker={}))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Tests of the watch of a task over its worker: a task whose worker is suspended or no member of its group stops."""
+"""Tests that a task watches its worker, and stops if the worker is suspended or is not a member of its group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.virtual_time import run_in_virtual_time
 
 
 class Worker:
-    """A worker that can be suspended; `error` is its response instead of a confirmation."""
+    """A worker that can be suspended. If `error` is set, it responds with this error instead of a confirmation."""
 
     def __init__(self) -> None:
         self.runs = asyncio.Event()
@@ -46,7 +46,7 @@ def test_task_is_not_confirmed_while_its_worker_is_suspended() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_task_is_not_confirmed_while_its_worker_is_no_member_of_its_group() -> None:
+def test_task_is_not_confirmed_while_its_worker_is_not_a_member_of_the_group() -> None:
     async def scenario() -> None:
         worker, reports = Worker(), list[bool]()
         watch = asyncio.create_task(worker_watch.watch(worker.confirm, 9.0, reports.append))
@@ -63,7 +63,7 @@ def test_task_is_not_confirmed_while_its_worker_is_no_member_of_its_group() -> N
     run_in_virtual_time(scenario())
 
 
-def test_unconfirmed_source_task_does_not_poll() -> None:
+def test_source_task_does_not_poll_while_its_worker_does_not_confirm_it() -> None:
     core = SourceTaskCore("c-0", is_paused=False, tolerates_errors=False, commits_records=False)
     assert core.next_step(0, is_buffer_full=False) == [ReportState(False)]
     assert core.next_step(0, is_buffer_full=False) == [Poll()]

@@ -1,4 +1,4 @@
-"""Tests of the readers of the S3 source: blocks, damaged data, empty lines, sizes of records."""
+"""Tests of the readers of the S3 source: blocks, damaged data, empty lines, and sizes of records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def items_of(reader: ItemReader, count: int = 1000) -> list[Any]:
     done=st.integers(0, 5),
     is_gzip=st.booleans(),
 )
-def test_items_do_not_depend_on_blocks_and_on_the_number_of_prepared_items(
+def test_items_of_an_object_do_not_depend_on_the_block_size_and_on_the_number_of_prepared_items(
     pieces: list[bytes], separator: bytes, block: int, count: int, done: int, is_gzip: bool
 ) -> None:
     data = b"".join(pieces)
@@ -71,7 +71,7 @@ def test_items_do_not_depend_on_blocks_and_on_the_number_of_prepared_items(
 
 
 @pytest.mark.parametrize("count", [1, 100, 1000])
-def test_items_before_an_invalid_line_are_read(count: int) -> None:
+def test_items_of_an_object_before_an_invalid_line_are_read(count: int) -> None:
     reader = open_reader(b'{"n":1}\n' * 199 + b"{\n" + b'{"n":2}\n', "json")
     assert items_of(reader, count) == [{"n": 1}] * 199
     assert not reader.ends_after(0)
@@ -110,7 +110,7 @@ def test_empty_lines_of_text_are_records() -> None:
     assert items_of(open_reader(b"a\n\nb\r\n", "string")) == ["a", "", "b"]
 
 
-def test_object_without_a_separator_is_an_error_in_linear_time_and_limited_memory() -> None:
+def test_huge_object_without_a_separator_is_read_or_rejected_in_linear_time_and_limited_memory() -> None:
     began_s = time.process_time()
     reader = open_reader(b"x" * (48 << 20), "string")
     assert len(items_of(reader)[0]) == 48 << 20

@@ -304,7 +304,7 @@ def test_byte_array_format_separator_may_contain_non_ascii_characters_and_escape
 
 
 @pytest.mark.parametrize("stored", ["store.kafka.keys", "store.kafka.headers"])
-def test_bytes_that_contain_the_separator_are_errors_if_keys_or_headers_are_stored(stored: str) -> None:
+def test_record_whose_bytes_contain_the_separator_is_rejected_if_keys_or_headers_are_stored(stored: str) -> None:
     props = {"format.class": "ByteArrayFormat", "format.bytearray.separator": "||"}
     encode = encoder_for("ByteArrayFormat", S3SinkConfig.parse(BASE | props | {stored: "true"}))
     assert encode(None, [b"a|b", b"\n"]) == [b"a|b", b"\n"]

@@ -223,7 +223,7 @@ def test_commit_record_with_missing_task_records_leaves_the_connector_without_ta
     assert "Connector c: the config topic contains" in caplog.text
 
 
-def test_commit_with_a_huge_task_count_takes_no_memory() -> None:
+def test_commit_record_with_a_huge_task_count_allocates_no_memory_for_its_tasks() -> None:
     found = connector_after(CONNECTOR, TASK_0, commit(10**300))
     assert (found.task_configs, found.applied_config) == ((), None)
 

@@ -50,7 +50,7 @@ def test_applying_a_late_unassigned_status_of_another_worker_keeps_the_stored_st
     assert state.get("c").tasks[0] == OWN
 
 
-def test_unassigned_status_replaces_running_of_the_same_worker() -> None:
+def test_unassigned_status_replaces_the_running_status_of_the_same_worker() -> None:
     state = StatusTopicState()
     read(state, 0, OTHER)
     stopped = Status(State.UNASSIGNED, "other", OTHER.generation)
