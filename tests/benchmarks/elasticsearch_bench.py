@@ -1,4 +1,6 @@
-"""Measures the Elasticsearch sink: documents of about 300 bytes per second from a topic to OpenSearch, with one task.
+"""Measures how many documents per second the Elasticsearch sink writes from a topic to OpenSearch, with one task.
+
+Each document has about 300 bytes.
 
 The server may limit the rate. To show this limit, the benchmark also writes the same documents over two plain
 connections, without a sink. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's

@@ -290,7 +290,7 @@ class ControllerService:
         try:
             await self.submit(decide)
         except ApiError as error:
-            logger.info("Broker %d: cannot fence it: %s", broker_id, error)
+            logger.info("Broker %d: the controller cannot fence this broker: %s", broker_id, error)
 
     def _schedule_session_check(self) -> None:
         if self._session_check_timer is not None:

@@ -134,7 +134,7 @@ class BooleanConverter(_PrimitiveConverter):
 
     def _decode(self, data: bytes) -> Any:
         if data not in (b"\x00", b"\x01"):
-            raise DataError("Failed to deserialize boolean: the data is neither one byte 0 nor one byte 1")
+            raise DataError("Failed to deserialize boolean: the data must be a single byte, 0x00 or 0x01")
         return data == b"\x01"
 
 

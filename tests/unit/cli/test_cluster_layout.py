@@ -159,7 +159,8 @@ def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_are
     layout = ClusterLayout(tmp_path, nodes, 9092, "id")
     check_enough_other_nodes(layout, 1, needed)
     with pytest.raises(
-        ClusterError, match=f"{needed} of the {nodes - 1} other nodes must serve first, but only {needed - 1} do"
+        ClusterError,
+        match=f"{needed} of the {nodes - 1} other nodes must serve requests, but only {needed - 1} do now",
     ):
         check_enough_other_nodes(layout, 1, needed - 1)
 
@@ -172,7 +173,7 @@ def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting_the
         layout = ClusterLayout(tmp_path, nodes, 9092, "id")
         write_node_files(layout, {})
         assert (describe_data_loss(layout, 1) or "").endswith(hint)
-    with pytest.raises(ClusterError, match="1 of the 0 other nodes must serve first, but only 0 do"):
+    with pytest.raises(ClusterError, match="1 of the 0 other nodes must serve requests, but only 0 do now"):
         check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 

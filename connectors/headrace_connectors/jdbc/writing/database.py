@@ -50,9 +50,9 @@ class ExistingTable(NamedTuple):
     """The columns that store instants; the server converts their values from the session's time zone, UTC."""
 
     def column(self, name: str) -> str | None:
-        """Return the column with this name, ignoring case if no column has exactly this name.
+        """Return the column with exactly this name, or else the only one that differs just in upper and lower case.
 
-        Returns None if no column matches, or if several columns match only without regard to case.
+        Returns None if there is no such column, or if there are several.
         """
         if name in self.columns:
             return name
@@ -150,10 +150,9 @@ class Database(ABC):
     # -- tables
 
     def find_table(self, table: str) -> ExistingTable | None:
-        """Return the table with this name, ignoring case if no table has exactly this name.
+        """Return the table with exactly this name, or else the only one that differs just in upper and lower case.
 
-        Returns None if no table matches, or if several tables match only without regard to case. Raises the driver's
-        exception.
+        Returns None if there is no such table, or if there are several. Raises the driver's exception.
         """
         *schemas, name = split_name(table)
         schema = schemas[-1] if schemas else None

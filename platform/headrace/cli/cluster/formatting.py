@@ -63,6 +63,6 @@ def check_enough_other_nodes(layout: ClusterLayout, node_id: int, serving: int) 
     needed = (layout.nodes + 1) // 2
     if serving < needed:
         raise ClusterError(
-            f"node {node_id} cannot be formatted, because the other nodes may lack committed records: {needed} of the "
-            f"{layout.nodes - 1} other nodes must serve first, but only {serving} do"
+            f"node {node_id} cannot be formatted, because the other nodes may lack committed records: at least "
+            f"{needed} of the {layout.nodes - 1} other nodes must serve requests, but only {serving} do now"
         )
