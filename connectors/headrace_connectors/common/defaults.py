@@ -10,7 +10,10 @@ from headrace.data.schema import Schema, Type
 
 
 def default_from_json(schema: Schema, tree: Any) -> Any:
-    """Return the default value of a schema from parsed JSON; None for structs, arrays and maps, which lose theirs."""
+    """Return the default value of `schema` from the parsed JSON `tree`.
+
+    Returns None for structs, arrays and maps: their defaults are lost.
+    """
     if tree is None or schema.type in (Type.STRUCT, Type.ARRAY, Type.MAP):
         return None
     value = base64.b64decode(tree) if schema.type is Type.BYTES else tree

@@ -6,5 +6,5 @@ from headrace.api.task import TaskContext
 
 
 def tolerates_errors(context: TaskContext) -> bool:
-    """Return whether the task may skip a bad record: whether ``errors.tolerance`` is `all`."""
+    """Return whether the task may skip bad records, which is true if ``errors.tolerance`` is `all`."""
     return context.props.get("errors.tolerance", "none").lower() == "all"

@@ -1,4 +1,4 @@
-"""Configurations that accept keys of Confluent's connectors that have no effect, and warn if such a key is set."""
+"""Base class of configurations that accept, with a warning, keys of Confluent's connectors that have no effect."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _SHORT_NAMES = {
 
 
 def time_zone(name: str) -> dt.tzinfo:
-    """Return the time zone with this name. Raises ValueError with the reason if there is none."""
+    """Return the time zone with this name. Raises ValueError with the reason if no time zone has this name."""
     name = name.strip()
     if name.upper() in _UTC_NAMES:
         return dt.UTC
@@ -63,7 +63,7 @@ def time_zone(name: str) -> dt.tzinfo:
 
 
 def check_time_zone(name: str) -> None:
-    """Validate a configuration value. Raises ValueError with the reason if it is not the name of a time zone."""
+    """Raise ValueError with the reason if a configuration value is not the name of a time zone."""
     time_zone(name)
 
 

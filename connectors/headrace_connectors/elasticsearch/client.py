@@ -32,7 +32,7 @@ class TooLargeError(Exception):
 
 
 class RefusedError(ConnectError):
-    """The server refused a request; `status` is the HTTP status."""
+    """The server refused a request with the HTTP status `status`."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -180,7 +180,7 @@ def _tls_context(config: ElasticsearchSinkConfig) -> ssl.SSLContext:
 
 
 def _key_store_error(config: ElasticsearchSinkConfig) -> str | None:
-    """Return an error that names the first file in a format of Java's key stores, or None."""
+    """Return an error for the first configured file that is a Java key store, or None if there is no Java key store."""
     for name, location in (("truststore", config.truststore), ("keystore", config.keystore)):
         path = Path(location or "")
         start = path.read_bytes()[:4] if path.is_file() else b""

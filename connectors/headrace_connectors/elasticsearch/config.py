@@ -342,7 +342,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
 
     @property
     def resources(self) -> dict[str, str]:
-        """The existing index, data stream or alias of each topic; empty unless `external.resource.usage` is set."""
+        """The existing index, data stream or alias for each topic. Empty unless `external.resource.usage` is set."""
         if self.resource_usage.upper() == "DISABLED":
             return {}
         return {
@@ -350,7 +350,7 @@ class ElasticsearchSinkConfig(ConfigWithIgnoredKeys):
         }
 
     def ignores_key(self, topic: str) -> bool:
-        """Whether the topic's document ids consist of topic, partition and offset, instead of the record's key."""
+        """Whether the topic's document ids are topic, partition and offset. Otherwise, the record key is the id."""
         return self.key_ignore or topic in self.topic_key_ignore
 
     def ignores_schema(self, topic: str) -> bool:

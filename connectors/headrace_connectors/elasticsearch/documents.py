@@ -1,9 +1,9 @@
 """Encodes records as the lines of a bulk request. No I/O.
 
 For each record, a bulk request has a line with the action and a line with the document. The lines contain JSON without
-line breaks, so no name, key or value can add an action. As in Confluent's connector, decimals are numbers. Times and
-timestamps are milliseconds. Dates are milliseconds, too; Confluent's connector writes days, which the server reads as
-milliseconds.
+line breaks, so no name, key or value can add an action. As in Confluent's connector, decimals are numbers, and times
+and timestamps are milliseconds. Dates are milliseconds, too. Confluent's connector writes dates as days, and the server
+misreads these days as milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The encoded records of a batch, and the errors of bad records by index. A record in neither is skipped."""
+    """The encoded records of a batch, and the errors of bad records by index. All other records are skipped."""
 
     encoded: list[Encoded]
     errors: dict[int, Exception]
@@ -242,7 +242,10 @@ def _versions(batch: SinkBatch, config: ElasticsearchSinkConfig, errors: dict[in
 def _action_encoder(
     target: str, config: ElasticsearchSinkConfig, has_version: bool
 ) -> Callable[[str | None, int | None, bytes | None], bytes]:
-    """Return a function that creates an operation's lines from id, version and document (None: delete operation)."""
+    """Return a function that creates the lines of an operation from the document's id, version and content.
+
+    If the content is None, the operation deletes the document.
+    """
     name = "create" if config.is_data_stream else "update" if config.is_upsert else "index"
     index = b'":{"_index":' + _encode(target)
     write, delete = b'{"' + name.encode() + index, b'{"delete' + index

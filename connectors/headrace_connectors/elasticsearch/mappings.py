@@ -25,7 +25,7 @@ _OPTIONS = EncodingOptions(numeric_decimals=True)
 
 
 def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
-    """Return the mapping of a field, or of a whole document, with this schema."""
+    """Return the mapping of a field with this schema, or of a whole document with this schema."""
     logical = _LOGICAL_TYPES.get(schema.name or "")
     if logical is not None:
         return _with_default({"type": logical}, schema)
@@ -47,7 +47,10 @@ def mapping_of(schema: Schema, compact_maps: bool) -> dict[str, Any]:
 
 
 def _with_default(mapping: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    """Add the schema's default as `null_value`, which the server indexes for null. Binary fields do not support it."""
+    """Add the schema's default as `null_value`: the server indexes this value instead of null.
+
+    Binary fields get no `null_value`, because they do not support it.
+    """
     default = schema.default
     if default is None or mapping["type"] == "binary":
         return mapping

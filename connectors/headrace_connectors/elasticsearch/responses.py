@@ -1,10 +1,12 @@
 """Determines the outcome of each operation of a bulk request from the server's response. No I/O and no clock.
 
-- A version conflict means that the record is already stored: the document has the same external version, or the
-  document of a `create` exists. A document with a higher version is newer than the record, which is not stored then.
-  Only an `update` with a version conflict is repeated.
-- Statuses 429, 502, 503 and 504 are temporary: the operation is repeated.
-- The error types in `MALFORMED` are errors in the document: behavior.on.malformed.documents determines what happens.
+- If the document has the same external version as the record, or the document of a `create` exists, the record is
+  already stored. The server reports a version conflict in this case.
+- If the document has a higher version than the record, the server reports a version conflict, too. The record is not
+  stored.
+- An `update` with a version conflict is repeated.
+- An operation with the status 429, 502, 503 or 504 is repeated, because these statuses are temporary.
+- The error types in `MALFORMED` are errors in the document. `behavior.on.malformed.documents` determines what happens.
 - Every other error fails the task.
 """
 
@@ -91,7 +93,7 @@ def _conflict(reason: str) -> Outcome:
 def indexes_to_retry(outcomes: Sequence[Outcome], ids: Sequence[str | None], is_ordered: bool) -> list[int]:
     """Return the indexes of the operations to repeat, in ascending order.
 
-    If operations have no version (`is_ordered`), all later operations of the same document are repeated, too.
+    If operations have no version (`is_ordered`), all later operations on the same document are repeated, too.
     """
     again: list[int] = []
     repeated: set[str] = set()

@@ -1,8 +1,10 @@
 """ElasticsearchSinkConnector, which writes records as documents to Elasticsearch or OpenSearch.
 
 Several threads send the records in bulk requests. The sink commits the offset of a partition's first record that is not
-stored, so delivery is at least once. Writing a record again changes nothing: either the document's id is the record's
-key and its version is the record's offset, or the id consists of the record's topic, partition and offset.
+stored, so delivery is at least once. Writing a record again changes nothing in these two cases:
+
+- The document's id is the record's key, and the document's version is the record's offset.
+- The document's id consists of the record's topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
         return {partition: self._stored(partition, offset) for partition, offset in offsets.items()}
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Discard the partitions' records that are not sent. The partitions' next task reads these records again."""
+        """Discard the partitions' records that are not sent. The partitions' next owner reads these records again."""
         if self._writer is not None:
             for partition in partitions:
                 for run in self._runs.pop(partition, ()):
@@ -106,7 +108,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- encoding
 
     def _prepare(self, batch: SinkBatch, start: int, errors: dict[int, Exception]) -> list[Operation]:
-        """Return the operations of a batch. Add the errors of bad records to `errors`, by index in the `put`."""
+        """Return the operations of a batch. Add the errors of bad records to `errors`, by their index in the `put`."""
         from headrace_connectors.elasticsearch.writer import Operation, Run
 
         try:
@@ -217,7 +219,7 @@ class ElasticsearchSinkTask(SinkTask[ElasticsearchSinkConfig]):
     # -- progress
 
     def _apply_back_pressure(self) -> None:
-        """Wait while the writer has too many records. Pause the partitions if this takes long, and resume them."""
+        """Wait while the writer has too many records. If this takes long, pause the partitions in the meantime."""
         assert self._writer is not None
         limit = self._config.max_buffered
         if self._writer.wait_until_at_most(limit if not self._is_paused else limit // 2, _BACK_PRESSURE_S):
@@ -249,7 +251,7 @@ class ElasticsearchSinkConnector(SinkConnector[ElasticsearchSinkConfig]):
 
     @classmethod
     def shared_modules(cls, props: Mapping[str, str]) -> Sequence[str]:
-        """Return the modules of the client, so that all tasks share their memory."""
+        """Return the modules of the client, so that all task processes share the memory of these modules."""
         return [__name__, f"{__package__}.writer"]
 
     def validate(self, props: Mapping[str, str], values: dict[str, ConfigValue]) -> None:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive records of a partition, and how many of them are not stored yet."""
+    """Consecutive records of a partition, and the number of these records that are not stored yet."""
 
     partition: TopicPartition
     first_offset: int
@@ -141,7 +141,7 @@ class BulkWriter:
             self._changed.wait_for(lambda: self._error or not self._in_flight, timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Discard all operations and stop the threads, which finish their requests in flight."""
+        """Discard all queued operations and stop the threads. The threads first finish their requests in flight."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -236,7 +236,7 @@ class BulkWriter:
         return [] if self._is_stopped else kept
 
     def _apply(self, operations: Sequence[Operation], outcomes: Sequence[Outcome]) -> tuple[list[Operation], str]:
-        """Complete the operations whose outcome is final. Return the operations to retry, and the reason."""
+        """Complete the operations with a final outcome. Return the operations to retry, and why to retry them."""
         again = indexes_to_retry(outcomes, [each.document_id for each in operations], self._is_ordered)
         repeated = set(again)
         for operation, outcome in zip(operations, outcomes, strict=True):

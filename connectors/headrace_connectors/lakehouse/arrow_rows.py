@@ -92,7 +92,7 @@ class TopicRows:
         return rows
 
     def from_offsets(self, next_offsets: Mapping[TopicPartition, int]) -> TopicRows:
-        """Return the rows that the table does not contain yet: those at or after their partition's next offset."""
+        """Return the rows at or after their partition's next offset. The table does not contain these rows yet."""
         return self._filter_offsets(next_offsets, pc.less)
 
     def before_offsets(self, ends: Mapping[TopicPartition, int]) -> TopicRows:

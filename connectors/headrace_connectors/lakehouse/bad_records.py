@@ -55,7 +55,7 @@ class BadRecord:
 
 
 class BadRecordError(DataError):
-    """The error that fails the task after it has loaded all records before each partition's first bad record.
+    """The error that fails the task after the task has loaded all records before each partition's first bad record.
 
     `first_bad_offsets` has the offset of each partition's first bad record.
     """
@@ -83,14 +83,14 @@ _ADVICE = {
 
 
 class BadRecordHandler:
-    """Applies `errors.tolerance` to bad records: either reports and skips them, or fails the task."""
+    """Applies `errors.tolerance` to bad records: either reports and skips these records, or fails the task."""
 
     def __init__(self, reporter: SelfReadingErrantRecordReporter) -> None:
         self._reporter = reporter
         self.skipped = 0
 
     def handle(self, bad: Sequence[BadRecord]) -> BadRecordError | None:
-        """Return None if the bad records are skipped, otherwise the error that fails the task.
+        """Return None if the bad records are skipped. Otherwise, return the error that fails the task.
 
         The caller raises the error after it has loaded the records before the bad records.
         """

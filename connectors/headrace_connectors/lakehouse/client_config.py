@@ -1,4 +1,4 @@
-"""Converts Java consumer properties to librdkafka's, for the consumers in Spark's processes.
+"""Converts properties of Java consumers to properties of librdkafka, for the consumers in Spark's processes.
 
 Connect provides a sink's consumer properties with their Java names. Most connection and security
 keys have the same name in librdkafka. Keys about consumer groups, deserializers and polling are

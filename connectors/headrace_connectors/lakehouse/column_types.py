@@ -181,7 +181,7 @@ def table_columns(schema_type: ColumnType, path: str = "value") -> tuple[TableCo
 
 
 def check_names(names: Iterable[str], path: str) -> None:
-    """Raise SchemaError if there is no name, a name is empty, or two names differ only in case."""
+    """Raise SchemaError if `names` is empty, if a name is empty, or if two names differ only in case."""
     seen: dict[str, str] = {}
     for name in names:
         if not name:
@@ -211,7 +211,7 @@ def leaf_types(columns: Iterable[TableColumn], path: str = "") -> dict[str, str]
 
 
 def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the differences between two tables' leaf types, such as `column n: int -> string`."""
+    """Return the differences between the leaf types of two tables, such as `column n: int -> string`."""
     found = []
     for name, type_ in before.items():
         if name not in after:
@@ -291,7 +291,7 @@ def _array_json(element: Any) -> dict[str, Any]:
 
 
 def needs_no_conversion(type_: ColumnType) -> bool:
-    """Whether a parsed payload value is already the column's value: nothing to decode, and no defaults to insert."""
+    """Whether a parsed payload value is the column's value without decoding and without inserting defaults."""
     if type_.kind in _ENCODED_JSON:
         return False
     if type_.kind == "map" and type_.key is not None and type_.key.kind != "string":

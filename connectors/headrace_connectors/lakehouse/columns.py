@@ -104,7 +104,7 @@ def _typed_variant(struct: SparkColumn, layout: RecordLayout, numeric: bool) -> 
 
 
 def _out_of_range(struct: SparkColumn, columns: Sequence[TableColumn], numeric: bool) -> list[SparkColumn]:
-    """Return a Spark expression for each column whose values may be out of range.
+    """Return a Spark expression for each column that may contain values that are out of range.
 
     The expression's value is an error message, or null if the parsed value fits the column's type.
     """
@@ -162,7 +162,7 @@ def _typed_map(wire: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColu
 
 
 def _from_text(text: SparkColumn, type_: ColumnType, numeric: bool) -> SparkColumn:
-    """Parse a map's key or value, which `from_json` has left as a string because the map's keys are not strings."""
+    """Parse a key or value of a map. `from_json` returns it as a string if the map's keys are not strings."""
     wire: Any = wire_type(type_, encoded=True, decimals_numeric=numeric)
     if wire == "string":
         return text

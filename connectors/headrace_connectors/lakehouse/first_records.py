@@ -22,7 +22,7 @@ def first_payloads(spec: SourceSpec, ranges: Sequence[Range]) -> Iterator[tuple[
     """Yield (record position, schema JSON, payload) for the first record with a schema in each topic's ranges.
 
     Skips tombstones and bad records, because they have no schema. Yields nothing for a topic that has
-    only such records. Raises ConnectError if the records cannot be read.
+    only tombstones and bad records. Raises ConnectError if the records cannot be read.
     """
     consumer = spec.consumer(**{"queued.min.messages": "1000", "max.partition.fetch.bytes": str(1 << 20)})
     try:

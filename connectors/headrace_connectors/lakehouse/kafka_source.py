@@ -5,7 +5,7 @@ micro-batch (`latestOffset`). Pickled copies of it run in Spark's Python workers
 offset ranges as Arrow (`read`).
 
 A micro-batch contains exactly the records between its start and end offsets, or the query fails. The query fails if the
-log no longer contains these offsets, because of retention, truncation, or a topic that was deleted and created again.
+log no longer contains these offsets. Reasons are retention, truncation, and a topic that was deleted and created again.
 The error names the topic, and the partition and offset if they are known. If lakehouse.fail.on.data.loss=false, the
 query skips offsets that retention has deleted. By default, the source does not read records of aborted transactions.
 """
@@ -67,7 +67,7 @@ class KafkaStreamReader(DataSourceStreamReader):
             raise SourceUnavailableError(error) from error
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit `ReadAllAvailable`, because `latestOffset` applies the configured limits itself."""
+        """Return `ReadAllAvailable`, because `latestOffset` applies the configured limits itself."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Record layouts, which define a topic's columns and how payloads are parsed into these columns.
 
-A topic's record layout is declared in the configuration, or learned from the first record whose
-schema has the columns of the topic's table. If the table does not exist yet, it gets the columns of
+A topic's record layout is declared in the configuration, or learned from the first record that has a
+schema with the columns of the topic's table. If the table does not exist yet, it gets the columns of
 the first record. A later schema with the same columns may have other defaults. The record layout
 then has one variant for each set of defaults, and each record is parsed with its schema's variant.
 A schema with other columns is rejected, and its records are bad records. This module has no I/O.
@@ -38,9 +38,9 @@ METADATA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka
 class RecordLayout:
     """How to parse the payloads of a topic into columns.
 
-    If `encoded` is true, payloads have JsonConverter's encoding, otherwise Spark's JSON format. If
-    `wrapped` is true, a payload is a single value, not an object with one member per column. If `text`
-    is true, a payload is a string, not JSON. `decimals_numeric` is true if decimals are numbers, false
+    If `encoded` is true, payloads have JsonConverter's encoding. Otherwise, they have Spark's JSON format. If
+    `wrapped` is true, a payload is a single value and not an object with one member per column. If `text`
+    is true, a payload is a string and not JSON. `decimals_numeric` is true if decimals are numbers, false
     if they are base64, and None until a decimal has been read.
     """
 
@@ -134,7 +134,7 @@ class RecordLayouts:
     def layout_of(self, topic: str, table: str) -> RecordLayout | None:
         """Return a topic's record layout, or None if it is not known yet.
 
-        Raises ConnectError if the configuration must declare the columns but does not.
+        Raises ConnectError if the configuration does not declare the columns, although it must.
         """
         if self._value == "string":
             return STRING_LAYOUT
@@ -226,7 +226,7 @@ class RecordLayouts:
         return numeric is not None and numeric != self._decimals_numeric
 
     def reads_decimals_as_numbers(self, layout: RecordLayout) -> bool:
-        """Whether to parse decimals as numbers, according to the records so far or the converter's configuration."""
+        """Whether to parse decimals as numbers, according to the earlier records or the converter's configuration."""
         return self._decimals_numeric if layout.decimals_numeric is None else layout.decimals_numeric
 
     def _check_clash(self, columns: tuple[TableColumn, ...]) -> None:

@@ -111,7 +111,7 @@ class Planner:
         return log_start
 
     def _rows_max(self, position: Offsets, ends: Offsets) -> int:
-        """Return the row limit of the next micro-batch, lowered to fit the byte limit.
+        """Return the row limit of the next micro-batch. The limit is lowered if the rows would exceed the byte limit.
 
         The size of records is sampled only if the backlog may exceed the byte limit.
         """

@@ -1,4 +1,4 @@
-"""Runs the Spark query once, from the tables' offsets until the query fails or is stopped or paused."""
+"""Runs the Spark query once, from the tables' offsets until the query fails, is stopped or is paused."""
 
 from __future__ import annotations
 

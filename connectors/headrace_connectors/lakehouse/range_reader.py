@@ -194,7 +194,7 @@ def _payload_array(payloads: PayloadColumns) -> pa.Array:
 
 
 def integer_array(values: Sequence[int | None], type_: pa.DataType) -> pa.Array:
-    """Return an Arrow array of integers, or of another type that Arrow stores as integers of the same width."""
+    """Return an Arrow array of integers, or of a type such as a timestamp that Arrow stores as integers."""
     dense = values if None not in values else [0 if value is None else value for value in values]
     data = np.array(dense, np.int32 if type_.bit_width == 32 else np.int64)
     return pa.Array.from_buffers(type_, len(values), [_validity(values), pa.py_buffer(data)])
@@ -225,7 +225,7 @@ class RecordSizeSampler:
     def row_bytes(self, positions: dict[tuple[str, int], int]) -> dict[str, float]:
         """Return the mean payload size of each topic's next records.
 
-        Omits a topic if none of its records arrives before the timeout.
+        Omits a topic if no record of the topic arrives before the timeout.
         """
         one_partition_each = {topic: (partition, offset) for (topic, partition), offset in positions.items()}
         self._consumer.assign([TopicPartition(topic, *at) for topic, at in one_partition_each.items()])

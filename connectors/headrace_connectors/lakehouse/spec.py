@@ -27,7 +27,7 @@ _CONSUMER_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """The configuration of the Kafka source, which Spark passes to its processes as JSON in one option."""
+    """The configuration of the Kafka source. Spark passes it to Spark's processes as JSON in one option."""
 
     client: dict[str, str]
     topics: list[str]

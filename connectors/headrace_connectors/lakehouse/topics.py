@@ -1,6 +1,6 @@
 """Queries the cluster for the sink's existing topics: their ids, partitions, and log start and end offsets.
 
-`Topics` wraps confluent-kafka's AdminClient. The task uses it, and so does the Kafka source in
+`Topics` wraps confluent-kafka's AdminClient. The task uses `Topics`, and the Kafka source uses it in
 Spark's planner process.
 """
 

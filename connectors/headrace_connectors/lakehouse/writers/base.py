@@ -23,7 +23,7 @@ class TableSchemaError(ConnectError):
 
 
 class TableUnusableError(ConnectError):
-    """The table's directory contains files that do not belong to the table, so the writer rejects it."""
+    """The writer rejects the table's directory, because it contains files that do not belong to the table."""
 
 
 class TableConflictError(ConnectError):
@@ -55,7 +55,7 @@ class TableWriter(ABC):
     """Appends micro-batches to one table. This class is not thread-safe.
 
     The table always contains exactly the records before the offsets that `committed` returns. `write`
-    changes both the rows and the offsets, or neither.
+    changes both the rows and the offsets, or neither rows nor offsets.
     """
 
     def __init__(self, directory: Path, connector: str) -> None:

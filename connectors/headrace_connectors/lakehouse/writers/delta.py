@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeltaWriter(TableWriter):
-    """Writes one Delta table. Checks each commit for conflicts with commits made since `committed` read the table."""
+    """Writes one Delta table. Detects conflicts with commits that were made after `committed` read the table."""
 
     _table: DeltaTable | None = None
     _last_offsets = KafkaSourceOffset()
