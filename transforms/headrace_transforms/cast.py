@@ -69,8 +69,8 @@ class CastConfig(Config):
 class Cast(KeyOrValue[CastConfig]):
     """Casts fields, or the whole key or value, to other types.
 
-    Numbers that do not fit the target type are truncated as by Java's casts. Strings that are not a valid number of the
-    target type are errors.
+    A number that does not fit the target type is truncated, as in Java's casts. A string that is not a valid number of
+    the target type is an error.
     """
 
     abstract = True
@@ -130,9 +130,9 @@ class Cast(KeyOrValue[CastConfig]):
 
 
 def _row_changer(width: int, casts: dict[int, Callable[[Any], Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Return a generated function that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``.
+    """Generate and return a function that casts rows: ``[(v0, f1(v1), ...) for v0, v1, ... in rows]``.
 
-    `casts` contains a function for each field index whose value is cast.
+    `casts` maps the index of each field that is cast to the function that casts its value.
     """
     if not casts:
         return lambda rows: rows

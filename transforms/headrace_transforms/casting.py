@@ -35,7 +35,7 @@ _FLOAT = re.compile(r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][
 
 
 def caster(schema: Schema | None, target: Type) -> Callable[[Any], Any]:
-    """Return a function that casts values with this schema to the target type; null stays null.
+    """Return a function that casts values with this schema to the target type. It does not change nulls.
 
     The function raises DataError for a value that cannot be cast.
     """
@@ -129,7 +129,7 @@ def _unsupported(type_: Type) -> Callable[[Any], Any]:
 
 
 def _integral_part(value: Decimal) -> int:
-    """Return the integral part of a number. Raises DataError if it has far too many digits, for example 1e999999999."""
+    """Return the integral part of a number. Raises DataError if it has far too many digits (1e999999999)."""
     if not value.is_finite() or value.adjusted() > 1000:
         raise _out_of_range(value)
     return int(value)

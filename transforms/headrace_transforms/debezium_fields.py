@@ -22,7 +22,7 @@ class FieldReference(NamedTuple):
     def find(self, event: Schema) -> tuple[Schema, Callable[[Any], Any]] | None:
         """Return an optional copy of the field's schema, and a function that returns the field's value in an event.
 
-        If the parent does not contain the field, the event itself is searched. Returns None if the field is not found.
+        If the parent struct does not contain the field, the event itself is searched. Returns None if it is not found.
         """
         parent = event.field(self.parent) if self.parent else None
         if parent is not None and parent.schema.type is Type.STRUCT:

@@ -26,7 +26,7 @@ class DropConfig(Config):
 
 
 class Drop(KeyOrValue[DropConfig]):
-    """Replaces each key or value with null. The record itself is kept."""
+    """Replaces each key or value with null. The records are kept."""
 
     abstract = True
 

@@ -1,9 +1,10 @@
 """ExtractNewRecordState: replace Debezium's change events with the row after the change.
 
-This transform behaves as io.debezium.transforms.ExtractNewRecordState of Debezium 3. A change event is a struct whose
-schema name ends with ``.Envelope``; its fields are ``before``, ``after``, ``source``, ``op``, ``ts_ms`` and
-``transaction``. Other records, except tombstones, stay unchanged. An event without ``before`` and ``after`` (a
-truncated table) is dropped.
+This transform behaves like io.debezium.transforms.ExtractNewRecordState of Debezium 3. A change event is a struct
+with a schema name that ends with ``.Envelope``. Its fields are ``before``, ``after``, ``source``, ``op``, ``ts_ms``
+and ``transaction``. Records that are neither change events nor tombstones stay unchanged.
+
+An event without ``before`` and ``after`` is dropped. Debezium sends this event if a table is truncated.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class _Envelope(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """The attributes of one record after the transform; `keep` is false if the record is dropped."""
+    """The attributes of one record after the transform. `keep` is false if the record is dropped."""
 
     keep: bool
     topic: str
@@ -175,7 +176,7 @@ class ExtractNewRecordState(ListTransformation[ExtractNewRecordStateConfig]):
         )
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Return the changed records as batches with one topic and schema each. Raises DataError for invalid events."""
+        """Return the changed records as batches. Each batch has one topic and one schema. Raises DataError."""
         schema = batch.value_schema
         is_event = schema is not None and schema.type is Type.STRUCT and (schema.name or "").endswith(_ENVELOPE_SUFFIX)
         if not is_event and None not in batch.values:
@@ -271,7 +272,7 @@ def _defaults(schema: Schema) -> dict[int, Any]:
 
 
 def _split(batch: Batch, changed: list[_Changed]) -> list[Batch]:
-    """Return the kept records as batches of consecutive records with equal topic and schema."""
+    """Return the kept records. Each batch contains consecutive records with the same topic and schema."""
     kept = [index for index, record in enumerate(changed) if record.keep]
     runs = groupby(kept, key=lambda index: (changed[index].topic, id(changed[index].schema)))
     batches = []

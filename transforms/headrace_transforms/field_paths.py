@@ -1,4 +1,7 @@
-"""Field paths: the name of a top-level field (V1), or the names of nested fields, separated by dots (V2, KIP-821)."""
+"""Field paths.
+
+A path of version V1 is the name of a top-level field. A path of version V2 contains the names of nested fields,
+separated by dots (KIP-821)."""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def field_syntax_key() -> Any:
 
 
 def parse_path(text: str, version: str, config_key: str) -> tuple[str, ...]:
-    """Return the field names in a path; `version` is V1 or V2. Raises ConfigError for an unclosed backtick."""
+    """Return the field names in a path. `version` is V1 or V2. Raises ConfigError for an unclosed backtick."""
     if version.upper() == "V1":
         return (text,)
     steps: list[str] = []
@@ -73,7 +76,7 @@ def _in_backticks(text: str, start: int, config_key: str) -> tuple[str, int]:
 
 
 def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
-    """Return the field at a path, None if it does not exist. Raises DataError if its parent is not a struct."""
+    """Return the field at a path, or None if it is missing. Raises DataError if its parent is not a struct."""
     for step in path[:-1]:
         field = schema.field(step) if schema.type is Type.STRUCT else None
         if field is None:
@@ -87,7 +90,7 @@ def field_at(schema: Schema, path: tuple[str, ...]) -> Field | None:
 def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Callable[[Any], Any]:
     """Return a function that returns the value at a path in a row. The path must exist in the schema.
 
-    With `replace_null`, a null field has its default.
+    With `replace_null`, the function returns the default of a field that is null.
     """
     steps = []
     for number, step in enumerate(path):
@@ -110,7 +113,7 @@ def row_getter(schema: Schema, path: tuple[str, ...], replace_null: bool) -> Cal
 
 
 def map_value(value: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the value at a path in a schemaless map, None if it is missing.
+    """Return the value at a path in a schemaless map, or None if the value is missing.
 
     Raises DataError if a parent of the value is not a map.
     """

@@ -1,4 +1,4 @@
-"""Filter: drop every record. A predicate selects the records that the transform is applied to."""
+"""Filter: drop every record to which the transform is applied. A predicate selects these records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.api.transform import Transformation
 
 
 class Filter(Transformation):
-    """Drops all records that it is applied to."""
+    """Drops all records to which it is applied."""
 
     java_names = ("org.apache.kafka.connect.transforms.Filter",)
     stateless = True

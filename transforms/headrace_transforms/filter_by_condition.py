@@ -45,7 +45,7 @@ class FilterByConditionConfig(Config):
 
 
 class FilterByCondition(ListTransformation[FilterByConditionConfig]):
-    """Keeps or drops whole records; it never changes them."""
+    """Keeps or drops whole records. It never changes a record."""
 
     abstract = True
     side: ClassVar[str]
@@ -59,9 +59,9 @@ class FilterByCondition(ListTransformation[FilterByConditionConfig]):
         self._missing = config.missing_or_null_behavior.lower()
 
     def change_batch(self, batch: Any) -> Batch | None:
-        """Return the records to keep, None if there are none.
+        """Return the records to keep, or None if all records are dropped.
 
-        Raises DataError if a field that the condition uses is missing in a record, and missing.or.null.behavior=fail.
+        With missing.or.null.behavior=fail, raises DataError if a record lacks a field that the condition uses.
         """
         kept = [index for index, value in enumerate(self._values(batch)) if self._keeps(value, batch.topic)]
         if len(kept) == len(batch):

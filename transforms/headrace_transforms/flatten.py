@@ -32,7 +32,7 @@ class FlattenConfig(Config):
 class _Leaf(NamedTuple):
     """A field of the flattened schema.
 
-    `steps` is the path to its value in a nested row: the field's index and default, for each level.
+    `steps` is the path to the field's value in a nested row. It contains a field index and a default for each level.
     """
 
     name: str
@@ -43,8 +43,8 @@ class _Leaf(NamedTuple):
 class Flatten(KeyOrValue[FlattenConfig]):
     """Flattens structs and maps.
 
-    Arrays are not flattened. A field of an optional struct becomes optional, and a field without a default has the
-    value in the struct's default. Null keys and values are not changed.
+    Arrays are not flattened. A field of an optional struct becomes optional. If a field has no default, its default is
+    the field's value in the default of the struct. Null keys and values are not changed.
     """
 
     abstract = True

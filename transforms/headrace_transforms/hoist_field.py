@@ -19,7 +19,7 @@ class HoistFieldConfig(Config):
 
 
 class HoistField(KeyOrValue[HoistFieldConfig]):
-    """Replaces ``x`` with ``Struct{field=x}``, or with ``{field: x}`` without a schema. Wraps nulls too."""
+    """Replaces ``x`` with ``Struct{field=x}``, or with ``{field: x}`` without a schema. Nulls are wrapped, too."""
 
     abstract = True
 

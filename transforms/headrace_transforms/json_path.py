@@ -1,7 +1,7 @@
 """JSONPath queries with the semantics of Jayway's JsonPath for Java, which Confluent's transforms use.
 
-The queries run on maps, structs and lists. One difference from RFC 9535 matters: a filter such as ``[?(@.a == 1)]`` on
-an object tests the object itself, not its fields.
+The queries run on maps, structs and lists. There is one difference from RFC 9535: a filter such as ``[?(@.a == 1)]``
+on an object tests the object itself and not its fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JsonPath:
         return [match.obj for match in self._path.finditer(value)]
 
     def missing_or_null(self, value: Any) -> bool:
-        """Whether `value` lacks a field that the query or one of its filters uses, or contains null in that field."""
+        """Whether a field that the query or one of its filters uses is missing or null in `value`."""
         selected = [value]
         for segment in self._path.segments:
             for queries in map(_fields_of_filter, segment.selectors):

@@ -29,13 +29,13 @@ TransformResult = tuple[Schema | None, Values]
 
 
 class ListTransformation(Transformation[C]):
-    """The base class of transforms that implement only `change_batch`; a single record is transformed as a batch."""
+    """The base class of transforms that implement only `change_batch`. A single record is transformed as a batch."""
 
     abstract = True
     stateless = True
 
     def change_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
-        """Return the transformed batch or batches; None drops the batch. Raises DataError if a record is bad."""
+        """Return the transformed batch or batches, or None to drop the batch. Raises DataError for a bad record."""
         raise NotImplementedError
 
     def apply_batch(self, batch: Any) -> Batch | Sequence[Batch] | None:
@@ -56,7 +56,7 @@ class ListTransformation(Transformation[C]):
         return RecordErrors(errors or dict.fromkeys(range(len(batch)), error))
 
     def apply(self, record: Any) -> Any:
-        """Return the transformed record, None if it is dropped. Raises DataError."""
+        """Return the transformed record, or None if it is dropped. Raises DataError."""
         try:
             result = self.apply_batch(from_records([record])[0])
         except RecordErrors as error:
@@ -66,7 +66,7 @@ class ListTransformation(Transformation[C]):
 
 
 class KeyOrValue(ListTransformation[C]):
-    """A transform of either keys or values; the attribute `side` of the subclass selects one of them."""
+    """A transform of either keys or values. The attribute `side` of the subclass selects keys or values."""
 
     abstract = True
     side: ClassVar[str]
@@ -76,7 +76,7 @@ class KeyOrValue(ListTransformation[C]):
     """Whether null keys or values stay unchanged and keep their schema."""
 
     def change(self, schema: Schema | None, values: list[Any], batch: Batch) -> TransformResult:
-        """Return the new schema and values. Raises DataError. `batch` contains the topic, the timestamps and so on."""
+        """Return the new schema and values. `batch` has the topic and all other attributes. Raises DataError."""
         raise NotImplementedError
 
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
@@ -119,7 +119,7 @@ class KeyOrValue(ListTransformation[C]):
 
 
 class SchemaCache(Generic[_T]):
-    """Caches one object per schema, for at most 16 schemas, as many as Kafka's transforms cache."""
+    """Caches one object per schema, for at most 16 schemas. Kafka's transforms have the same limit."""
 
     __slots__ = ("_entries", "_make", "_size")
 
@@ -129,7 +129,7 @@ class SchemaCache(Generic[_T]):
         self._entries: dict[Schema, _T] = {}
 
     def __call__(self, schema: Schema) -> _T:
-        """Return the object for a schema; create and cache it if it is not cached."""
+        """Return the object for a schema. If it is not cached, create it and add it to the cache."""
         found = self._entries.get(schema)
         if found is None:
             found = self._make(schema)
@@ -196,7 +196,10 @@ def row_defaults(schema: Schema) -> dict[int, Any]:
 
 
 def defaults_filler(schema: Schema, replace_null: bool) -> Callable[[list[Any]], list[Any]]:
-    """Return a function that replaces null fields in rows with defaults; if not `replace_null`, it returns the rows."""
+    """Return a function that replaces null fields in rows with defaults.
+
+    Without `replace_null`, the function returns the rows unchanged.
+    """
     defaults = row_defaults(schema) if replace_null else {}
     if not defaults:
         return lambda rows: rows

@@ -1,4 +1,4 @@
-"""Removes fields whose names a header lists, for the key ``drop.fields.header.name`` of ExtractNewRecordState."""
+"""Removes fields that a header lists by name (``drop.fields.header.name`` of ExtractNewRecordState)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace_transforms.key_or_value import SchemaCache, copy_basics
 
 
 class ListedFieldDropper:
-    """Removes the fields that a record's header lists from the record's value, and from its key if `from_key`.
+    """Removes the fields that a header of a record lists. They are removed from the value and, if `from_key`, the key.
 
-    If `only_optional`, fields that are not optional stay: the new schema is then compatible with the old schema.
+    If `only_optional`, fields that are not optional are kept, so that the new schema is compatible with the old schema.
     """
 
     def __init__(self, header_key: str, from_key: bool, only_optional: bool) -> None:
@@ -23,7 +23,7 @@ class ListedFieldDropper:
         self._reducers = SchemaCache(lambda schema: _Reducer(schema, only_optional))
 
     def drop(self, batch: Batch) -> list[Batch]:
-        """Remove the listed fields; return a batch for each run of records whose headers list the same fields."""
+        """Remove the listed fields. Return one batch for each run of records with the same listed fields."""
         if batch.headers is None:
             return [batch]
         lists = [self._listed(headers) for headers in batch.headers]
@@ -57,7 +57,7 @@ class _Reducer:
         self._reduced: dict[tuple[str, ...], tuple[Schema, list[int]]] = {}
 
     def reduce(self, names: tuple[str, ...], rows: list[Any]) -> tuple[Schema, list[Any]]:
-        """Return the schema without the fields with these names, and the rows without their values."""
+        """Return the schema and the rows without the fields with these names."""
         if names not in self._reduced:
             self._reduced[names] = self._plan(names)
         schema, indexes = self._reduced[names]

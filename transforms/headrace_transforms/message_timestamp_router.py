@@ -53,9 +53,9 @@ class MessageTimestampRouterConfig(Config):
 
 
 class MessageTimestampRouter(ListTransformation[MessageTimestampRouterConfig]):
-    """Changes the topic of records to `topic.format`, with a timestamp from the value; a missing timestamp is an error.
+    """Changes the topic of records to `topic.format`, with a timestamp from the value.
 
-    Confluent's transform accepts maps only; this one accepts structs too.
+    A missing timestamp is an error. Unlike Confluent's transform, this transform accepts structs, too.
     """
 
     java_names = ("io.confluent.connect.transforms.MessageTimestampRouter",)

@@ -4,16 +4,18 @@
     transforms.total.type=Python
     transforms.total.expression={**value, "total": value["price"] * value["count"]}
 
-A function receives the attributes of a record that its parameters name, and an expression those that it uses: `value`,
-`key`, `topic`, `partition`, `timestamp` (in ms), `headers` and `record`. If the result is None, the record is dropped.
-If the result is a record, it replaces the record. Every other result is the record's new value.
+A function receives the attributes of a record that its parameters name. An expression can use the same attributes:
+`value`, `key`, `topic`, `partition`, `timestamp` (in ms), `headers` and `record`.
+
+If the result is None, the record is dropped. If the result is a record, it replaces the record. Every other result is
+the record's new value.
 
 A function with the single parameter `values` receives a list with the values of many records, and returns a list with
 one result for each value. If such a call fails, the function is called again for each value. Every other function is
 called once for each record, so it may keep state.
 
-Users who may configure this transform may run code on the worker, so the worker's key `python.transform.enable` must
-permit it.
+A user who may configure this transform may run code on the worker. The worker's key `python.transform.enable` must
+therefore permit the transform.
 """
 
 from __future__ import annotations
@@ -269,7 +271,7 @@ class _LocatedError(DataError):
 
 
 def _line(error: BaseException, file: str) -> int | None:
-    """Return the line of the file in the error's traceback; None if the error was raised outside of the file."""
+    """Return the line of the file in the error's traceback, or None if no line of the file is in it."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
@@ -345,7 +347,7 @@ def _columns(batch: Batch, parameters: Sequence[str]) -> list[Sequence[Any]]:
 
 
 def _batches(batch: Batch, items: list[tuple[int, Schema | None, Any]]) -> list[Batch]:
-    """Return the results as batches: one batch for each run of results with the same schema."""
+    """Return the results as batches, with one batch for each run of results with the same schema."""
     batches = []
     for _, group in groupby(items, key=lambda item: item[1]):
         run = list(group)

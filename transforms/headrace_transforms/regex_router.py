@@ -39,7 +39,7 @@ class RegexRouterConfig(Config):
 
 
 class RegexRouter(ListTransformation[RegexRouterConfig]):
-    """Replaces the topic names that the regular expression matches completely."""
+    """Replaces a topic name if the regular expression matches the whole name."""
 
     java_names = ("org.apache.kafka.connect.transforms.RegexRouter",)
 

@@ -1,7 +1,7 @@
 """Determines the schema of a value that the Python transform's code returns as plain Python objects. No I/O.
 
-If the original value has no schema, the new value has no schema either. Otherwise, fields that the original struct also
-has keep their schemas, and the schemas of new fields are derived from their values.
+If the original value has no schema, the new value has no schema either. Otherwise, fields of the original struct keep
+their schemas, and the schemas of new fields are derived from the values of these fields.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _kind(value: Any) -> Any:
 
 
 def _derived(schema: Schema, result: Mapping[str, Any]) -> Schema:
-    """Return the schema of a struct with the fields of `result`; fields that `schema` contains keep their schemas."""
+    """Return the schema of a struct with the fields of `result`. Fields of `schema` keep their schemas."""
     fields = schema.fields if schema.type is Type.STRUCT else ()
     known = {field.name: field.schema for field in fields}
     if list(known) == list(result):

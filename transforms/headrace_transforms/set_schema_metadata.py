@@ -31,7 +31,7 @@ class SetSchemaMetadataConfig(Config):
 
     @classmethod
     def errors_between(cls, values: Mapping[str, Any]) -> Iterator[ConfigError]:
-        """Check that a name or a version is set. An invalid version counts as set; its error is reported separately."""
+        """Check that a name or a version is set. An invalid version counts as set, because it has its own error."""
         if all(name in values and values[name] is None for name in ("schema.name", "schema.version")):
             yield ConfigError("", None, "Neither schema name nor version configured")
 

@@ -52,5 +52,5 @@ class TimestampRouter(ListTransformation[TimestampRouterConfig]):
         return self._topic_format.replace("${topic}", topic).replace("${timestamp}", text)
 
     def change_batch(self, batch: Any) -> list[Batch]:
-        """Return the records with their new topics, as one batch for each run of records with the same topic."""
+        """Return the records with their new topics, with one batch for each run of records with the same topic."""
         return with_topics(batch, [self._routed(batch.topic, timestamp) for timestamp in batch.timestamp_list()])

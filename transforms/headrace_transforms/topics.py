@@ -9,7 +9,7 @@ from headrace.data.batch import Batch
 
 
 def with_topics(batch: Batch, topics: Sequence[str]) -> list[Batch]:
-    """Return the records with these topics, one topic per record, as a batch for each run of records with one topic."""
+    """Set the topic of each record. Return one batch for each run of records with the same topic."""
     if len(set(topics)) == 1:
         return [batch.replace(topic=topics[0])]
     runs = groupby(range(len(topics)), key=topics.__getitem__)

@@ -84,7 +84,7 @@ class ValueToKey(ListTransformation[ValueToKeyConfig]):
         return key_schema, [make(row) for row in batch.values]
 
     def _keys_by_column(self, batch: Batch) -> tuple[Schema | None, list[Any]] | None:
-        """Create the keys from columns of the values. Returns None if the keys must be created from rows."""
+        """Create the keys from the columns of columnar values. Returns None if the keys must be created from rows."""
         values, key_schema = batch.compact, None
         if not isinstance(values, Columns) or any(len(path) > 1 for _, path in self._paths):
             return None

@@ -1,4 +1,6 @@
-"""Decompresses gzip data, and returns also what precedes damaged data. A file may consist of several members."""
+"""Decompresses gzip data. If the data is damaged, the content before the damage is returned.
+
+A gzip file may consist of several members."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class GzipReader:
     """
 
     def __init__(self, read_raw: Callable[[int], bytes]) -> None:
-        """`read_raw` returns up to the given number of compressed bytes, none at the end."""
+        """Store `read_raw`, which returns up to the given number of compressed bytes, and no bytes at the end."""
         self._read_raw = read_raw
         self._member = zlib.decompressobj(_GZIP)
         self._is_in_member = False
@@ -27,7 +29,7 @@ class GzipReader:
         self._error: DataError | None = None
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes of the content, none at the end.
+        """Return up to `size` bytes of the content. At the end, return no bytes.
 
         Raises DataError if the data is damaged or truncated, after all content before the damage was returned.
         """
@@ -49,14 +51,14 @@ class GzipReader:
         return b""
 
     def skip(self, size: int) -> int:
-        """Skip up to `size` bytes of the content; return the number of skipped bytes, fewer only at the end."""
+        """Skip `size` bytes of the content, or fewer at the end. Return the number of skipped bytes."""
         skipped = 0
         while skipped < size and (data := self.read(min(size - skipped, _RAW_BYTES))):
             skipped += len(data)
         return skipped
 
     def _start_member(self) -> None:
-        """Begin with the next member, if there are bytes other than the zeros that may follow a member."""
+        """Start the next member, if there is one. Zeros that follow a member are not a new member."""
         if self._member.eof:
             self._raw = self._raw.lstrip(b"\0")
             self._member = zlib.decompressobj(_GZIP) if self._raw else self._member
@@ -77,7 +79,7 @@ class GzipReader:
 
 
 def _content_before_damage(member: zlib._Decompress, raw: bytes, size: int) -> bytes:
-    """Return the content of the bytes before the first byte with which `raw` is invalid, at most `size` bytes."""
+    """Return at most `size` bytes of the content that precedes the first invalid byte in `raw`."""
     content = b""
     step = 1 << len(raw).bit_length()
     while step := step // 2:

@@ -75,9 +75,9 @@ class ParquetRows:
             count -= skipped
 
     def read(self, count: int) -> list[tuple[Any, ...]]:
-        """Return the next `count` rows; fewer only at the end of the file and before a row that cannot be read.
+        """Return the next `count` rows, or fewer at the end of the file and before a row that cannot be read.
 
-        Raises DataError for such a row. The rows after it cannot be read either.
+        Raises DataError if the first of these rows cannot be read. All later rows cannot be read either.
         """
         if self._error is not None:
             raise self._error
@@ -116,7 +116,7 @@ class ParquetRows:
             yield from rows
 
     def _batches(self, first_group: int) -> Iterator[pa.RecordBatch]:
-        """Yield batches of rows. If a row group is damaged, yield the rows of the row groups before it first."""
+        """Yield batches of rows. If a row group is damaged, first yield the rows of all earlier row groups."""
         groups, done = range(first_group, self._file.num_row_groups), 0
         try:
             for batch in self._file.iter_batches(batch_size=_GROUP_ROWS, row_groups=groups):
@@ -192,7 +192,7 @@ def _schema(name: str, type_: pa.DataType, optional: bool) -> Schema:
 
 
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts PyArrow's Python values to values of rows; None if no conversion is needed."""
+    """Return a function that converts PyArrow's Python values to values of rows, or None if they are equal."""
     if pa.types.is_struct(type_):
         names = [field.name for field in type_]
         inner = [_converter(field.type) or _same for field in type_]

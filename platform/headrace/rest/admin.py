@@ -16,7 +16,7 @@ from headrace_broker.protocol import KAFKA_VERSION
 
 
 class AdminEndpoints:
-    """The endpoints of this module; they return the state of one herder's worker."""
+    """The endpoints of this module. They return the state of the herder's worker."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
@@ -33,13 +33,13 @@ class AdminEndpoints:
         }
 
     def admin_endpoints(self) -> dict[str, Endpoint]:
-        """Return the endpoints that `admin.listeners` moves to separate listeners, or disables (KIP-495)."""
+        """Return the endpoints for which `admin.listeners` sets separate listeners, or which it disables (KIP-495)."""
         return {"listLoggers": self.loggers, "getLogger": self.logger, "setLevel": self.set_logger}
 
     async def root(self, request: Request) -> Response:
         """Return the version and the cluster id.
 
-        The version is the Kafka release whose REST API this server implements, because tools check it.
+        The version is that of the Kafka release with the same REST API, because tools check this version.
         """
         from importlib.metadata import version
 
@@ -81,7 +81,7 @@ class AdminEndpoints:
         return JSONResponse(await self._herder.plugin_config(path_param(request, "pluginName")))
 
     async def validate(self, request: Request) -> Response:
-        """Validate a connector's configuration; the response contains the errors."""
+        """Validate a connector's configuration. The response contains the errors."""
         plugin = path_param(request, "pluginName")
         return JSONResponse(await self._herder.validate(plugin, await config_body(request)))
 

@@ -1,9 +1,11 @@
 """Basic authentication of REST requests, as in Kafka Connect's `BasicAuthSecurityRestExtension`.
 
 The response to a request without valid credentials has status 401. As in Kafka Connect, it has no WWW-Authenticate
-header, and its body is a plain text. Users and passwords come from properties files with lines `user=password`: the
-file in `rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are
-read once, at startup.
+header, and its body is a plain text.
+
+Users and passwords come from properties files with lines `user=password`. These are the file in
+`rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are read once,
+at startup.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def unauthorized_response(media_type: str) -> Response:
 
 
 def parse_header(header: str | None) -> tuple[str | None, str]:
-    """Return the user and password in an Authorization header; the user is None if there are no basic credentials."""
+    """Return the user and password in an Authorization header. The user is None without basic credentials."""
     scheme, space, encoded = (header or "").partition(" ")
     if not space or scheme.lower() != "basic":
         return None, ""
@@ -81,10 +83,10 @@ def parse_header(header: str | None) -> tuple[str | None, str]:
 
 
 def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -> Authenticator | None:
-    """Return the authenticator of the worker; None if its REST API needs no credentials.
+    """Return the authenticator of the worker, or None if the worker's REST API needs no credentials.
 
-    `environment` contains the process's environment variables; Java's options in them may name a JAAS file. Raises
-    OSError, ValueError.
+    `environment` contains the process's environment variables. They may contain Java options that name a JAAS file.
+    Raises OSError, ValueError.
     """
     if not is_basic_auth_enabled(config["rest.extension.classes"]):
         return None
@@ -92,7 +94,7 @@ def create_authenticator(config: WorkerConfig, environment: Mapping[str, str]) -
 
 
 def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> list[str]:
-    """Return the credentials files that the worker's configuration, or else its JAAS file, names.
+    """Return the credentials files that the worker's configuration names, or else those that its JAAS file names.
 
     Raises OSError, ValueError.
     """

@@ -1,8 +1,10 @@
 """Limits the connections to a REST server, so that idle clients do not use all file descriptors of the worker.
 
 A connection without a complete request head is closed after `REQUEST_HEAD_TIMEOUT_S`. A server has at most half as many
-connections as the process may have open files. At the limit, a new connection replaces the oldest one that has not sent
-a request; if all have sent one, the new connection is closed.
+connections as the process may have open files.
+
+At the limit, a new connection replaces the oldest connection that has not sent a request. If all connections have sent
+a request, the new connection is closed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def connection_limit() -> int:
 
 
 class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """One connection of a server with a limit."""
+    """A connection of a server that limits the number of its connections."""
 
     _last_logged_s = -LOG_INTERVAL_S
 
@@ -49,7 +51,7 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             cast("asyncio.Transport", oldest.transport).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the timer."""
+        """Cancel the timer for the request head."""
         self._head_timer.cancel()
         super().connection_lost(exc)
 

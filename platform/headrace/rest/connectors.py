@@ -34,7 +34,7 @@ _EXTERNAL_OFFSETS_MESSAGE = (
 
 
 class ConnectorEndpoints:
-    """The endpoints of this module; one herder executes their requests."""
+    """The endpoints of this module. The herder executes their requests."""
 
     def __init__(self, herder: Herder) -> None:
         self._herder = herder
@@ -68,7 +68,7 @@ class ConnectorEndpoints:
         }
 
     async def list(self, request: Request) -> Response:
-        """List the names of all connectors; with `expand`, also their status and info."""
+        """List the names of all connectors. With `expand`, also return their status and info."""
         names, expansions = self._herder.names(), request.query_params.getlist("expand")
         if not expansions:
             return JSONResponse(names)
@@ -111,7 +111,7 @@ class ConnectorEndpoints:
         return _info_response(self._herder.info(_connector_name(request)))
 
     async def delete(self, request: Request) -> Response:
-        """Delete a connector; its offsets are kept."""
+        """Delete a connector, but not its offsets."""
         await self._herder.delete(_connector_name(request))
         return Response(status_code=204)
 
@@ -140,7 +140,7 @@ class ConnectorEndpoints:
         return JSONResponse(shapes.task_configs(name, self._herder.task_configs(name)))
 
     async def tasks_config(self, request: Request) -> Response:
-        """Return the task configurations in the format that Kafka 4.0 removed, for old tools."""
+        """Return the task configurations for old tools, in a format that Kafka 4.0 no longer supports."""
         name = _connector_name(request)
         configs = self._herder.task_configs(name)
         return JSONResponse({f"{name}-{number}": dict(config) for number, config in enumerate(configs)})
@@ -156,7 +156,7 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        """Restart a connector and optionally its tasks; with `onlyFailed`, only those that have failed (KIP-745)."""
+        """Restart a connector and optionally its tasks (KIP-745). With `onlyFailed`, restart only failed ones."""
         include_tasks, only_failed = boolean_param(request, "includeTasks"), boolean_param(request, "onlyFailed")
         status = await self._herder.restart(
             _connector_name(request), include_tasks=include_tasks, only_failed=only_failed
@@ -176,7 +176,7 @@ class ConnectorEndpoints:
         return Response(status_code=202)
 
     async def stop(self, request: Request) -> Response:
-        """Stop a connector: shut down its tasks but keep its configuration."""
+        """Stop a connector. Its tasks are shut down, but its configuration is kept."""
         await self._herder.set_target(_connector_name(request), TargetState.STOPPED)
         return Response(status_code=204)
 
@@ -209,7 +209,7 @@ class ConnectorEndpoints:
         return _offsets_response("reset", await self._herder.reset_offsets(_connector_name(request)))
 
     async def put_tasks(self, request: Request) -> Response:
-        """Store task configurations that another worker of the group has generated; the request is signed."""
+        """Store task configurations that another worker of the group has sent in a signed request."""
         configs = await json_body(request)
         if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
             raise BadRequestError("The request's body must be a list of task configurations")
@@ -218,7 +218,7 @@ class ConnectorEndpoints:
         return Response(status_code=204)
 
     async def fence(self, request: Request) -> Response:
-        """Reject a signed request to fence a source connector's producers: exactly-once support is not implemented."""
+        """Reject a signed request to fence a source connector's producers, because exactly-once is not supported."""
         await self._herder.fence(_connector_name(request), await raw_body(request), request.headers)
         return Response(status_code=204)
 

@@ -1,7 +1,7 @@
 """Forwards a request to the worker that can execute it, at most twice, as Kafka Connect does.
 
 The first worker adds `forward=true` to the query, and the second worker changes it to `forward=false`. A third worker
-does not forward the request again: it responds with an error.
+does not forward the request again. It responds with an error.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _RETURNED_HEADERS = ("content-type", "location")
 
 
 REPLACED_GRACE_S = 5.0
-"""How long a worker that has left the group may still need for its response, for example when it shuts down."""
+"""How long to wait for the response of a worker that has left the group, for example because it shuts down."""
 
 
 class WorkerGoneError(HerderError):
-    """The other worker has stopped, and the request can be sent again: it was not executed, or it is idempotent."""
+    """The other worker has stopped. The request can be sent again: it was not executed, or it is idempotent."""
 
 
 async def forward(request: Request, error: ForwardError, config: WorkerConfig) -> Response:
     """Forward a request to the worker at `error.url`, and return the worker's response.
 
-    Raises WorkerGoneError if the worker has stopped and the request can be sent again, otherwise another HerderError.
+    Raises WorkerGoneError if the worker has stopped and the request can be sent again. Otherwise, raises another
+    HerderError.
     """
     hop = request.query_params.get("forward")
     if hop == "false":
@@ -75,7 +76,7 @@ async def forward(request: Request, error: ForwardError, config: WorkerConfig) -
 async def _response_unless_replaced(
     sending: asyncio.Future[rest_client.RestResponse], error: ForwardError
 ) -> rest_client.RestResponse | None:
-    """Return the response; None if a rebalance replaces the other worker before it responds. Raises OSError."""
+    """Return the response, or None if a rebalance replaces the other worker before it responds. Raises OSError."""
     replaced = asyncio.ensure_future(error.replaced() if error.replaced is not None else asyncio.Event().wait())
     waits: list[asyncio.Future[Any]] = [sending, replaced]
     try:

@@ -42,7 +42,7 @@ class LoginModule:
 
 
 def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return Java's system properties: those that options `-Dname=value` in environment variables set, and defaults."""
+    """Return Java's system properties: defaults, and properties from `-Dname=value` in environment variables."""
     properties = {"user.home": environment.get("HOME", ""), "/": "/", "file.separator": "/"}
     for variable in _OPTION_VARIABLES:
         text = environment.get(variable, "")
@@ -58,7 +58,7 @@ def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def configuration_file(properties: Mapping[str, str]) -> str | None:
-    """Return the path of the JAAS file that the system properties name; None if they do not name a file."""
+    """Return the path of the JAAS file that the system properties name, or None if they name no file."""
     value = properties.get(CONFIGURATION_PROPERTY, "").removeprefix("=")  # `==FILE` overrides the JDK's own settings
     if value.startswith("file:"):
         value = unquote(urlsplit(value).path)
@@ -66,7 +66,7 @@ def configuration_file(properties: Mapping[str, str]) -> str | None:
 
 
 def parse(text: str, properties: Mapping[str, str], path: str) -> dict[str, list[LoginModule]]:
-    """Return the sections of a JAAS file; `properties` replace `${name}` in options.
+    """Return the sections of a JAAS file. In options, `${name}` is replaced with the value in `properties`.
 
     Raises ValueError with the path, the line and the token that is expected there.
     """

@@ -17,7 +17,7 @@ _PATH_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 def document(operations: Iterable[Operation], *, has_basic_auth: bool) -> dict[str, Any]:
     """Return the OpenAPI document that describes these operations.
 
-    With `has_basic_auth`, all operations require credentials, except those that only other workers request.
+    With `has_basic_auth`, all operations require credentials, except the operations that only other workers use.
     """
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:

@@ -31,7 +31,7 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _object(properties: dict[str, Schema], *optional: str, **more: Any) -> Schema:
-    """Return the schema of an object with these properties and no others; those in `optional` may be missing."""
+    """Return the schema of an object with exactly these properties. Properties in `optional` may be missing."""
     required = [name for name in properties if name not in optional]
     shape: Schema = {"type": "object", "properties": properties, "additionalProperties": False, **more}
     return {**shape, "required": required} if required else shape

@@ -12,7 +12,7 @@ from headrace.runtime.rest_config import HeaderAction, HeaderRule
 
 
 class ResponseHeaders:
-    """Middleware that sets or adds the headers that the rules define, in the order of the rules."""
+    """Middleware that sets or adds response headers. It applies the rules in their order."""
 
     def __init__(self, app: ASGIApp, rules: tuple[HeaderRule, ...]) -> None:
         self._app = app

@@ -47,7 +47,7 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
     async def forward_until_reachable(request: Request, error: ForwardError) -> Response:
         """Forward a request to another worker.
 
-        If that worker has stopped, wait for the rebalance, then execute the request here or forward it again.
+        If that worker has stopped, wait for the rebalance. Then execute the request here, or forward it again.
         """
         from headrace.rest import forwarding  # a late import, because a standalone worker never forwards
 
@@ -93,8 +93,8 @@ def with_error_handling(endpoint: Endpoint, config: WorkerConfig) -> Endpoint:
 def _aborted_response(method: str) -> Response:
     """Return the response to a request that the worker's shutdown has interrupted.
 
-    A worker that forwards a request sends it again after WorkerStoppingError: the text must differ from that error's if
-    the request may have been executed.
+    A worker that forwards a request sends it again if the response has the text of WorkerStoppingError. If the request
+    may have been executed, the response must therefore have another text.
     """
     stopping = str(WorkerStoppingError())
     return error_response(500, stopping if method == "GET" else f"{stopping}; the request may have been executed")
@@ -110,7 +110,7 @@ def _log_late_result(operation: asyncio.Future[Response]) -> None:
 
 
 def error_response(status: int, message: str) -> JSONResponse:
-    """Return an error response; secrets in the message are masked."""
+    """Return an error response. Secrets in the message are masked."""
     return JSONResponse({"error_code": status, "message": logs.secrets.mask(message)}, status)
 
 
@@ -149,7 +149,7 @@ async def raw_body(request: Request) -> bytes:
 
 
 def _check_media_type(request: Request) -> None:
-    """Reject a body whose Content-Type is not JSON; a body without a Content-Type is parsed as JSON."""
+    """Reject a body with a Content-Type other than JSON. A body without a Content-Type is parsed as JSON."""
     declared = request.headers.get("content-type")
     if declared is not None and declared.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaTypeError(
@@ -204,7 +204,7 @@ class RawPathMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the application with its undecoded path; `path_param` decodes path parameters."""
+        """Pass the request to the application with its undecoded path. `path_param` decodes path parameters."""
         if scope["type"] == "http":
             path = scope["raw_path"].decode("ascii", "replace")
             scope = {**scope, "path": path.removesuffix("/") or "/"}
@@ -217,5 +217,5 @@ def path_param(request: Request, part: str) -> str:
 
 
 def boolean_param(request: Request, name: str) -> bool:
-    """Return a boolean query parameter; a missing parameter is false."""
+    """Return a boolean query parameter. A missing parameter is false."""
     return request.query_params.get(name, "false").lower() == "true"

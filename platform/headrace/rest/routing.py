@@ -27,9 +27,9 @@ register_url_convertor("int", _TaskNumber())
 
 
 def routes(endpoints: Mapping[str, Endpoint], config: WorkerConfig, authenticator: Authenticator | None) -> list[Route]:
-    """Return a route for each of `endpoints`, which are mapped by operation id.
+    """Return a route for each endpoint in `endpoints`, which maps operation ids to endpoints.
 
-    If there is an authenticator, all routes require a user's credentials, except those for requests of other workers.
+    If there is an authenticator, all routes require a user's credentials, except routes for requests of other workers.
     """
     created = []
     for id_, endpoint in endpoints.items():

@@ -55,7 +55,7 @@ class _BoundListeners:
 
 
 class RestServer:
-    """Serves the REST listeners. Call `bind` first: it detects a port in use before anything else starts."""
+    """Serves the REST listeners. Call `bind` first, so that a port in use is detected before anything else starts."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -64,7 +64,7 @@ class RestServer:
         self._servers: list[tuple[uvicorn.Server, _BoundListeners]] = []
 
     def bind(self) -> tuple[str, str, int]:
-        """Bind all listeners; return scheme, host and port of the advertised one. Raises ListenerError."""
+        """Bind all listeners. Return scheme, host and port of the advertised listener. Raises ListenerError."""
         self._authenticator = self._create_authenticator()
         scheme, advertised = advertised_listener(self._config["listeners"], self._config["rest.advertised.listener"])
         bound_advertised: socket.socket | None = None

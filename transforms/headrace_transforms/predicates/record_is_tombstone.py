@@ -15,7 +15,7 @@ class RecordIsTombstone(Predicate):
     stateless = True
 
     def test(self, record: Any) -> bool:
-        """Whether the value is null."""
+        """Whether the record's value is null."""
         return record.value is None
 
     def test_batch(self, batch: Batch) -> list[bool]:
