@@ -140,8 +140,8 @@ class InsertField(KeyOrValue[InsertFieldConfig]):
     def change_columnar(self, schema: Schema | None, values: ColumnarValues, batch: Batch) -> TransformResult | None:
         """Add the fields as columns.
 
-        Returns None if `change` must transform the values instead. This has two reasons: null fields must be replaced with
-        defaults, or the values are maps and an added field is null in some records but not in all.
+        Returns None if `change` must transform the values instead. This is so if null fields must be replaced with
+        defaults, or if the values are maps and an added field is null in some records but not in all.
         """
         if not isinstance(values, Columns):
             return None
