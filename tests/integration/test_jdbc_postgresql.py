@@ -101,6 +101,29 @@ def test_postgresql_types_are_converted_to_connect_types(
     assert empty == (2, *[None] * 21)
 
 
+def test_bit_strings_of_varying_length_are_read_as_text(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
+    database.execute(
+        "CREATE TABLE bits (one bit, varying varbit, short varbit(1)); INSERT INTO bits VALUES ('1', '101', '0')"
+    )
+    (batch,) = read_all({**props, "mode": "bulk", "topic.prefix": "pg-"})
+    assert batch.values == [(True, "101", "0")]
+
+
+@pytest.mark.parametrize("unmappable", ["fail", "null", "skip"])
+def test_unmappable_values_applies_to_numeric_nan(
+    database: psycopg.Connection[Any], props: dict[str, str], unmappable: str
+) -> None:
+    database.execute("CREATE TABLE t (id int, n numeric(6,2), free numeric); INSERT INTO t VALUES (1, 'NaN', 'NaN')")
+    settings = {**props, "mode": "bulk", "topic.prefix": "pg-", "unmappable.values": unmappable}
+    if unmappable == "fail":
+        with pytest.raises(ConnectError, match="NaN does not fit a decimal with 2 decimal places"):
+            read_all(settings)
+    else:
+        assert rows(read_all(settings)) == ([(1, None, None)] if unmappable == "null" else [])
+
+
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
 def test_timestamp_and_incrementing_mode_resumes_between_rows_with_equal_timestamps(
     database: psycopg.Connection[Any], props: dict[str, str], kind: str

@@ -3,7 +3,8 @@
 An unbuffered cursor streams the rows, so a table of any size needs memory for only one batch. The session's time zone
 is UTC, so TIMESTAMP values are exact; DATETIME values are read in the time zone `db.timezone`. Types are mapped as in
 Confluent's connector with MySQL's JDBC driver: TINYINT and BIT(1) to INT8, unsigned integers to the next larger type,
-YEAR to Date, and JSON, ENUM and SET to STRING. `unmappable.values` applies to zero dates, and to TIME values that are
+YEAR to Date, and JSON, ENUM and SET to STRING. FLOAT columns of tables are selected as DOUBLE, because the server's
+text for a FLOAT has only six digits. `unmappable.values` applies to zero dates, and to TIME values that are
 negative or longer than a day. Reference: https://dev.mysql.com/doc/refman/8.4/en/data-types.html
 """
 
@@ -25,6 +26,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.engine import Engine
 
 from headrace.api.errors import ConfigError, ConnectError
+from headrace.data.java import float_text
 from headrace.data.logical import DATE_SCHEMA, scale_of
 from headrace.data.schema import INT8_SCHEMA, INT16_SCHEMA, INT32_SCHEMA, INT64_SCHEMA, INT_RANGES, Schema, Type
 from headrace_connectors.jdbc.dialects import (
@@ -214,6 +216,11 @@ class MysqlDialect(Dialect):
             identifier = "`" + identifier.replace("`", "``") + "`"
         return identifier.replace("%", "%%")  # PyMySQL would read a percent sign as a parameter
 
+    def select_list(self, columns: Sequence[JdbcColumn], table: str) -> str:
+        return ",".join(
+            f"{self.quote(column.name)}{'+0e0' if column.schema.type is Type.FLOAT32 else ''}" for column in columns
+        )
+
     def tables(self) -> list[Table]:
         wanted = like_to_regex(self.config.schema_pattern) if self.config.schema_pattern else None
         connection = self.connect()
@@ -283,6 +290,8 @@ class MysqlDialect(Dialect):
             schema = _INTEGERS[kind][described["is_unsigned"]]
             is_large = kind == "bigint" and described["is_unsigned"]
             return _with_schema(column, schema, _check_int64 if is_large else None)
+        if kind == "float":
+            return replace(column, convert=_shortest_float)
         if kind == "bit" and described["is_single_bit"]:
             return _with_schema(column, INT8_SCHEMA, int.from_bytes)
         if kind == "year":
@@ -385,6 +394,11 @@ def _check_int64(value: int) -> int:
     if value > INT_RANGES[Type.INT64][1]:
         raise ValueError(f"{value} is too large for INT64")
     return value
+
+
+def _shortest_float(value: float) -> float:
+    """Return the number with the fewest digits that is the same FLOAT32: 0.1 for 0.10000000149011612."""
+    return float(float_text(value))
 
 
 def _first_day(year: Any) -> dt.date:

@@ -290,7 +290,7 @@ class PostgresqlDialect(Dialect):
         if isinstance(type_, OID):
             type_ = BigInteger()
         described = {**described, "type": type_}
-        if isinstance(type_, BIT) and type_.length in (None, 1):
+        if isinstance(type_, BIT) and not type_.varying and type_.length in (None, 1):
             column = super()._column({**described, "type": Boolean()}, primary_key)
             return None if column is None else replace(column, convert=lambda bit: bit == "1")
         column = super()._column(described, primary_key)

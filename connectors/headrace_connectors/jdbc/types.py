@@ -168,16 +168,18 @@ def _integer(precision: int) -> Schema:
 def to_decimal(scale: int) -> Converter:
     """Return a function that converts a number of any Python type to a Decimal with the given scale.
 
-    The function raises ValueError if digits would be lost.
+    The function raises ValueError if digits would be lost, and for NaN and infinities.
     """
     exponent = Decimal(1).scaleb(-scale)
 
     def convert(value: Any) -> Decimal:
         try:
             exact = value if type(value) is Decimal else Decimal(str(value))
-            return exact.quantize(exponent, context=_EXACT)
+            if exact.is_finite():
+                return exact.quantize(exponent, context=_EXACT)
         except DecimalException:
-            raise ValueError(f"{value} does not fit a decimal with {scale} decimal places") from None
+            pass
+        raise ValueError(f"{value} does not fit a decimal with {scale} decimal places")
 
     return convert
 
