@@ -113,6 +113,30 @@ def test_records_that_the_database_rejects_are_reported_and_other_records_are_wr
     assert query(database, "SELECT count(*) FROM items") == [(COUNT - 1,)]
 
 
+@pytest.mark.parametrize("is_denied", [True, False])
+def test_missing_privilege_fails_the_task_even_if_errors_are_tolerated(
+    url: str, database: Any, server: mariadb.MariaDb, is_denied: bool
+) -> None:
+    query(database, "CREATE TABLE items (id INT, name TEXT, price DOUBLE)")
+    query(database, "CREATE OR REPLACE USER reader@'127.0.0.1'")
+    query(database, f"GRANT {'SELECT' if is_denied else 'SELECT, INSERT'} ON shop.* TO reader@'127.0.0.1'")
+    as_reader = url.replace(f"user={server.user}", "user=reader")
+    if is_denied:
+        with pytest.raises(ConnectError, match="INSERT command denied to user 'reader'"):
+            put(as_reader, [item(1)], errors__tolerance="all")
+    with pytest.raises(ConnectError, match="CREATE command denied to user 'reader'"):
+        put(as_reader, [item(1)], errors__tolerance="all", table__name__format="others")
+
+
+def test_values_that_mysql_cannot_represent_are_reported(url: str, database: Any) -> None:
+    query(database, "CREATE TABLE items (id INT CHECK (id <> 3), name TEXT NOT NULL, price DOUBLE)")
+    records = [item(number, price=0.5) for number in range(6)]
+    records[1] = item(1, price=float("nan"))
+    run = put(url, records, errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [1, 3]
+    assert query(database, "SELECT count(*) FROM items") == [(4,)]
+
+
 def test_missing_columns_are_added_if_auto_evolve_is_true(url: str, database: Any) -> None:
     put(url, [item(1)], fields__whitelist="id")
     put(url, [item(2)], auto__evolve="true")

@@ -225,7 +225,7 @@ UPSERT = {"insert__mode": "upsert", "pk__mode": "record_key"}
 
 def test_upsert_into_a_table_without_a_unique_constraint_is_rejected(url: str, database: Database) -> None:
     database.execute("CREATE TABLE items (id int, name text, price float8)")
-    with pytest.raises(DataError, match="there is no unique or exclusion constraint matching the ON CONFLICT"):
+    with pytest.raises(ConnectError, match="there is no unique or exclusion constraint matching the ON CONFLICT"):
         put(url, [item(number) for number in range(MANY)], **UPSERT)
     assert query(database, "SELECT count(*) FROM items") == [(0,)]
 
@@ -301,14 +301,17 @@ def test_table_that_is_dropped_while_the_task_runs_is_created_again(url: str, da
 
 
 def test_error_for_missing_privileges_names_the_table(url: str, database: Database) -> None:
-    database.execute("CREATE ROLE reader LOGIN; CREATE TABLE items (id int, name text, price float8)")
+    database.execute("REVOKE ALL ON SCHEMA public FROM public; CREATE ROLE reader LOGIN")
+    database.execute("CREATE TABLE items (id int, name text, price float8)")
     as_reader = url.replace("user=postgres", "user=reader")
     try:
-        with pytest.raises(DataError, match="Cannot create table items: no schema has been selected"):
+        with pytest.raises(DataError, match=r"Cannot create table items .*: no schema has been selected"):
             put(as_reader, [item(1)])
         database.execute("GRANT USAGE ON SCHEMA public TO reader")
-        with pytest.raises(DataError, match="permission denied for table items"):
-            put(as_reader, [item(1)])
+        with pytest.raises(ConnectError, match="permission denied for table items"):
+            put(as_reader, [item(1)], errors__tolerance="all")
+        with pytest.raises(ConnectError, match=r"Cannot create table others .*permission denied for schema public"):
+            put(as_reader, [item(1)], errors__tolerance="all", table__name__format="others")
     finally:
         database.execute("REVOKE USAGE ON SCHEMA public FROM reader; DROP ROLE reader")
 
@@ -316,6 +319,60 @@ def test_error_for_missing_privileges_names_the_table(url: str, database: Databa
 def test_error_for_an_unreachable_server_names_its_address() -> None:
     with pytest.raises(ConnectError, match=r"Cannot connect to postgresql://127\.0\.0\.1:1/shop"):
         put("jdbc:postgresql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
+
+
+def test_read_only_server_is_a_temporary_error(url: str, database: Database) -> None:
+    put(url, [item(1)])
+    database.execute("ALTER ROLE postgres SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(ConnectError, match=r"read-only transaction; giving up after 3 attempts \(max\.retries\)"):
+            put(url, [item(2)], errors__tolerance="all", max__retries="2")
+    finally:
+        database.execute("ALTER ROLE postgres RESET default_transaction_read_only")
+
+
+def test_rows_that_a_trigger_rejects_are_reported(url: str, database: Database) -> None:
+    put(url, [item(0)])
+    database.execute(
+        "CREATE FUNCTION check_item() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.id = 7 THEN RAISE EXCEPTION 'not seven'; END IF; RETURN NEW; END $$"
+    )
+    database.execute("CREATE TRIGGER t BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION check_item()")
+    run = put(url, [item(number) for number in range(1, MANY)], errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [7]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_only_records_with_timestamps_that_the_time_zone_cannot_represent_are_rejected(
+    url: str, database: Database, count: int
+) -> None:
+    schema = struct([("id", INT32_SCHEMA), ("at", TIMESTAMP_SCHEMA)])
+    records = [record(n, {"id": n, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, schema) for n in range(count)]
+    records[1] = record(1, {"id": 1, "at": dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)}, schema)
+    run = put(url, records, errors__tolerance="all", db__timezone="Europe/Berlin")
+    assert [found.offset for found, _ in run.reported] == [1]
+    assert "field at: a timestamp in the time zone Europe/Berlin is out of range" in str(run.reported[0][1])
+    assert query(database, "SELECT count(*) FROM items") == [(count - 1,)]
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_only_records_with_characters_that_the_encoding_cannot_represent_are_rejected(
+    url: str, database: Database, count: int
+) -> None:
+    records = [item(number, "é") for number in range(count)]
+    records[1] = item(1, "日")
+    run = put(url + "&options=-c%20client_encoding=LATIN1", records, errors__tolerance="all")
+    assert [found.offset for found, _ in run.reported] == [1]
+    assert "cannot represent the character '\\u65e5'" in str(run.reported[0][1])
+    assert query(database, "SELECT count(*) FROM items") == [(count - 1,)]
+
+
+def test_names_that_postgresql_would_shorten_are_rejected(url: str, database: Database) -> None:
+    with pytest.raises(DataError, match=f"The name {64 * 't'} has 64 bytes"):
+        put(url, [record(0, {"id": 1}, struct([("id", INT32_SCHEMA)]), topic=64 * "t")])
+    with pytest.raises(DataError, match=f"The name {64 * 'c'} has 64 bytes"):
+        put(url, [record(0, {64 * "c": 1}, struct([(64 * "c", INT32_SCHEMA)]))])
+    assert query(database, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
 
 
 def test_only_records_whose_strings_contain_a_null_character_are_rejected(url: str, database: Database) -> None:

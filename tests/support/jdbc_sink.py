@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -11,6 +12,7 @@ from headrace.data.records import SinkRecord
 from headrace.data.schema import FLOAT64_SCHEMA, INT32_SCHEMA, OPTIONAL_STRING_SCHEMA, Schema, struct
 from headrace.data.sink_records import SinkRecords
 from headrace.data.struct import Struct
+from headrace.runtime.error_policy import ToleranceExceeded
 from headrace.testing import SinkRun, run_sink
 from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
@@ -60,8 +62,12 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 
 
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
-    """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task."""
-    return run_sink(JdbcSinkConnector, _settings(url, props), records)
+    """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task.
+
+    If errors are not tolerated, this is the error that the task reported for a record.
+    """
+    with _reported_errors():
+        return run_sink(JdbcSinkConnector, _settings(url, props), records)
 
 
 def validation_errors(url: str, **props: str) -> dict[str, list[str]]:
@@ -88,7 +94,16 @@ def put_after_change(
     class ChangingConnector(JdbcSinkConnector):
         task_class = ChangingTask
 
-    return run_sink(ChangingConnector, _settings(url, props), [*before, *after], max_poll_records=len(before))
+    with _reported_errors():
+        return run_sink(ChangingConnector, _settings(url, props), [*before, *after], max_poll_records=len(before))
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    try:
+        yield
+    except ToleranceExceeded as error:
+        raise error.__cause__ or error from None
 
 
 def _settings(url: str, props: Mapping[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from headrace_connectors.jdbc.url import JdbcUrl, redact_passwords
 
 # Server errors after which the same statement may succeed: missing resources, locks, shutdown, read-only mode.
 _TRANSIENT_CODES = frozenset({1021, 1040, 1041, 1053, 1077, 1114, 1129, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213,
-                              1290, 1317, 1836, 1927})  # fmt: skip
+                              1290, 1317, 1792, 1836, 1927})  # fmt: skip
 
 
 def properties_of(url: JdbcUrl, config: ConnectionConfig) -> MysqlProperties:

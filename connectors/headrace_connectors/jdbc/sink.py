@@ -66,7 +66,7 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
             return
         runs, errors = self._builder.build(records)
         if errors and not self._tolerates_errors:
-            raise errors[min(errors)]
+            raise RecordErrors({min(errors): errors[min(errors)]})
         try:
             errors |= self._write(runs, records)
         except self._database.driver_error as error:
@@ -78,8 +78,8 @@ class JdbcSinkTask(SinkTask[JdbcSinkConfig]):
     def _write(self, runs: Sequence[Run], records: SinkRecords) -> dict[int, Exception]:
         """Write the runs in one transaction, and return the errors of rejected records by index.
 
-        Raises DataError for the first rejected record if errors are not tolerated, and the driver's exception for an
-        error that may be temporary.
+        Raises RecordErrors for the first rejected record if errors are not tolerated, and the driver's exception for an
+        error that does not concern the data of a record.
         """
         from headrace_connectors.jdbc.writing.transaction import Writer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.api.errors import ConfigErrors, ConnectError, DataError
+from headrace.api.errors import ConfigErrors, ConnectError, DataError, RecordErrors
 from headrace.data.logical import DATE_SCHEMA, TIME_SCHEMA, TIMESTAMP_SCHEMA, decimal_schema
 from headrace.data.records import SinkRecord
 from headrace.data.schema import (
@@ -27,8 +27,9 @@ from headrace.data.schema import (
     map_of,
     struct,
 )
+from headrace.data.sink_records import SinkRecords
 from headrace.testing.conformance import SinkConformance
-from headrace_connectors.jdbc.sink import JdbcSinkConnector
+from headrace_connectors.jdbc.sink import JdbcSinkConnector, JdbcSinkTask
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from support.jdbc_sink import ROW, item, put, put_after_change, record, tombstone, validation_errors
 
@@ -236,6 +237,20 @@ class TestTables:
         assert [found.offset for found, _ in run.reported] == [2]
         assert "Table items is missing" in str(run.reported[0][1])
 
+    @pytest.mark.parametrize("tolerance", ["none", "all"])
+    def test_column_that_is_added_while_the_task_runs_is_written_without_auto_evolve(
+        self, url: str, database: Path, tolerance: str
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")
+        wider = struct([("id", INT32_SCHEMA), ("note", OPTIONAL_STRING_SCHEMA)])
+        added = record(2, {"id": 2, "note": "new"}, wider)
+        run = put_after_change(
+            url, [item(1)], lambda: query(database, "ALTER TABLE items ADD note TEXT"), [added],
+            auto__evolve="false", errors__tolerance=tolerance,
+        )  # fmt: skip
+        assert run.reported == []
+        assert query(database, "SELECT id, note FROM items") == [(1, None), (2, "new")]
+
     def test_write_to_a_view_is_rejected_if_table_types_does_not_contain_view(self, url: str, database: Path) -> None:
         query(database, "CREATE TABLE t (id INTEGER, name TEXT, price REAL)")
         query(database, "CREATE VIEW items AS SELECT * FROM t")
@@ -293,6 +308,47 @@ class TestErrors:
         run = put(url, records, errors__tolerance="all")
         assert [found.offset for found, _ in run.reported] == [3, 5, 7, 11, 15, 19]
         assert query(database, "SELECT count(*) FROM items") == [(14,)]
+
+    @pytest.mark.parametrize(
+        "rejected",
+        [item(5, "bad"), SinkRecord(topic="items", partition=0, offset=5, value={"schema": "less"})],
+        ids=["by the database", "by the sink"],
+    )
+    def test_first_rejected_record_is_reported_if_errors_are_not_tolerated(
+        self, url: str, database: Path, monkeypatch: pytest.MonkeyPatch, rejected: SinkRecord
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT CHECK (name <> 'bad'), price REAL)")
+        raised: list[Exception] = []
+        put_records = JdbcSinkTask.put
+
+        def recording_put(task: JdbcSinkTask, records: SinkRecords) -> None:
+            try:
+                put_records(task, records)
+            except Exception as error:
+                raised.append(error)
+                raise
+
+        monkeypatch.setattr(JdbcSinkTask, "put", recording_put)
+        records = [*map(item, range(5)), rejected, item(6, "bad")]
+        with pytest.raises(DataError):
+            put(url, records)
+        (error,) = raised
+        assert isinstance(error, RecordErrors)
+        assert list(error.errors) == [5]
+        assert query(database, "SELECT count(*) FROM items") == [(0,)]
+
+    def test_write_to_a_read_only_file_fails_the_task_even_if_errors_are_tolerated(self, url: str) -> None:
+        put(url, [item(1)])
+        with pytest.raises(ConnectError, match="attempt to write a readonly database") as error:
+            put(url + "?mode=ro", [item(2)], errors__tolerance="all")
+        assert not isinstance(error.value, DataError)
+
+    def test_upsert_without_a_unique_constraint_fails_the_task_even_if_errors_are_tolerated(
+        self, url: str, database: Path
+    ) -> None:
+        query(database, "CREATE TABLE items (id INTEGER, name TEXT, price REAL)")
+        with pytest.raises(ConnectError, match="ON CONFLICT clause does not match"):
+            put(url, [item(1)], insert__mode="upsert", pk__mode="record_key", errors__tolerance="all")
 
     def test_earlier_record_of_a_row_is_written_if_the_database_rejects_a_later_record_of_the_row(
         self, url: str, database: Path

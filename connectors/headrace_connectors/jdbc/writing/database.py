@@ -105,6 +105,14 @@ class Database(ABC):
         """Whether a table or a column of a statement does not exist."""
 
     @abstractmethod
+    def is_record_error(self, error: Exception) -> bool:
+        """Whether the error concerns the data of a row, so that other rows can be written."""
+
+    @abstractmethod
+    def is_forbidden(self, error: Exception) -> bool:
+        """Whether the user lacks the privilege for a statement, or may only read the database."""
+
+    @abstractmethod
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return the SQL type of a logical type (Decimal, Date, Time or Timestamp)."""
 
@@ -249,7 +257,10 @@ class Database(ABC):
             convert = read if to_driver is None else lambda value: to_driver(read(value))
         if convert is None:
             return values
-        return [None if value is None else convert(value) for value in values]
+        try:
+            return [None if value is None else convert(value) for value in values]
+        except OverflowError as error:
+            raise DataError(f"field {column.name}: a timestamp in the time zone {zone} is out of range") from error
 
     # -- writes
 
@@ -258,11 +269,18 @@ class Database(ABC):
         values = [
             self.convert(target.table, column, items) for column, items in zip(run.columns, run.values, strict=True)
         ]
+        try:
+            self._write_values(connection, target, run, values)
+        except UnicodeEncodeError as error:
+            character = error.object[error.start]
+            raise DataError(f"the encoding {error.encoding} cannot represent the character {character!a}") from error
+
+    def _write_values(self, connection: Connection, target: Target, run: Run, values: list[Sequence[Any]]) -> None:
         if run.is_delete:
             self.delete(connection, target, values)
-        else:
-            mode = self.config.insert_mode.lower()
-            {"insert": self.insert, "upsert": self.upsert, "update": self.update}[mode](connection, target, values)
+            return
+        mode = self.config.insert_mode.lower()
+        {"insert": self.insert, "upsert": self.upsert, "update": self.update}[mode](connection, target, values)
 
     def insert(self, connection: Connection, target: Target, values: list[Sequence[Any]]) -> None:
         """Insert rows."""

@@ -21,6 +21,9 @@ from headrace_connectors.jdbc.writing.database import Connection, Database, Exis
 from headrace_connectors.jdbc.writing.fields import Column
 
 _KEY_LENGTH = 255
+_OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1644, 1690, 3140, 3819, 4025})
+"""Server errors about the data of a row which PyMySQL does not raise as DataError or IntegrityError."""
+_FORBIDDEN = frozenset({1044, 1045, 1142, 1143, 1227})
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
@@ -59,6 +62,17 @@ class MysqlDatabase(Database):
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""
         return bool(error.args) and error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
+
+    def is_record_error(self, error: Exception) -> bool:
+        """Whether the error concerns the data of a row. PyMySQL itself rejects NaN and infinities, without a code."""
+        code = error.args[0] if error.args else None
+        return isinstance(error, (pymysql.DataError, pymysql.IntegrityError)) or (
+            code in _OF_RECORDS if isinstance(code, int) else isinstance(error, pymysql.ProgrammingError)
+        )
+
+    def is_forbidden(self, error: Exception) -> bool:
+        """Whether the user lacks the privilege for a statement."""
+        return bool(error.args) and error.args[0] in _FORBIDDEN
 
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return the SQL type of a logical type."""

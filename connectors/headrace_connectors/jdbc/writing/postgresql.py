@@ -17,8 +17,10 @@ import psycopg
 import sqlalchemy
 from sqlalchemy.engine import Engine
 
+from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
 from headrace.data.schema import Schema, Type
+from headrace_connectors.jdbc.names import split_name
 from headrace_connectors.jdbc.postgresql import postgresql_engine
 from headrace_connectors.jdbc.writing.database import (
     Connection,
@@ -40,6 +42,10 @@ _FLOATS = (Type.FLOAT32, Type.FLOAT64)
 _LOGICAL = (DECIMAL_NAME, DATE_NAME, TIME_NAME, TIMESTAMP_NAME)
 _NOT_TRANSIENT = ("54",)
 """SQLSTATE classes of psycopg's OperationalError that a retry cannot change: a row or index entry is too large."""
+_READ_ONLY = "25006"
+_OF_RECORDS = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
+"""SQLSTATE classes of errors about the data of a row: invalid values, constraints, triggers, views and row sizes."""
+_NAME_BYTES_MAX = 63
 _DENIED = re.compile(r"password|authentication failed|role \".*\" (does not exist|is not permitted to log in)")
 _COPY_ATTEMPTS_SKIPPED_MAX = 1024
 _KINDS = {"p": "PARTITIONED TABLE", "v": "VIEW", "r": "TABLE", "f": "FOREIGN TABLE", "m": "MATERIALIZED VIEW"}
@@ -77,6 +83,8 @@ class PostgresqlDatabase(Database):
     def is_transient(self, error: Exception) -> bool:
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
         state = getattr(error, "sqlstate", None) or ""
+        if state == _READ_ONLY:  # after a failover, the server may be a standby
+            return True
         return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and state[:2] not in _NOT_TRANSIENT
 
     def is_denied(self, error: Exception) -> bool:
@@ -86,6 +94,26 @@ class PostgresqlDatabase(Database):
     def is_missing_object(self, error: Exception) -> bool:
         """Whether a table or a column of a statement does not exist."""
         return isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn))
+
+    def is_record_error(self, error: Exception) -> bool:
+        """Whether the error concerns the data of a row. psycopg itself rejects strings with null characters."""
+        state = getattr(error, "sqlstate", None) or ""
+        return state[:2] in _OF_RECORDS or isinstance(error, psycopg.DataError)
+
+    def is_forbidden(self, error: Exception) -> bool:
+        """Whether the user lacks the privilege for a statement."""
+        return isinstance(error, psycopg.errors.InsufficientPrivilege)
+
+    def create_table(self, connection: Connection, table: str, columns: Sequence[Column]) -> str:
+        """Return the statement that creates a table. Raises DataError if the server would shorten a name."""
+        for name in split_name(table):
+            _check_length(name)
+        return super().create_table(connection, table, columns)
+
+    def column_definition(self, column: Column) -> str:
+        """Return a column's definition in CREATE TABLE. Raises DataError if the server would shorten its name."""
+        _check_length(column.name)
+        return super().column_definition(column)
 
     def _kind(self, connection: sqlalchemy.Connection, name: str, schema: str | None) -> str | None:
         quoted = ".".join(
@@ -249,6 +277,15 @@ class _CopyAttempts:
         """Record a failed copy: skip the next attempts, twice as many as after the previous failure."""
         self._to_skip = self._next_pause
         self._next_pause = min(2 * self._next_pause, _COPY_ATTEMPTS_SKIPPED_MAX)
+
+
+def _check_length(name: str) -> None:
+    length = len(name.encode())
+    if length > _NAME_BYTES_MAX:
+        raise DataError(
+            f"The name {name} has {length} bytes, but PostgreSQL's names have at most {_NAME_BYTES_MAX}; set "
+            "table.name.format, or rename the topic or field with a transform"
+        )
 
 
 def _on_conflict(target: Target) -> str:

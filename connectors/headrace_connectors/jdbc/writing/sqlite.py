@@ -78,6 +78,14 @@ class SqliteDatabase(Database):
         """Whether a table or a column of a statement does not exist. SQLite has no error code for this."""
         return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
+    def is_record_error(self, error: Exception) -> bool:
+        """Whether the error concerns the data of a row: a constraint, a size or a type of Python."""
+        return not isinstance(error, sqlite3.OperationalError) and type(error) is not sqlite3.DatabaseError
+
+    def is_forbidden(self, error: Exception) -> bool:
+        """Whether the file is read-only."""
+        return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_READONLY
+
     def logical_type(self, name: str, schema: Schema) -> str:
         """Return NUMERIC for all logical types."""
         return "NUMERIC"

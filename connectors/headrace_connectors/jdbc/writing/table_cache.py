@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from headrace.api.errors import DataError
+from headrace.api.errors import ConnectError, DataError
 from headrace_connectors.jdbc.sink_config import JdbcSinkConfig
 from headrace_connectors.jdbc.writing.database import Connection, Database, ExistingTable, Target
 from headrace_connectors.jdbc.writing.fields import Column
@@ -33,7 +33,8 @@ class TableCache:
         """Return the target of a run, or None if there is nothing to delete, because the table does not exist yet.
 
         Call this method only while no transaction is open. Raises DataError if the table or a column is missing and may
-        not be created, and the driver's exception if the database fails.
+        not be created, ConnectError if the user lacks the privilege for this, and the driver's exception if the
+        database fails.
         """
         found = self._targets.get((run.table, run.columns)) or self._find(connection, run)
         if found is not None:
@@ -41,7 +42,10 @@ class TableCache:
         return found
 
     def _find(self, connection: Connection, run: Run) -> Target | None:
-        table = self._tables.get(run.table) or self._database.find_table(run.table)
+        table = self._tables.get(run.table)
+        if table is not None and _missing_columns(table, run):
+            table = None  # the user may have added the columns
+        table = table or self._database.find_table(run.table)
         if table is None:
             if run.is_delete and self._config.auto_create:
                 return None
@@ -49,8 +53,7 @@ class TableCache:
         if table.kind not in self._types:
             types = ",".join(self._config.table_types)
             raise DataError(f"{run.table} is a {table.kind}, but table.types is {types}; add {table.kind} to this key")
-        missing = [column for column in run.columns if table.column(column.name) is None]
-        if missing:
+        if missing := _missing_columns(table, run):
             table = self._add_columns(connection, run, table, missing)
         self._tables[run.table] = table
         names = tuple(self._database.quote(table.column(column.name) or column.name) for column in run.columns)
@@ -64,7 +67,7 @@ class TableCache:
         problem = self._run_ddl(connection, run.table, [statement])
         table = self._database.find_table(run.table)
         if table is None:
-            raise DataError(f"Cannot create table {run.table}: {problem} ({statement})")
+            raise self._ddl_error(f"Cannot create table {run.table} ({statement})", problem)
         return table
 
     def _add_columns(
@@ -84,11 +87,20 @@ class TableCache:
         problem = self._run_ddl(connection, run.table, self._database.add_columns(table, missing))
         found = self._database.find_table(run.table)
         if found is None or any(found.column(column.name) is None for column in missing):
-            raise DataError(f"Cannot add the columns {names} to table {run.table}: {problem}")
+            raise self._ddl_error(f"Cannot add the columns {names} to table {run.table}", problem)
         return found
 
-    def _run_ddl(self, connection: Connection, table: str, statements: Sequence[str]) -> str:
-        """Run DDL statements, and return the database's message if a statement fails.
+    def _ddl_error(self, problem: str, cause: Exception | None) -> Exception:
+        """Return ConnectError, which fails the task, if the user lacks a privilege, and otherwise DataError."""
+        if cause is None:
+            return DataError(f"{problem}: the database reported no error")
+        kind = ConnectError if self._database.is_forbidden(cause) else DataError
+        error = kind(f"{problem}: {self._database.error_text(cause)}")
+        error.__cause__ = cause
+        return error
+
+    def _run_ddl(self, connection: Connection, table: str, statements: Sequence[str]) -> Exception | None:
+        """Run DDL statements, and return the driver's exception if a statement fails.
 
         A statement fails, for example, if another task has already run it.
         """
@@ -97,9 +109,13 @@ class TableCache:
                 logger.info("Table %s: %s", table, statement)
                 self._database.run_statement(connection, statement)
             connection.commit()
-            return "the database reported no error"
+            return None
         except self._database.driver_error as error:
             connection.rollback()
             if self._database.is_transient(error):
                 raise
-            return self._database.error_text(error)
+            return error
+
+
+def _missing_columns(table: ExistingTable, run: Run) -> list[Column]:
+    return [column for column in run.columns if table.column(column.name) is None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from headrace.api.errors import DataError
+from headrace.api.errors import DataError, RecordErrors
 from headrace.data.sink_records import SinkRecords
 from headrace_connectors.jdbc.writing.database import Connection, Database, Target
 from headrace_connectors.jdbc.writing.runs import Run
@@ -37,9 +37,9 @@ class Writer:
         """Write the runs, commit the transaction, and return the errors of rejected records by index.
 
         If a table or column was dropped after the task had found it, this method writes all runs again, and first
-        creates the table or column if the configuration allows this. If errors are not tolerated, raises the first
-        error instead. Raises the driver's exception for an error that may be temporary. After an exception, the caller
-        must roll back the transaction.
+        creates the table or column if the configuration allows this. If errors are not tolerated, raises RecordErrors
+        with the first rejected record instead. Raises the driver's exception for an error that does not concern the
+        data of a record. After an exception, the caller must roll back the transaction.
         """
         try:
             return self._write(runs)
@@ -67,7 +67,7 @@ class Writer:
             return self._tables.target(self._connection, run)
         except DataError as error:
             if not self._tolerates_errors:
-                raise
+                raise RecordErrors({run.indexes[0]: error}) from error
             self._errors.update(dict.fromkeys(run.indexes, error))
             return None
 
@@ -77,7 +77,7 @@ class Writer:
             with self._database.savepoint(self._connection):
                 self._database.write(self._connection, target, run)
         except (DataError, self._database.driver_error) as error:
-            if not isinstance(error, DataError) and self._ends_transaction(error):
+            if not isinstance(error, DataError) and not self._database.is_record_error(error):
                 raise
             if len(run) == 1:
                 self._reject(run, target, error)
@@ -85,11 +85,6 @@ class Writer:
             middle = len(run) // 2
             self._write_run(run.part(0, middle), target)
             self._write_run(run.part(middle, len(run)), target)
-
-    def _ends_transaction(self, error: Exception) -> bool:
-        """Whether the error concerns the whole transaction and not only some of its rows."""
-        is_stale = not self._has_fresh_tables and self._database.is_missing_object(error)
-        return is_stale or self._database.is_transient(error)
 
     def _reject(self, run: Run, target: Target, cause: Exception) -> None:
         index = run.indexes[0]
@@ -102,5 +97,5 @@ class Writer:
         )
         error.__cause__ = cause
         if not self._tolerates_errors:
-            raise error
+            raise RecordErrors({index: error}) from cause
         self._errors[index] = error
