@@ -169,6 +169,39 @@ class TestTypes:
             (1, 2**40, 0.5, 1, b"\x00\x01", 1.5, 86_400_000, 1000, 2000, None)
         ]
 
+    @pytest.mark.parametrize(
+        ("kind", "value", "stored"),
+        [
+            ("NUMERIC", "1.50", 1.5),
+            ("NUMERIC", "9007199254740993.00", 9007199254740993),
+            ("NUMERIC", "1234567890123.4567", None),
+            ("NUMERIC", "10000000000000000001", None),
+            ("DECIMAL(30,2)", "123456789012345.67", 123456789012345.67),
+            ("INTEGER", "9007199254740993", 9007199254740993),
+            ("REAL", "9007199254740993", None),
+            ("REAL", "0.1", 0.1),
+            ("TEXT", "1234567890123456789012.50", "1234567890123456789012.50"),
+            ("VARCHAR(40)", "1.50", "1.50"),
+            ("", "1.50", "1.50"),
+        ],
+    )
+    def test_decimals_are_stored_exactly_or_rejected(
+        self, url: str, database: Path, kind: str, value: str, stored: Any
+    ) -> None:
+        query(database, f"CREATE TABLE items (dec {kind})")
+        schema = struct([("dec", decimal_schema(-Decimal(value).as_tuple().exponent))])
+        run = put(url, [record(0, {"dec": Decimal(value)}, schema)], errors__tolerance="all")
+        assert query(database, "SELECT dec FROM items") == ([] if stored is None else [(stored,)])
+        if stored is None:
+            assert f"field dec: SQLite cannot store {value} exactly as a number" in str(run.reported[0][1])
+
+    def test_nan_is_rejected_and_other_values_are_written(self, url: str, database: Path) -> None:
+        prices = [0.5, float("nan"), None, float("inf")]
+        records = [item(number, price=price) for number, price in enumerate(prices)]
+        run = put(url, records, errors__tolerance="all")
+        assert [found.offset for found, _ in run.reported] == [1]
+        assert query(database, "SELECT price FROM items") == [(0.5,), (None,), (float("inf"),)]
+
     def test_error_for_a_field_type_without_a_column_type_names_the_field(self, url: str) -> None:
         schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
         with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):

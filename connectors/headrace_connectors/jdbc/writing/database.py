@@ -48,6 +48,10 @@ class ExistingTable(NamedTuple):
     columns: tuple[str, ...]
     instants: frozenset[str] = frozenset()
     """The columns that store instants; the server converts their values from the session's time zone, UTC."""
+    reals: frozenset[str] = frozenset()
+    """The columns that store all numbers as floating-point numbers (SQLite)."""
+    texts: frozenset[str] = frozenset()
+    """The columns that store text unchanged (SQLite)."""
 
     def column(self, name: str) -> str | None:
         """Return the column with exactly this name, or else the only one that differs just in upper and lower case.

@@ -1,28 +1,42 @@
 """Writes to SQLite with the standard library's driver.
 
-Dates, times and timestamps are stored as milliseconds, as SQLite's JDBC driver stores them. Decimals are stored as text
-in columns of type NUMERIC, which SQLite converts to numbers if no digit is lost.
+Dates, times and timestamps are stored as milliseconds, as SQLite's JDBC driver stores them. Decimals are stored as
+numbers, or as text in columns of type TEXT. A decimal that a number cannot represent is rejected, and so is NaN, which
+SQLite would store as NULL. Reference for types of columns: https://www.sqlite.org/datatype3.html
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
 import sqlalchemy
 from sqlalchemy.engine import Engine
 
+from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME
-from headrace.data.schema import Schema, Type
+from headrace.data.schema import INT_RANGES, Schema, Type
 from headrace_connectors.jdbc.dialects import engine_for
 from headrace_connectors.jdbc.sqlite import TRANSIENT_CODES
-from headrace_connectors.jdbc.writing.database import Connection, Convert, Database, Target, milliseconds_of_day
+from headrace_connectors.jdbc.writing.database import (
+    Connection,
+    Convert,
+    Database,
+    ExistingTable,
+    Target,
+    milliseconds_of_day,
+)
+from headrace_connectors.jdbc.writing.fields import Column
 
 _BUSY_TIMEOUT_S = 10.0
 _PRIMARY_CODE = 0xFF
 _MISSING = ("no such table", "no such column", "has no column named")
+_TEXT_TYPES = ("CHAR", "CLOB", "TEXT", "BLOB")
+_REAL_TYPES = ("REAL", "FLOA", "DOUB")
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -90,6 +104,32 @@ class SqliteDatabase(Database):
         """Return NUMERIC for all logical types."""
         return "NUMERIC"
 
+    def _describe(
+        self, connection: sqlalchemy.Connection, table: ExistingTable, name: str, schema: str | None
+    ) -> ExistingTable:
+        described = connection.exec_driver_sql(
+            "SELECT name, type FROM pragma_table_xinfo(?, ?) WHERE hidden <> 1", (name, schema or "main")
+        )
+        types = {column: kind.upper() for column, kind in described}
+        return table._replace(
+            columns=tuple(types),
+            reals=frozenset(column for column, kind in types.items() if _is_real(kind)),
+            texts=frozenset(column for column, kind in types.items() if _stores_text(kind)),
+        )
+
+    def convert(self, table: ExistingTable, column: Column, values: Sequence[Any]) -> Sequence[Any]:
+        """Return a column's values, converted to the driver's types. Raises DataError if a value would be changed."""
+        schema = column.schema
+        if column.is_timestamp:
+            return super().convert(table, column, values)
+        if schema.type in (Type.FLOAT32, Type.FLOAT64) and any(value != value for value in values):
+            raise DataError(f"field {column.name}: SQLite would store NaN as NULL")
+        name = table.column(column.name)
+        if schema.name != DECIMAL_NAME or name in table.texts:
+            return super().convert(table, column, values)
+        is_real = name in table.reals
+        return [None if value is None else _number(column.name, value, is_real) for value in values]
+
     def converter(self, schema: Schema, zone: dt.tzinfo) -> Convert:
         """Convert decimals to text, and dates and times to milliseconds."""
         if schema.name == DECIMAL_NAME:
@@ -115,6 +155,30 @@ class SqliteDatabase(Database):
     def begin(self, connection: Connection) -> None:
         """Begin a transaction with the write lock, so that only this call waits for other writers."""
         connection.execute("BEGIN IMMEDIATE")
+
+
+def _stores_text(declared: str) -> bool:
+    """Whether a column of this type stores text unchanged: whether its affinity is TEXT or BLOB."""
+    return "INT" not in declared and (not declared or any(name in declared for name in _TEXT_TYPES))
+
+
+def _is_real(declared: str) -> bool:
+    """Whether a column of this type converts integers to REAL."""
+    return "INT" not in declared and any(name in declared for name in _REAL_TYPES)
+
+
+def _number(field: str, value: Decimal, is_real: bool) -> int | float:
+    """Return the number that SQLite stores for a decimal. Raises DataError if the two are not equal."""
+    if not is_real and value == value.to_integral_value():
+        integer, (smallest, largest) = int(value), INT_RANGES[Type.INT64]
+        if smallest <= integer <= largest:
+            return integer
+    number = float(value)
+    if Decimal(repr(number)) != value:
+        raise DataError(
+            f"field {field}: SQLite cannot store {value} exactly as a number; create the column with the type TEXT"
+        )
+    return number
 
 
 def _milliseconds(instant: dt.datetime) -> int:
