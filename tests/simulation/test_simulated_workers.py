@@ -39,6 +39,11 @@ def test_simulated_workers_agree_on_tasks_after_compaction_and_late_writes_of_fo
     check_seeds(seed, 1)
 
 
+@pytest.mark.parametrize("seed", [1127, 1629, 1880])
+def test_simulated_worker_rejoins_after_a_start_that_is_no_longer_wanted_has_failed(seed: int) -> None:
+    check_seeds(seed, 1)
+
+
 @pytest.mark.prove
 def test_simulated_worker_groups_of_two_thousand_seeds_keep_their_invariants() -> None:
     check_seeds(200, 1800)

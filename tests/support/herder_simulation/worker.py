@@ -433,6 +433,7 @@ class SimulatedWorker:
         if self.world.has_faults and self.kernel.rng.random() < 0.03:
             self.world.end(self, id_)
             self.carry_out(self.herder.start_failed(id_, "simulated failure"))
+            self._notify_stopped()  # if the start is no longer wanted, its failure ends the instance
             return
         if id_.task is not None:
             self.scope.spawn(self.world.process_records(self, instance))
@@ -455,6 +456,9 @@ class SimulatedWorker:
             yield from self.world.commit_last(self, instance)
         self.world.end(self, id_)
         self.carry_out(self.herder.stopped(id_))
+        self._notify_stopped()
+
+    def _notify_stopped(self) -> None:
         stopped, self._stopped = self._stopped, Future()
         stopped.set()
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from headrace.herder.assignment import EMPTY, Assignment
 from headrace.herder.core import PutStatus
 from headrace.herder.instances import Instances
+from headrace.runtime.channel import RemoteError
 from headrace.runtime.spec import InstanceId
 from headrace.runtime.worker_config import WorkerConfig
+from headrace.stores.config_store import ConfigSnapshot, PutConnector
 from headrace.stores.offset_store import MemoryOffsetStore
 from headrace.stores.status_records import StatusKey
 from headrace.stores.status_store import State, Status
+from support.herder import CONFIG, SlowWorker
 
 pytestmark = pytest.mark.anyio
 
@@ -71,3 +77,27 @@ async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() ->
     with pytest.raises(LookupError, match="Task c-0: its offsets are not committed"):
         await instances.commit_offsets(TASK, [({"p": 1}, {"o": 2})])
     assert await offsets.read("c", [{"p": 1}]) == [{"o": 1}]
+
+
+async def test_wait_until_stopped_ends_when_a_start_that_is_no_longer_wanted_fails() -> None:
+    """With the eager protocol, the worker cannot rejoin its group before this wait has ended."""
+
+    class BlockedWorker(SlowWorker):
+        must_fail = asyncio.Event()
+
+        async def start_connector(self, id_: InstanceId, config: Mapping[str, str]) -> str:
+            await self.must_fail.wait()
+            raise RemoteError("ValueError", "no", "the trace")
+
+    instances, worker, assigned = make_instances(MemoryOffsetStore()), BlockedWorker(), Assignment(frozenset({"c"}))
+    instances.worker = worker  # type: ignore[assignment]
+    instances.core.assign(assigned)
+    instances.carry_out(instances.core.on_snapshot(ConfigSnapshot().apply(0, PutConnector("c", CONFIG))))
+    instances.carry_out(instances.core.assign(EMPTY))
+    stopped = asyncio.ensure_future(instances.wait_until_stopped(assigned))
+    await asyncio.sleep(0)
+    assert not stopped.done()
+    worker.must_fail.set()
+    async with asyncio.timeout(10):
+        await stopped
+    assert instances.core.instances("c") == []
