@@ -1,4 +1,4 @@
-"""Compares headrace's connect-distributed with Apache Kafka's: startup, memory, pipelines, restart of work, REST.
+"""Compares headrace's connect-distributed with Apache Kafka's: startup, memory, pipelines, failover, REST.
 
 Both workers use the same broker, and their connectors are created with the same REST requests. Within each round, the
 workers are measured one after the other. CPU time and memory (PSS) include the descendants of a worker. Memory is

@@ -71,7 +71,7 @@ def test_forged_requests_between_nodes_are_rejected_and_change_no_state(tmp_path
         check_client_cannot_commit_as_follower(cluster)
         for node_id in voters:
             assert "Traceback" not in cluster.log(node_id)
-            assert f"Rejecting VoteRequest from 127.0.0.1 for node {1 + node_id % 3}" in cluster.log(node_id)
+            assert f"Rejecting VoteRequest from 127.0.0.1, sent by node {1 + node_id % 3}" in cluster.log(node_id)
         assert sum(cluster.log(node_id).count("is active in epoch") for node_id in voters) == 1
 
 

@@ -230,7 +230,7 @@ def test_broker_refuses_to_start_with_an_empty_or_corrupt_metadata_log_and_has_i
     for corrupt, what in (
         (b"", "is empty, but log.dirs contains 1 partitions"),
         (bytes(len(valid)), "is empty, but log.dirs contains 1 partitions"),
-        (valid.replace(b"kept", b"lost"), "restore it from a copy"),
+        (valid.replace(b"kept", b"lost"), "from a copy. Or, if the other voters have a leader"),
     ):
         log.write_bytes(corrupt)
         marker.write_bytes(clean)

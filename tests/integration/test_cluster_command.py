@@ -133,7 +133,10 @@ def test_cluster_start_rejects_a_directory_with_unknown_files_or_of_a_cluster_wi
     (tmp_path / "other" / "letter.txt").write_text("text")
     in_other_directory = ClusterProcess(tmp_path / "other")
     message = start_error(in_other_directory)
-    assert "other contains other files (letter.txt, ...): use a new or an empty directory" in message
+    assert (
+        "other contains files that do not belong to a cluster (letter.txt, ...): use a new or an empty directory"
+        in message
+    )
     existing = ClusterProcess(tmp_path / "existing", nodes=1)
     existing.start()
     assert existing.stop() == 0

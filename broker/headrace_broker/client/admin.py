@@ -325,7 +325,7 @@ class Admin(admin_groups.GroupAdmin, admin_replicas.ReplicaAdmin):
         async def attempt() -> ClusterView:
             response = await self.cluster.fetch_metadata(names)
             if response.error_code != ErrorCode.NONE:
-                raise BrokerError(response.error_code, "the request for the cluster metadata")
+                raise BrokerError(response.error_code, "cannot fetch the cluster metadata")
             return ClusterView().updated(response, requested=names)
 
         return await self._retry(attempt, "metadata")

@@ -97,7 +97,7 @@ class GroupAdmin:
                     )
                 )
                 if response.error_code != ErrorCode.NONE:
-                    raise BrokerError(response.error_code, f"the list of the groups on broker {node_id}")
+                    raise BrokerError(response.error_code, f"cannot list the groups on broker {node_id}")
                 for group in response.groups:
                     found[group.group_id] = GroupListing(
                         group.group_id, group.protocol_type, group.group_state, group.group_type

@@ -103,7 +103,7 @@ class Batcher:
             finally:
                 self._threads_waiting -= 1
         if self._closed:
-            raise ClosedError("the producer was closed")
+            raise ClosedError("the producer was closed while a send waited for buffer memory")
         if not has_memory:
             raise BufferExhaustedError(
                 f"the producer's buffer is full: {self.buffered_bytes} bytes are not acknowledged "
@@ -121,7 +121,7 @@ class Batcher:
     def _partition_records(self, topic: str, partition: int | None, columns: RecordColumns) -> dict[int, RecordColumns]:
         view = self._cluster.view.topics.get(topic)
         if view is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"cannot send records to topic {topic}")
         if not len(columns):
             return {}
         if partition is not None:

@@ -323,7 +323,7 @@ class Cluster:
             if found is None:
                 found = (await self.wait_for_refresh()).leader(topic, partition)
             if found is None:
-                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"the leader of {topic}-{partition}")
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot find the leader of {topic}-{partition}")
             return found
 
         timeout = timeout_ms if timeout_ms is not None else self.config.default_api_timeout_ms
@@ -351,7 +351,7 @@ class Cluster:
         )
         response = await self.fetch_metadata(topics, auto_create=auto_create)
         if response.error_code != ErrorCode.NONE:
-            raise BrokerError(response.error_code, "the request for the cluster metadata")
+            raise BrokerError(response.error_code, "cannot fetch the cluster metadata")
         self.view = self.view.updated(response, requested=topics)
         for listener in list(self.listeners):
             listener(self.view)
@@ -482,7 +482,7 @@ class Cluster:
         response: Any = await connection.request(request, version=version)
         found = response.coordinators[0] if version >= 4 and response.coordinators else response
         if found.error_code != ErrorCode.NONE:
-            raise BrokerError(found.error_code, f"the coordinator of {key}", found.error_message)
+            raise BrokerError(found.error_code, f"cannot find the coordinator of {key}", found.error_message)
         if found.node_id not in self.view.nodes:
             self.view = self.view.with_node(Node(found.node_id, found.host, found.port))
         self._coordinators[key_type, key] = found.node_id

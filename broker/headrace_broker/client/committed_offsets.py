@@ -1,6 +1,6 @@
 """Commits a consumer's offsets, manually or automatically, and looks up the committed offsets of its group.
 
-Runs on the consumer's event loop. A group member commits with its generation, so that the coordinator can reject
+It runs on the consumer's event loop. A group member commits with its generation, so that the coordinator can reject
 commits from removed members. The coordinator accepts a commit without a generation while the group is empty.
 """
 

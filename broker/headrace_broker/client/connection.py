@@ -1,11 +1,11 @@
 """A connection to one broker. It pipelines requests, matches responses to requests, and negotiates API versions.
 
 Size prefixes and short responses are received into a small buffer. The remaining bytes of a long response are received
-directly into a separate buffer (the frame), and its records are memory views of this buffer. A request times out when
-no byte of its response arrives within the timeout. A response that arrives slowly does not time out. The connection is
-closed when a request times out, a response is out of order or a response cannot be decoded. All requests in flight then
-fail with ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers may not support.
-Such brokers respond in version 0 (KIP-511).
+directly into a separate buffer (the frame). The records of the response are memory views of this buffer. A request
+times out when no byte of its response arrives within the timeout. A response that arrives slowly does not time out. The
+connection is closed when a request times out, a response is out of order or a response cannot be decoded. All requests
+in flight then fail with ConnectionLostError. The first request is ApiVersions (KIP-35), in a version that old brokers
+may not support. Such brokers respond in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             own = next((api for api in response.api_keys if api.api_key == ApiVersionsRequest.__api_key__), None)
             response = await self._request_api_versions(0 if own is None else min(own.max_version, version - 1))
         if response.error_code != ErrorCode.NONE:
-            raise BrokerError(response.error_code, f"{self.broker}: the ApiVersions request")
+            raise BrokerError(response.error_code, f"{self.broker}: cannot negotiate API versions")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     def _request_api_versions(self, version: int) -> asyncio.Future[ApiVersionsResponse]:

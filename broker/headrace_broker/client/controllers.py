@@ -29,7 +29,7 @@ class Controllers(Cluster):
     def _metadata_response(self, response: Response) -> MetadataResponse:
         assert isinstance(response, DescribeClusterResponse)
         if response.error_code != ErrorCode.NONE:
-            raise BrokerError(response.error_code, "the controllers", response.error_message)
+            raise BrokerError(response.error_code, "cannot list the controllers", response.error_message)
         brokers = [
             MetadataResponseBroker(node_id=item.broker_id, host=item.host, port=item.port) for item in response.brokers
         ]

@@ -26,7 +26,10 @@ class ClientConfigError(ClientError):
 
 
 class BrokerError(ClientError):
-    """A broker responded with an error code. `subject` names the topic-partition, group or broker with the error."""
+    """A broker responded with an error code.
+
+    `subject` names the topic-partition, group or broker with the error, or states the operation that failed.
+    """
 
     code: ErrorCode
 

@@ -176,7 +176,7 @@ class GroupMembership:
             if must_wait and self._core.on_no_response(self._cluster.now_ms()) is NextStep.JOIN_AS_NEW_MEMBER:
                 await self._callbacks.on_membership_lost()
             if step is NextStep.FAIL:
-                raise BrokerError(self._core.last_code, f"group {self._core.group_id}")
+                raise BrokerError(self._core.last_code, f"cannot join group {self._core.group_id}")
             if step is NextStep.JOIN_AS_NEW_MEMBER:
                 await self._callbacks.on_membership_lost()
             elif step is NextStep.FIND_COORDINATOR:

@@ -120,7 +120,7 @@ async def _request_leader(
         name = topic_response.name
         for part in topic_response.partitions:
             if part.error_code != ErrorCode.NONE:
-                raise BrokerError(part.error_code, f"{name}-{part.partition_index}")
+                raise BrokerError(part.error_code, f"cannot look up an offset of {name}-{part.partition_index}")
             found[name, part.partition_index] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
     return found
 
@@ -215,12 +215,15 @@ def _parse_committed_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     group = response.groups[0] if response.groups else response
     if group.error_code != ErrorCode.NONE:
-        raise BrokerError(group.error_code, f"group {group_id}")
+        raise BrokerError(group.error_code, f"cannot fetch the committed offsets of group {group_id}")
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for topic in group.topics:
         for part in topic.partitions:
             if part.error_code != ErrorCode.NONE:
-                raise BrokerError(part.error_code, f"group {group_id}, {topic.name}-{part.partition_index}")
+                raise BrokerError(
+                    part.error_code,
+                    f"cannot fetch the committed offset of group {group_id} for {topic.name}-{part.partition_index}",
+                )
             found[topic.name, part.partition_index] = (
                 OffsetAndMetadata(part.committed_offset, part.committed_leader_epoch, part.metadata or "")
                 if part.committed_offset >= 0

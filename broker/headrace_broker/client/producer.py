@@ -453,7 +453,9 @@ class Producer:
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
             )
             if response.error_code != ErrorCode.NONE:
-                raise BrokerError(response.error_code, "the request for a producer id (enable.idempotence)")
+                raise BrokerError(
+                    response.error_code, "cannot get a producer id, which enable.idempotence=true requires"
+                )
             return response
 
         try:

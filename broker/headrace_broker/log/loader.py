@@ -219,7 +219,7 @@ def _find_orphans(directory: str, names: Sequence[str]) -> list[str]:
     orphans = [name for name in names if name.endswith(INDEX_SUFFIXES) and offset_of(name) not in found]
     for name in orphans:
         _log.error(
-            "Index file %s/%s has no %s file, so the segment's records are lost on this replica",
+            "Index file %s/%s has no %s file, so the records of this segment are lost on this replica",
             directory,
             name,
             LOG_SUFFIX,
@@ -312,7 +312,7 @@ def create_segment(
                 segment.remove()
             raise
         _log.warning(
-            "Log %s: cannot create the files of a new segment, continuing without them: %s",
+            "Log %s: cannot create the files of a new segment, continuing without the files: %s",
             directory,
             error.strerror or error,
         )

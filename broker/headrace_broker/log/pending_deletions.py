@@ -68,7 +68,7 @@ class PendingDeletions:
         if found == topic_id or (found is None and not self._has_records(path)):
             return
         _log.warning(
-            "Directory %s belongs to a different topic of the same name, renamed it to %s",
+            "Directory %s belongs to a different topic of the same name, renamed the directory to %s",
             path,
             self.mark_stray(directory, key),
         )
@@ -90,7 +90,7 @@ class PendingDeletions:
         for key in list(self._not_renamed):
             with suppress(OSError):  # the first failure was logged
                 self.rename_pending(key, now_ms)
-                _log.info("Partition %s-%d: renamed the directory of the deleted log after a failed attempt", *key)
+                _log.info("Partition %s-%d: renamed the directory of the deleted log; an earlier attempt failed", *key)
         due = [path for due_ms, path in self._renamed if due_ms <= now_ms]
         self._renamed = [entry for entry in self._renamed if entry[0] > now_ms]
         for path in due:

@@ -92,7 +92,8 @@ class ProducerStateManager:
         if header.producer_epoch < entry.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id}: epoch {header.producer_epoch} is below the last epoch {entry.epoch}",
+                f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
+                f"{entry.epoch}",
             )
         first_sequence = header.base_sequence
         if header.producer_epoch > entry.epoch:
@@ -120,7 +121,8 @@ class ProducerStateManager:
         if entry is not None and header.producer_epoch < entry.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id}: epoch {header.producer_epoch} is below the last epoch {entry.epoch}",
+                f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
+                f"{entry.epoch}",
             )
 
     def update(self, header: BatchHeader) -> None:

@@ -2,8 +2,8 @@
 
 `log.config` defines the valid keys and values. The only dynamic broker configs are those that supply defaults for topic
 configs. They are set for one broker or, with an empty resource name, for all brokers. The configs in `ELECTION_KEYS`
-affect elections. A batch of records that changes such a config also updates the affected partitions. Such a config can
-be set for a topic or for all brokers, but not for a single broker.
+affect elections. If one of these configs changes, the same batch of records also updates the affected partitions. These
+configs can be set for a topic or for all brokers, but not for a single broker.
 """
 
 from __future__ import annotations
@@ -237,7 +237,8 @@ def _check_values(resource: _Resource, values: Mapping[str, str | None]) -> None
     for name, value in values.items():
         if value is not None and len(value) > CONFIG_CHARACTERS_MAX:
             raise _error(
-                resource, f"{name} would have {len(value)} characters, but at most {CONFIG_CHARACTERS_MAX} are allowed"
+                resource,
+                f"the value of {name} has {len(value)} characters, but at most {CONFIG_CHARACTERS_MAX} are allowed",
             )
     try:
         resource.validate(values)

@@ -175,7 +175,7 @@ class MetadataDelta:
     def _topic(self, record: TopicRecord) -> None:
         topics, names = self._writable_topics()
         if record.name in topics:
-            raise ReplayError(f"topic {record.name} is created, but it already exists")
+            raise ReplayError(f"a record creates topic {record.name}, which already exists")
         topics[record.name] = TopicImage(record.name, record.topic_id)
         names[record.topic_id] = record.name
         self.changed_topics[record.name] = set()
@@ -183,7 +183,9 @@ class MetadataDelta:
     def _partition(self, record: PartitionRecord) -> None:
         name, partitions = self._writable_partitions(record.topic_id, record.partition_id)
         if record.partition_id > len(partitions):
-            raise ReplayError(f"{name}-{record.partition_id} is created, but {name} has {len(partitions)} partitions")
+            raise ReplayError(
+                f"a record creates {name}-{record.partition_id}, but {name} has only {len(partitions)} partitions"
+            )
         image = PartitionImage(
             replicas=tuple(record.replicas),
             isr=tuple(record.isr),
@@ -205,7 +207,7 @@ class MetadataDelta:
     def _partition_change(self, record: PartitionChangeRecord) -> None:
         name, partitions = self._writable_partitions(record.topic_id, record.partition_id)
         if not 0 <= record.partition_id < len(partitions):
-            raise ReplayError(f"{name}-{record.partition_id} is changed, but it does not exist")
+            raise ReplayError(f"a record changes {name}-{record.partition_id}, which does not exist")
         partitions[record.partition_id] = apply_partition_change(partitions[record.partition_id], record)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
@@ -213,7 +215,7 @@ class MetadataDelta:
         topics, names = self._writable_topics()
         name = names.pop(record.topic_id, None)
         if name is None:
-            raise ReplayError(f"topic id {record.topic_id.hex()} is removed, but it does not exist")
+            raise ReplayError(f"a record removes topic id {record.topic_id.hex()}, which does not exist")
         self.removed_topics[record.topic_id] = topics.pop(name)
         self.changed_topics.pop(name, None)
         if (TOPIC_RESOURCE, name) in (self.base.configs if self._configs is None else self._configs):
@@ -243,7 +245,9 @@ class MetadataDelta:
 
     def _producer_ids(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id <= self._next_producer_id:
-            raise ReplayError(f"next producer id decreases from {self._next_producer_id} to {record.next_producer_id}")
+            raise ReplayError(
+                f"a record decreases the next producer id from {self._next_producer_id} to {record.next_producer_id}"
+            )
         self._next_producer_id = record.next_producer_id
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:

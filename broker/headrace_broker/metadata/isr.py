@@ -2,8 +2,8 @@
 
 The controller accepts a change only if the sender is the leader of the current leader epoch and the request contains
 the current partition epoch. So if two changes start from the same state, only one of them succeeds. A replica cannot
-join the ISR if its broker is fenced or in controlled shutdown. It cannot join either if its broker epoch has changed
-since its last fetch from the leader, because the broker has registered again.
+join the ISR if its broker is fenced or in controlled shutdown. It also cannot join if its broker has registered again,
+with a new broker epoch, after the replica's last fetch from the leader.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _check_target(image: MetadataImage, name: str, target: Sequence[int]) -> Non
     if not target or len(set(target)) != len(target):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{name} needs a list of different brokers, not {format_broker_ids(target)}.",
+            f"{name} needs a list of distinct broker ids, not {format_broker_ids(target)}.",
         )
     unknown = next((broker for broker in target if broker not in image.brokers), None)
     if unknown is not None:

@@ -217,7 +217,7 @@ def _validate_replicas(
 ) -> tuple[int, ...]:
     if not broker_ids or len(set(broker_ids)) != len(broker_ids):
         raise _assignment_error(
-            name, f"partition {index} needs a list of different brokers, not {format_broker_ids(broker_ids)}"
+            name, f"partition {index} needs a list of distinct broker ids, not {format_broker_ids(broker_ids)}"
         )
     if len(broker_ids) != factor:
         raise _assignment_error(

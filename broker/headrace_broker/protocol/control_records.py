@@ -1,4 +1,4 @@
-"""Control records: transaction markers, leader changes of the metadata log, snapshot headers and footers, voters.
+"""Control records: transaction markers, leader changes of the metadata log, snapshot headers and footers, voter sets.
 
 A control record's key is the key's version (0) and the record's type, both as int16. The record's
 value depends on the type.

@@ -320,7 +320,9 @@ def decode_metadata_record(value: Buffer) -> MetadataRecord:
         record_type, position = read_unsigned_varint(value, position)
         version, position = read_unsigned_varint(value, position)
     except (IndexError, MalformedError) as error:
-        raise DecodeError("metadata record", 0, "", 0, f"its header is truncated or malformed: {error}") from None
+        raise DecodeError(
+            "metadata record", 0, "", 0, f"the record's header is truncated or malformed: {error}"
+        ) from None
     record = RECORD_TYPES.get(record_type)
     if frame_version != _FRAME_VERSION or record is None:
         raise DecodeError(

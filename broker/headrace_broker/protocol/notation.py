@@ -307,7 +307,8 @@ class _ReadOnly:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"this default {type(self).__name__} is shared: assign a new object instead of setting '{name}'"
+            f"cannot set '{name}': this {type(self).__name__} is a default value that messages share; assign a new "
+            "object"
         )
 
 

@@ -142,7 +142,8 @@ class Follower(Role):
         if target < raft.high_watermark:
             raise DivergedError(
                 f"the log of leader {self.leader_id} (epoch {raft.epoch}) diverges from this node's log at offset "
-                f"{target}, below this node's high watermark {raft.high_watermark}: committed records would be lost"
+                f"{target}, below this node's high watermark {raft.high_watermark}: a truncation would lose "
+                "committed records"
             )
         raft.log.truncate_to(target)
 

@@ -134,7 +134,7 @@ class LeaderReplicas:
         if follower is None:
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"broker {replica} is not a replica in partition epoch {self.partition_epoch}",
+                f"broker {replica} is not a replica of the partition in partition epoch {self.partition_epoch}",
             )
         if broker_epoch != follower.broker_epoch and replica not in self.maximal_isr:
             follower.mark_out_of_sync()  # the caught-up times belong to an earlier incarnation of the broker

@@ -236,9 +236,9 @@ class Broker:
         cluster = self.image.broker_configs().get(MIN_INSYNC_REPLICAS)
         if ours is not None and cluster not in (None, ours):
             logger.warning(
-                "min.insync.replicas=%s in the properties file is ignored, because the cluster-wide value is %s: set "
-                "%s in the file, or change the cluster-wide value with kafka-configs --alter --entity-type brokers "
-                "--entity-default",
+                "min.insync.replicas=%s in the properties file is ignored, because the cluster-wide value is %s: use "
+                "the value %s in the file too, or change the cluster-wide value with kafka-configs --alter "
+                "--entity-type brokers --entity-default",
                 ours,
                 cluster,
                 cluster,

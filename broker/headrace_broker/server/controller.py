@@ -268,7 +268,12 @@ class ControllerService:
             await asyncio.sleep(_PROBE_RETRY_S)
             if not self._is_silent(broker_id, epoch, since_ms):
                 return
-        logger.warning("Broker %d refuses connections at %s:%d: fencing it", broker_id, endpoint.host, endpoint.port)
+        logger.warning(
+            "Broker %d: fencing the broker, because it refuses connections at %s:%d",
+            broker_id,
+            endpoint.host,
+            endpoint.port,
+        )
         self._liveness.mark_dead(broker_id)
         await self._fence(broker_id, epoch)
 
@@ -315,7 +320,8 @@ class ControllerService:
         late_ms = self._now_ms() - self._session_check_due_ms
         if late_ms > _LOOP_BLOCKED_MS:
             logger.warning(
-                "Controller: the event loop was blocked for %d ms, extending all broker sessions by that time", late_ms
+                "Controller: the event loop was blocked for %d ms, extending all broker sessions by this duration",
+                late_ms,
             )
             self._liveness.extend_sessions(late_ms)
         else:
@@ -326,7 +332,9 @@ class ControllerService:
         unfenced = [item.broker_id for item in image.brokers.values() if not item.fenced]
         for broker_id in self._liveness.stale_brokers(unfenced, self._now_ms()):
             timeout_ms = self._policy.session_timeout_ms
-            logger.warning("Broker %d sent no heartbeat for %d ms: fencing it", broker_id, timeout_ms)
+            logger.warning(
+                "Broker %d: fencing the broker, because it sent no heartbeat for %d ms", broker_id, timeout_ms
+            )
             self._start_task(self._fence(broker_id, image.brokers[broker_id].epoch))
 
     def _schedule_session_check_later(self) -> None:
@@ -350,7 +358,7 @@ class ControllerService:
 
         moved = await self.submit(decide)
         if moved:
-            logger.info("Controller: elected the preferred leader of %d partitions", moved)
+            logger.info("Controller: elected the preferred leaders of %d partitions", moved)
 
     async def grow_internal_topics(self) -> None:
         """Add replicas to internal topics that were created while the cluster had too few brokers."""

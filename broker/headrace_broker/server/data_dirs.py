@@ -67,9 +67,9 @@ def open_directories(
 def _check_formatted(directories: Sequence[LogDirectory], metadata_dir: str | None) -> None:
     if any(item.path == metadata_dir and not item.is_formatted for item in directories):
         raise StartError(
-            f"{metadata_dir} is not formatted, and a node of a larger cluster does not generate a cluster id: run "
-            "kafka-storage format -t ID -c FILE. ID is the id that kafka-cluster cluster-id prints or, for a new "
-            "cluster, an id from kafka-storage random-uuid, which must be the same on all nodes"
+            f"{metadata_dir} is not formatted: run kafka-storage format -t ID -c FILE. If the cluster already "
+            "exists, ID is the output of kafka-cluster cluster-id. For a new cluster, generate an ID with "
+            "kafka-storage random-uuid, and use the same ID on all nodes"
         )
 
 
@@ -99,8 +99,8 @@ def _identify(storage: Storage, directories: Sequence[LogDirectory], node_id: in
         if not directory.is_formatted:
             if ours is not None:
                 logger.warning(
-                    "Log directory %s is empty, formatting it: the replicas in it are lost on this node and are "
-                    "fetched again from other brokers",
+                    "Log directory %s is empty, formatting it. If it contained replicas, they are lost on this node "
+                    "and are fetched again from other brokers",
                     directory.path,
                 )
             directory.format(cluster_id, node_id, encode_uuid(random_uuid()))

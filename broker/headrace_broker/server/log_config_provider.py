@@ -1,7 +1,7 @@
-"""Resolves topics' effective configs: on this broker, and for the controller, which uses the cluster-wide defaults.
+"""Resolves the effective configs of topics, for this broker and for the controller.
 
-In order of precedence, the value comes from the topic's dynamic config, this broker's dynamic config, the dynamic
-default of all brokers, or the properties file.
+The controller uses the cluster-wide defaults. For this broker, in order of precedence, the value comes from the topic's
+dynamic config, this broker's dynamic config, the dynamic default of all brokers, or the properties file.
 """
 
 from __future__ import annotations

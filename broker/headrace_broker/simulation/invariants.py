@@ -100,7 +100,8 @@ class CommittedBatches:
             return
         if known is None and base < self.end_offset:
             raise Violation(
-                f"{log_name}: has a batch of epoch {epoch} at offsets {base} to {end - 1}, where no batch was committed"
+                f"{log_name}: the log has a batch of epoch {epoch} at offsets {base} to {end - 1}, where no batch "
+                "was committed"
             )
         if known is None:
             self.batches[base] = (end, epoch, crc)
@@ -250,7 +251,7 @@ class Invariants:
     def _check_topic(self, topic: TopicImage, before: MetadataImage) -> None:
         known = self._topics.get(topic.topic_id)
         if known is not None and before.topics.get(topic.name) is not known:
-            raise Violation(f"{topic.name}: reuses the topic id of a deleted topic")
+            raise Violation(f"Topic {topic.name} reuses the topic id of a deleted topic")
         for index, (partition, old) in enumerate(
             zip(topic.partitions, known.partitions if known else (), strict=False)
         ):
@@ -288,8 +289,8 @@ class Invariants:
             is_newest = raft.epoch >= max(self._quorum.leaders)
             if raft.role is not watched.raft_role and is_newest and raft.log.log_end_offset < self._quorum.end_offset:
                 raise Violation(
-                    f"{log_name}: became leader of epoch {raft.epoch} with log end offset {raft.log.log_end_offset}, "
-                    f"below the committed end offset {self._quorum.end_offset}"
+                    f"{log_name}: the node became leader of epoch {raft.epoch} with log end offset "
+                    f"{raft.log.log_end_offset}, below the committed end offset {self._quorum.end_offset}"
                 )
         elif raft.leader_id >= 0:
             self._quorum.record_leader(raft.epoch, raft.leader_id, "quorum")
@@ -312,11 +313,15 @@ class Invariants:
         quorum, node_id = watched.node.quorum, watched.machine.node_id
         state, known = quorum.raft.state, self._votes.get(node_id)
         if known is not None and state.leader_epoch < known.leader_epoch:
-            raise Violation(f"{log_name}: restarted with epoch {state.leader_epoch} after epoch {known.leader_epoch}")
+            raise Violation(
+                f"{log_name}: the node restarted with epoch {state.leader_epoch}, but it already had epoch "
+                f"{known.leader_epoch}"
+            )
         is_same_epoch = known is not None and state.leader_epoch == known.leader_epoch
         if known is not None and is_same_epoch and known.voted_id not in (NO_NODE, state.voted_id):
             raise Violation(
-                f"{log_name}: voted for both {known.voted_id} and {state.voted_id} in epoch {known.leader_epoch}"
+                f"{log_name}: the node voted for both {known.voted_id} and {state.voted_id} in epoch "
+                f"{known.leader_epoch}"
             )
         if not quorum.is_persisting:
             self._votes[node_id] = state
@@ -344,7 +349,8 @@ class Invariants:
             raise Violation(f"{log_name}: the high watermark decreased from {seen.high_watermark} to {high_watermark}")
         if log.log_end_offset < seen.high_watermark:
             raise Violation(
-                f"{log_name}: truncated to {log.log_end_offset}, below its high watermark {seen.high_watermark}"
+                f"{log_name}: the log was truncated to {log.log_end_offset}, below its high watermark "
+                f"{seen.high_watermark}"
             )
         if log.offline_reason is not None and high_watermark == seen.high_watermark:
             return  # an offline log is checked only if its high watermark advanced in the callback in which it failed
@@ -388,7 +394,7 @@ class Invariants:
             return  # a newer leader was elected before the broker learned of its leadership
         if log.log_end_offset < committed.end_offset:
             raise Violation(
-                f"{log_name}: became leader of epoch {partition.leader_epoch} with log end offset "
+                f"{log_name}: the node became leader of epoch {partition.leader_epoch} with log end offset "
                 f"{log.log_end_offset}, below the committed end offset {committed.end_offset}"
             )
         start = max(seen.checked_to, log.log_start_offset)

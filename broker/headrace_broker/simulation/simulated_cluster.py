@@ -190,7 +190,7 @@ class SimulatedCluster:
         while not condition():
             self._check_failures()
             if self.now_s > end_s:
-                raise Violation(f"timed out after {timeout_s:g} s, waiting until {describe()}")
+                raise Violation(f"timed out after {timeout_s:g} s while waiting until {describe()}")
             await asyncio.sleep(0.02)
 
     # -- machines ----------------------------------------------------------------------------------------------------

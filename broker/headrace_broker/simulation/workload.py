@@ -270,9 +270,13 @@ class Workload:
         floor = floors.pop(partition, None)
         commits = self._commits(partition)
         if floor is not None and first < floor and first not in commits.attempted:
-            raise Violation(f"{name} starts at {format_offset(partition, first)}, but offset {floor} was committed")
+            raise Violation(
+                f"{name} starts reading at {format_offset(partition, first)}, but offset {floor} was committed"
+            )
         if floor is not None and first != 0 and first not in commits.ever_attempted:
-            raise Violation(f"{name} starts at {format_offset(partition, first)}, which no member has committed")
+            raise Violation(
+                f"{name} starts reading at {format_offset(partition, first)}, an offset that no member has committed"
+            )
         for offset, value in zip(batch.columns.offsets, batch.columns.values, strict=True):
             self.history.record_read(name, partition, offset, value)
 

@@ -115,7 +115,10 @@ def from_csv(text: str, groups: list[str]) -> dict[str, OffsetPlan]:
             continue
         cells = [*groups, *row] if len(row) == 3 and len(groups) == 1 else row
         if len(cells) != 4 or not cells[2].strip().isdigit() or not cells[3].strip().isdigit():
-            raise ToolError(f"line {number} of the reset plan is not [group,]topic,partition,offset: {','.join(row)}")
+            raise ToolError(
+                f"line {number} of the reset plan must have the form [group,]topic,partition,offset, but is "
+                f"{','.join(row)}"
+            )
         group, topic, partition, offset = (cell.strip() for cell in cells)
         plans.setdefault(group, {})[topic, int(partition)] = int(offset)
     return plans

@@ -1,4 +1,4 @@
-"""Names of indexes and data streams for topics, as Confluent's connector derives them. No I/O."""
+"""Derives the names of indexes and data streams from topics, as Confluent's connector does. No I/O."""
 
 from __future__ import annotations
 

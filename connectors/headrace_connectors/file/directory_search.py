@@ -1,7 +1,8 @@
 """Finds the files of a directory that a task has to read next.
 
 A search lists the directory in small steps, so that a task can stop during a search of a million files. The result
-contains only files that have not been read, and at most `CANDIDATES_MAX` of them, the first in the configured order.
+contains only files that have not been read. If there are more than `CANDIDATES_MAX` files, the result contains the
+first of them in the configured order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DirectorySourceConnector, which reads the files that appear in a directory.
 
 A hash of a file's path determines the task that reads the file. A task finds new files itself, and reads one file after
-another. The source partition is the file. The source offset contains the position in the file, and the file's state
-(size and time of modification): a restarted task continues inside a file, and reads a file again if its content was
-replaced. A file is moved or deleted after the offset of its last record is committed. Delivery is at least once.
+another. The source partition is the file. The source offset contains the position in the file, and the file's size and
+time of modification. With this offset, a restarted task continues inside a file, and reads a file again if its content
+was replaced. A file is moved or deleted after the offset of its last record is committed. Delivery is at least once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Reads the lines of a file, which may be compressed with gzip, and counts bytes and lines.
 
-A line ends with `\n`; a `\r` before the `\n` stays in the line. The block size and the largest permitted line limit the
-memory, however large the file is. Positions count bytes of the uncompressed content.
+A line ends with `\n`; a `\r` before the `\n` stays in the line. The memory depends on the block size and the largest
+permitted line, but not on the size of the file. Positions count bytes of the uncompressed content.
 """
 
 from __future__ import annotations

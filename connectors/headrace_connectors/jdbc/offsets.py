@@ -1,12 +1,13 @@
 """Source partitions and source offsets of the JDBC source. This module has no I/O.
 
-Both have the format of Confluent's connector, so this connector can continue from the offsets that
-Confluent's connector has stored, and vice versa. The source partition of a table is
-`{"protocol": "1", "table": "<schema.table>"}`. Offsets stored for the older source partition
-`{"table": "<table>"}` are read too. The source partition of a custom query is `{"query": "query"}`.
-A source offset has `{"incrementing": id}`, `{"timestamp": ms, "timestamp_nanos": n}`, or both.
-`timestamp_nanos` is the whole fraction of the second in nanoseconds, including the milliseconds of
-`timestamp`.
+The source partitions and offsets have the format of Confluent's connector, so this connector can continue from the
+offsets that Confluent's connector has stored, and vice versa.
+
+- The source partition of a table is `{"protocol": "1", "table": "<schema.table>"}`. Offsets that were stored with the
+  older source partition `{"table": "<table>"}` are read too.
+- The source partition of a custom query is `{"query": "query"}`.
+- A source offset contains `"incrementing": id`, or `"timestamp": ms` and `"timestamp_nanos": n`, or all of them.
+  `timestamp_nanos` is the whole fraction of the second in nanoseconds, including the milliseconds of `timestamp`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PostgreSQL dialect, with psycopg 3 as the driver.
 
-A server-side cursor streams the rows, so a table of any size needs memory for only one batch.
-Values of json, jsonb, uuid, xml and enumeration types are read as text, and so are those of all
-types without a Connect type. bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
+A server-side cursor streams the rows, so a table of any size needs memory for only one batch. Values of json, jsonb,
+uuid, xml and enumeration types are read as text. Values of types that have no Connect type are read as text, too.
+bit(1) is mapped to BOOLEAN, and a domain is mapped like its base type.
 """
 
 from __future__ import annotations

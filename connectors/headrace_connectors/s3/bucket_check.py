@@ -1,4 +1,4 @@
-"""Validates that a configured bucket can be accessed, and attributes an error to the key that causes it."""
+"""Validates that a configured bucket can be accessed, and reports an error for the configuration key that causes it."""
 
 from __future__ import annotations
 

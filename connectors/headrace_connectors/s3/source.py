@@ -1,8 +1,8 @@
 """S3SourceConnector, which reads the objects of an S3 sink, or any other objects in a bucket, into topics.
 
-Each task reads a share of the objects, one object at a time, and finds new objects when it has read all. The source
-offset contains the object and the number of records that were read from it, so a restarted task continues inside an
-object. Objects must not change after they were written. Delivery is at least once.
+Each task reads a share of the objects, one object at a time, and searches for new objects when it has read all objects
+that it knows. The source offset contains the object and the number of records that were read from it, so a restarted
+task continues inside an object. Objects must not change after they were written. Delivery is at least once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Holds the data of open files in memory. If the files of a task exceed a common limit, the largest move to disk.
+"""Holds the data of open files in memory, and moves the largest files to disk if a limit is exceeded.
 
-Several threads may use spools with the same limit at the same time. One lock protects all these spools, because a spool
-that grows may move another spool to disk. A thread never waits for the network while it holds the lock.
+The limit is common to all files of a task. Several threads may use spools with the same limit at the same time. One
+lock protects all these spools, because a spool that grows may move another spool to disk. A thread never waits for the
+network while it holds the lock.
 """
 
 from __future__ import annotations

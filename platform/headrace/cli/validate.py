@@ -1,7 +1,7 @@
 """The command `headrace validate FILE…`, which shows errors and warnings of connector and worker files.
 
-The command needs no broker. A file is a worker file if it contains no `connector.class`, but a key of workers such as
-`group.id` or `listeners`.
+The command needs no broker. A file is a worker file if it contains a worker's key, such as `group.id` or `listeners`,
+and no `connector.class`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Encodes columnar values as JSON with a template: the JSON that all records have in common is encoded only once.
 
-The values of one column of strings may differ between records, for example lines of a file to which transforms added
-constant fields. This column is encoded in one call. The producer adds the template before and after each value when it
-builds record batches. `headrace.data.json_encoding` encodes all other values, and produces the same bytes.
+All records must have the same values, except in one column of strings. For example, the records are the lines of a file
+to which transforms added constant fields. The column of strings is encoded in one call. The producer adds the template
+before and after each value when it builds record batches. `headrace.data.json_encoding` encodes all other values, and
+produces the same bytes.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> 
         if module.class_name != LOGIN_MODULE:
             raise ValueError(f"{path}: the login module {module.class_name} is not supported; use {LOGIN_MODULE}")
         if not module.options.get("file", "").strip():
-            raise ValueError(f'{path}: the login module {LOGIN_MODULE} has no option file; add file="FILE"')
+            raise ValueError(f'{path}: the login module {LOGIN_MODULE} has no option `file`; add file="FILE"')
     return [module.options["file"] for module in modules]
 
 

@@ -64,6 +64,6 @@ class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if time.monotonic() - kind._last_logged_s >= LOG_INTERVAL_S:
             kind._last_logged_s = time.monotonic()
             log.warning(
-                "REST server: it has %d connections, which is its limit; closing connections that send no request",
+                "REST server: %d connections are open, which is the limit; closing connections that send no request",
                 connection_limit(),
             )

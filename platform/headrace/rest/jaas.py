@@ -150,7 +150,7 @@ class _Parser:
                 return self._properties[match[1]]
             except KeyError:
                 raise ValueError(
-                    f"{self._path}: the system property {match[1]} of {match[0]} is not set; write the value instead"
+                    f"{self._path}: the system property {match[1]} is not set; replace {match[0]} with its value"
                 ) from None
 
         return _VARIABLE.sub(replace, value)

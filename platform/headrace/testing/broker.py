@@ -222,7 +222,9 @@ class KafkaBroker:
                     return sorted(records, key=lambda record: (record.partition, record.offset))
                 remaining_s = deadline - asyncio.get_running_loop().time()
                 if remaining_s <= 0:
-                    raise TimeoutError(f"topic {topic} has {len(records)} of {count} records after {timeout_s:g} s")
+                    raise TimeoutError(
+                        f"topic {topic} has only {len(records)} of {count} expected records after {timeout_s:g} s"
+                    )
                 for batch in await consumer.poll(min(_POLL_MS, remaining_s * 1000)):
                     records += _records(batch)
         finally:

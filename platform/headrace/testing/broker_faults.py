@@ -70,7 +70,7 @@ class Fault:
         with self._changed:
             if not self._changed.wait_for(lambda: self._applied >= times, timeout):
                 raise TimeoutError(
-                    f"{self}: applied to {self._applied} of {times} requests within {timeout:g} s; "
+                    f"{self}: the fault was applied to {self._applied} of {times} requests within {timeout:g} s; "
                     f"check that the client sends {self.api.name} requests"
                 )
 

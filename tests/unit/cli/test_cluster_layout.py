@@ -119,7 +119,9 @@ def test_failed_write_of_cluster_files_on_a_full_disk_leaves_existing_files_unch
 
 def test_cluster_wide_overrides_of_keys_that_must_differ_between_nodes_are_rejected(tmp_path: Path) -> None:
     for key, value in (("log.dirs", "/data"), ("metadata.log.dir", "/metadata"), ("node.id", "2")):
-        with pytest.raises(ClusterError, match=rf"--property {key}: must differ between nodes; .*/node-N/server\.prop"):
+        with pytest.raises(
+            ClusterError, match=rf"--property {key}: the value must differ between nodes; .*/node-N/server\.prop"
+        ):
             _check_overrides(ClusterLayout(tmp_path, 2, 9092, "id"), {key: value})
     _check_overrides(ClusterLayout(tmp_path, 1, 9092, "id"), {"log.dirs": "/data"})
     with pytest.raises(ClusterError, match="node 2 is a controller and must be one of the voters"):

@@ -48,7 +48,7 @@ def test_messages_do_not_share_their_default_lists() -> None:
 def test_default_value_of_a_struct_field_is_shared_and_read_only() -> None:
     partition = PartitionProduceResponse()
     assert partition.current_leader == LeaderIdAndEpoch() == LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
-    with pytest.raises(AttributeError, match="this default LeaderIdAndEpoch is shared"):
+    with pytest.raises(AttributeError, match="this LeaderIdAndEpoch is a default value that messages share"):
         partition.current_leader.leader_id = 1
     partition.current_leader = copy.copy(partition.current_leader)
     partition.current_leader.leader_id = 1

@@ -101,7 +101,7 @@ def test_worker_without_the_basic_auth_extension_has_no_authenticator() -> None:
         (None, "set rest.basic.auth.users.file to a file with lines user=password"),
         ("KafkaClient { a.B required; };", "the section KafkaConnect is missing"),
         ("KafkaConnect { com.example.LdapLoginModule required; };", "com.example.LdapLoginModule is not supported"),
-        (f"KafkaConnect {{ {LOGIN_MODULE} required; }};", "has no option file"),
+        (f"KafkaConnect {{ {LOGIN_MODULE} required; }};", "has no option `file`"),
         ("KafkaConnect", "expected {"),
         (f'KafkaConnect {{ {LOGIN_MODULE} required file="/none/users"; }};', "/none/users"),
     ],

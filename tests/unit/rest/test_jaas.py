@@ -46,7 +46,7 @@ def test_jaas_file_may_contain_comments_several_modules_and_unquoted_values() ->
         ("A { b.C required }", "expected an option or ;, found '}'"),
         ("A { b.C required; }", "expected ;, found 'the end of the file'"),
         ('A { b.C required file="x', "expected a word, a quoted text or one of { } ; =, found"),
-        ('A { b.C required file="${x.y}"; };', "the system property x.y of ${x.y} is not set"),
+        ('A { b.C required file="${x.y}"; };', "the system property x.y is not set; replace ${x.y} with its value"),
     ],
 )
 def test_error_for_invalid_jaas_syntax_contains_the_file_and_the_expected_text(text: str, reason: str) -> None:

@@ -244,7 +244,7 @@ def test_controller_processes_pending_heartbeats_before_it_fences_brokers_after_
 
     run(scenario())
     assert "Controller: the event loop was blocked for" in caplog.text
-    assert "fencing it" not in caplog.text
+    assert "fencing the broker" not in caplog.text
 
 
 def test_suspected_broker_that_refuses_connections_is_fenced_before_its_session_expires() -> None:

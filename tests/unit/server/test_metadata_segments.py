@@ -44,7 +44,7 @@ def test_start_fails_when_a_segment_of_the_metadata_log_is_missing(base: int, wa
     """A crash cannot leave only index files, because the broker deletes the .log file of a segment last."""
     storage = closed()
     storage.remove(path(base))
-    with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore it"):
+    with pytest.raises(StartError, match=f"{path(base)} is missing, but its index files exist: restore /"):
         opened(storage, was_closed_cleanly=was_closed_cleanly)
 
 
@@ -75,6 +75,6 @@ def test_error_for_corruption_found_by_replay_says_how_to_refetch_the_metadata_l
     storage.write(path(4), data)
     log = opened(storage)
     with pytest.raises(
-        StartError, match=r"is corrupt \(.*CRC.*\): restore it from a copy; or, .* delete everything in"
+        StartError, match=r"is corrupt \(.*CRC.*\): restore /\S+ from a copy\. Or, .* delete everything in"
     ):
         list(log.batches(0, log.log_end_offset))

@@ -36,7 +36,7 @@ def test_wait_for_a_fault_that_is_not_applied_in_time_raises_an_error_with_the_a
     fault = FaultList().add("Fetch", Delay(0.5), None)
     fault.record_applied()
     fault.wait(1)
-    with pytest.raises(TimeoutError, match=r"Fetch: applied to 1 of 2 requests within 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"Fetch: the fault was applied to 1 of 2 requests within 0.01 s"):
         fault.wait(2, timeout=0.01)
 
 

@@ -5,8 +5,8 @@ group, and other types belong to newer kinds of groups. A value is an int16 vers
 fields. A null value is a tombstone.
 
 Groups are written in version 3. Offsets are written in version 3, or in version 1 if they have an expire timestamp.
-Kafka 2.1 and newer can read these versions. So can the lag monitors that parse this topic. All versions up to 4 can be
-decoded.
+Kafka 2.1 and newer can read these versions, and so can the lag monitors that parse this topic. This module can decode
+all versions up to 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ElectLeaders (43): elect preferred leaders (type 0) or unclean leaders (type 1), which may lose committed records.
+"""ElectLeaders (43): elect preferred leaders (type 0), or hold unclean elections (type 1).
 
-If the list of topics and partitions is null, the request is for all partitions. Version 1 adds the unclean election
-type (KIP-460), and version 2 is flexible.
+An unclean election may lose committed records. If the list of topics and partitions is null, the request is for all
+partitions. Version 1 adds the unclean election type (KIP-460), and version 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """OffsetFetch (9): read the committed offsets of groups.
 
-From version 2 on, a null topic list requests all topics of the group. Version 7 can require stable offsets, which are
-not part of an open transaction. From version 8 on, a request contains several groups in `groups`. In earlier versions
-it contains one group in its top-level fields. Version 9 adds the member epoch, and version 10 identifies topics by id.
+From version 2 on, a null topic list requests all topics of the group. In version 7, the client may require stable
+offsets, that is, offsets that are not part of an open transaction. From version 8 on, a request contains several groups
+in `groups`. In earlier versions it contains one group in its top-level fields. Version 9 adds the member epoch, and
+version 10 identifies topics by id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The committed cluster image of this node, and its listeners.
+"""The committed cluster image of this node, and the listeners that are notified of each change.
 
 Every node has an image, regardless of its roles. The node builds the image from the metadata log up to the high
 watermark.

@@ -51,7 +51,7 @@ _CONFIG = LogConfig(
     preallocate=True,
 )
 _RESTORE_HINT = (
-    "restore it from a copy; or, while the other voters have a leader, delete everything in {} except quorum-state: "
+    "restore {0} from a copy. Or, if the other voters have a leader, delete everything in {0} except quorum-state: "
     "this node then fetches the metadata from the leader"
 )
 
@@ -246,7 +246,7 @@ class MetadataLog:
             return QuorumState()
         except QuorumStateError as error:
             raise StartError(
-                f"{path}: {error}: restore it from a copy; or, while the other voters have a leader, delete it"
+                f"{path}: {error}: restore the file from a copy or, if the other voters have a leader, delete it"
             ) from None
 
     def write_state(self, state: QuorumState) -> None:

@@ -1,7 +1,7 @@
 """Serves `GET /metrics` on the addresses of `headrace.metrics.listeners`, on the node's own event loop.
 
-Supports as much of HTTP/1.1 as scrapers use. A connection carries one request without a body, and is closed after the
-response.
+It supports the part of HTTP/1.1 that scrapers use. A connection carries one request without a body, and is closed after
+the response.
 """
 
 from __future__ import annotations

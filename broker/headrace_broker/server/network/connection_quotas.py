@@ -109,7 +109,7 @@ class ConnectionQuotas:
     def _log_rejected(self, connection: Connection, open_count: int, limit: str) -> None:
         if self._log_throttle.should_log(monotonic()):
             logger.warning(
-                "Connection from %s: rejected, %d connections are open and %s allows no more",
+                "Connection from %s: rejected, because %d connections are open and %s allows no more",
                 connection.peer,
                 open_count,
                 limit,

@@ -1,6 +1,7 @@
 """Builds the response to a request that failed as a whole, with the error in the API's own error fields.
 
-Used for requests to the controller if no controller is active, or if this node is not the active controller.
+A node sends this response to a request for the controller if no controller is active, or if the node is not the active
+controller.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each session adds STRICT_TRANS_TABLES to its `sql_mode`, as MySQL's JDBC driver does, so that the server rejects values
 that do not fit their columns. Timestamps are written to columns of the type TIMESTAMP in the session's time zone, UTC,
-and to other columns in that of `db.timezone`.
+and to other columns in the time zone `db.timezone`.
 """
 
 from __future__ import annotations

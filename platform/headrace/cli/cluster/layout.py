@@ -154,7 +154,10 @@ def _check_empty(directory: Path) -> None:
     except OSError as error:
         raise ClusterError(f"cannot read directory {directory}: {error.strerror}") from None
     if names:
-        raise ClusterError(f"{directory} contains other files ({names[0]}, ...): use a new or an empty directory")
+        raise ClusterError(
+            f"{directory} contains files that do not belong to a cluster ({names[0]}, ...): use a new or an empty "
+            "directory"
+        )
 
 
 def _check_ports(layout: ClusterLayout) -> None:

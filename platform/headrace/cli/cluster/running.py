@@ -87,7 +87,9 @@ def _check_overrides(layout: ClusterLayout, values: Mapping[str, str]) -> None:
     shared = sorted(values.keys() & _PER_NODE_KEYS) if layout.nodes > 1 else []
     if shared:
         files = layout.directory / "node-N" / "server.properties"
-        raise ClusterError(f"--property {shared[0]}: must differ between nodes; set it in each node's file, {files}")
+        raise ClusterError(
+            f"--property {shared[0]}: the value must differ between nodes; set it in each node's file, {files}"
+        )
     try:
         for node_id in layout.node_ids:
             config = BrokerConfig.from_properties({**layout.node_properties(node_id), **values})

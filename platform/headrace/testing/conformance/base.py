@@ -36,7 +36,7 @@ class Conformance:
 
     def config(self) -> dict[str, str]:
         """Return a valid configuration. The suite calls this method once in each case, before all other methods."""
-        raise NotImplementedError(f"{type(self).__name__} must define the method config")
+        raise NotImplementedError(f"{type(self).__name__} must define the method `config`")
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
         """Return configurations that validation must reject: by default an empty one, if the connector rejects it."""

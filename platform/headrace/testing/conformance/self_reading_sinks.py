@@ -43,7 +43,7 @@ class SelfReadingSinkConformance(Conformance):
 
     def stored(self, topic: str) -> Sequence[Any]:
         """Return the topic's records that the external system contains, as items of any type that supports `==`."""
-        raise NotImplementedError(f"{type(self).__name__} must define the method stored")
+        raise NotImplementedError(f"{type(self).__name__} must define the method `stored`")
 
     def value(self, number: int) -> bytes:
         """Return the bytes of the record value with this number; values with different numbers must differ."""
@@ -83,7 +83,7 @@ class SelfReadingSinkConformance(Conformance):
             self.worker.status(NAME)
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"timed out after {self.timeout_s:g} s, waiting until {description}\n{self.worker.log}"
+                    f"timed out after {self.timeout_s:g} s while waiting until {description}\n{self.worker.log}"
                 )
             time.sleep(POLL_S)
 

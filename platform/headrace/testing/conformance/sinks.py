@@ -23,7 +23,7 @@ class SinkConformance(Conformance):
 
     def stored(self) -> Sequence[Any]:
         """Return the records that the external system contains, as items of any type that supports `==`."""
-        raise NotImplementedError(f"{type(self).__name__} must define the method stored")
+        raise NotImplementedError(f"{type(self).__name__} must define the method `stored`")
 
     def values(self) -> Sequence[Any]:
         """Return at least five record values that the sink can store."""

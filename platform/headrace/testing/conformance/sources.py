@@ -27,7 +27,7 @@ class SourceConformance(Conformance):
 
     def produce(self, count: int) -> None:
         """Add `count` records to the external system. The suite calls this method after `config`."""
-        raise NotImplementedError(f"{type(self).__name__} must define the method produce")
+        raise NotImplementedError(f"{type(self).__name__} must define the method `produce`")
 
     def hostile_configs(self) -> Sequence[dict[str, str]]:
         """Return configurations with hostile names of files, tables and so on, which a source may not expect.
