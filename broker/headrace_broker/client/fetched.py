@@ -1,8 +1,8 @@
 """The results of a consumer's poll: chunks of fetched bytes, and the records in them.
 
-A `FetchedChunk` consists of spans, which contain a few batches each. The thread that reads the chunk parses one span at
-a time. This limits memory use, and the records before a corrupt batch are still returned. Only one thread may use a
-chunk at a time.
+A `FetchedChunk` consists of spans of one or more batches. The thread that reads the chunk parses one span at a time.
+This limits memory use, and the records before a corrupt batch are still returned. Only one thread may use a chunk at a
+time.
 """
 
 from __future__ import annotations

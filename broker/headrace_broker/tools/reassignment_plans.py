@@ -83,7 +83,7 @@ def check_log_dirs(plan: ReassignmentPlan, directories: Mapping[int, Sequence[st
     for (topic, index, broker), directory in plan.log_dirs.items():
         if directories[broker] != [directory]:
             raise ToolError(
-                f"{topic}-{index}: log_dirs names {directory} for broker {broker}, whose log directories are "
+                f"{topic}-{index}: log_dirs requests {directory} for broker {broker}, whose log directories are "
                 f"{', '.join(directories[broker])}; choosing a log directory is not supported: "
                 'use "any" to let the broker choose'
             )

@@ -41,7 +41,7 @@ def read_connector(path: Path) -> ConnectorFile:
     """
     connector = read_connector_to_check(path)
     if not connector.name:
-        raise FileError(f"{path}: the connector has no name; add the key name")
+        raise FileError(f"{path}: the connector has no name; add the key `name`")
     return connector
 
 

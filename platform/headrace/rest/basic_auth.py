@@ -113,7 +113,9 @@ def _credentials_files(config: WorkerConfig, environment: Mapping[str, str]) -> 
         sections = jaas.parse(file.read(), properties, path)
     modules = sections.get(JAAS_SECTION) or sections.get(JAAS_DEFAULT_SECTION)
     if modules is None:
-        raise ValueError(f"{path}: the section {JAAS_SECTION} is missing; add it, with {LOGIN_MODULE}")
+        raise ValueError(
+            f"{path}: the section {JAAS_SECTION} is missing; add the section with the login module {LOGIN_MODULE}"
+        )
     for module in modules:
         if module.class_name != LOGIN_MODULE:
             raise ValueError(f"{path}: the login module {module.class_name} is not supported; use {LOGIN_MODULE}")

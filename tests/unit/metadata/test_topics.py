@@ -147,7 +147,7 @@ def test_validate_only_create_topics_request_writes_no_records() -> None:
     ("assignment", "words"),
     [
         ({0: [1], 2: [1]}, "consecutive"),
-        ({0: [1, 1]}, "different brokers"),
+        ({0: [1, 1]}, "distinct broker ids"),
         ({0: [1], 1: [1, 2]}, "the other partitions have 1"),
         ({0: [9]}, "broker 9"),
     ],

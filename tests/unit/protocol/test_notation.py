@@ -58,7 +58,7 @@ def test_default_value_of_a_struct_field_is_shared_and_read_only() -> None:
 def test_default_value_of_a_decoded_struct_field_is_read_only() -> None:
     request = decode(FetchRequest, 16, encode_joined(FetchRequest(), 16))
     assert request.replica_state == ReplicaState()
-    with pytest.raises(AttributeError, match="shared"):
+    with pytest.raises(AttributeError, match="default value that messages share"):
         request.replica_state.replica_id = 1
 
 

@@ -157,7 +157,7 @@ def test_invalid_request_size_closes_connection(size: int, caplog: pytest.LogCap
     assert client.transport.closed
     assert client.router.frames == []
     assert [record.getMessage() for record in caplog.records] == [
-        f"Connection from 127.0.0.1:5000: closing, request size {size} is not within 8..100 bytes"
+        f"Connection from 127.0.0.1:5000: closing the connection: request size {size} is not within 8..100 bytes"
     ]
 
 

@@ -243,7 +243,7 @@ def test_rejected_quorum_request_is_logged_with_its_sender(caplog: pytest.LogCap
     run(work())
     (line,) = [record.getMessage() for record in caplog.records if "10.0.0.9" in record.getMessage()]
     assert "BeginQuorumEpochRequest" in line
-    assert "for node 1 in epoch 2147483647" in line
+    assert "sent by node 1 in epoch 2147483647" in line
 
 
 def test_voter_that_fetches_counts_as_alive_without_a_connection_from_the_leader() -> None:

@@ -150,8 +150,8 @@ class MetadataLog:
                 self.snapshots.ids.remove(snapshot)
         if base_offset > 0:
             raise StartError(
-                f"{self._directory} begins at offset {base_offset} and has no valid snapshot of the records before it: "
-                + _RESTORE_HINT.format(self._directory)
+                f"{self._directory} begins at offset {base_offset} and has no valid snapshot of the records before "
+                "this offset: " + _RESTORE_HINT.format(self._directory)
             )
         return None, []
 

@@ -1,4 +1,4 @@
-"""Rates and means over the last 30 to 60 seconds, computed from two windows like Kafka's sampled stats."""
+"""Rates and means over the last 30 to 60 seconds, computed from two windows, like Kafka's sampled stats."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if reason:
-            logger.warning("Connection from %s: closing, %s", self.peer, reason)
+            logger.warning("Connection from %s: closing the connection: %s", self.peer, reason)
         if self._transport is not None:
             self._transport.close()
 

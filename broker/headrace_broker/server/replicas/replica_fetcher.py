@@ -233,7 +233,7 @@ class ReplicaFetcher:
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         if endpoint is None:
             raise ConnectionError(
-                f"broker {self._leader_id} is not registered with a listener {self._config.inter_broker_listener}"
+                f"broker {self._leader_id} has not registered a listener {self._config.inter_broker_listener}"
             )
         self._connection = await BrokerConnection.open(
             endpoint.host,
@@ -386,7 +386,8 @@ class ReplicaFetcher:
                 logger.warning("Partition %s-%d: replication succeeded again", partition.topic, partition.index)
         elif isinstance(verdict, follower.Truncate):
             logger.info(
-                "Partition %s-%d: truncating from %d to %d, the leader's log for the last fetched epoch ends there",
+                "Partition %s-%d: truncating from %d to %d, because the leader's log for the last fetched epoch ends "
+                "there",
                 partition.topic,
                 partition.index,
                 partition.log.log_end_offset,
@@ -458,7 +459,8 @@ class ReplicaFetcher:
         partition.uncommitted.clear()
         offset, drops_all = follower.reset_offset(log, start, end)
         logger.warning(
-            "Partition %s-%d: log end offset %d is out of range, the leader has offsets %d to %d, restarting at %d",
+            "Partition %s-%d: log end offset %d is out of range, because the leader has offsets %d to %d; restarting "
+            "at offset %d",
             partition.topic, partition.index, log.log_end_offset, start, end, offset,
         )  # fmt: skip
         if drops_all:
