@@ -379,7 +379,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _decode(self, frame: memoryview, request: _InFlightRequest) -> Response:
         correlation_id, offset = parse_response_header(frame, request.api_key, request.version)
         if correlation_id != request.correlation_id:
-            raise ProtocolError(f"the response has correlation id {correlation_id}, not {request.correlation_id}")
+            raise ProtocolError(
+                f"the response has correlation id {correlation_id}, but the request has {request.correlation_id}"
+            )
         version = request.version
         if request.api_key == ApiVersionsRequest.__api_key__ and _is_unsupported(frame, offset):
             version = 0

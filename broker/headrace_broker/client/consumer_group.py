@@ -216,7 +216,9 @@ def _subscription_of(member: JoinGroupResponseMember) -> Subscription:
         return decode_subscription(member.metadata)
     except ProtocolViolationError as error:  # assign the partitions to the other members only
         logger.warning(
-            "Member %s: its subscription is invalid, so it is assigned no partitions: %s", member.member_id, error
+            "Member %s: invalid subscription, so the member is assigned no partitions: %s",
+            member.member_id,
+            error,
         )
         return Subscription([])
 

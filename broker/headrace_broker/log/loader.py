@@ -175,7 +175,7 @@ def load(
     start_offset = max(log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         _log.warning(
-            "Log %s: the log end offset %d is before the log start offset %d, deleting all segments and starting at "
+            "Log %s: the log end offset %d is before the log start offset %d; deleting all segments and starting at "
             "offset %d",
             directory,
             end_offset,

@@ -208,8 +208,8 @@ class PartitionLog(SegmentedLog):
                 if header.base_offset < next_offset:
                     raise ApiError(
                         ErrorCode.UNKNOWN_SERVER_ERROR,
-                        f"{self.name}: fetched a batch with base offset {header.base_offset}, expected at least "
-                        f"{next_offset}",
+                        f"{self.name}: the fetched batch has base offset {header.base_offset}, but must have at "
+                        f"least {next_offset}",
                     )
                 next_offset = header.next_offset
                 size_bytes = position + header.size_bytes

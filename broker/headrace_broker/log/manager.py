@@ -152,7 +152,7 @@ class LogManager:
                 if key in self._directory_of:
                     both = f"{self._directory_of[key].path} and {directory.path}"
                     raise LogDirectoryError(
-                        f"partition {key[0]}-{key[1]} is in both {both}: remove it from one of them"
+                        f"partition {key[0]}-{key[1]} is in both {both}: remove the partition from one of them"
                     )
                 try:
                     self.logs[key] = self._open(

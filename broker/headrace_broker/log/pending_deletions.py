@@ -68,7 +68,7 @@ class PendingDeletions:
         if found == topic_id or (found is None and not self._has_records(path)):
             return
         _log.warning(
-            "Directory %s belongs to a different topic of the same name, renamed the directory to %s",
+            "Directory %s belongs to a different topic of the same name; renamed the directory to %s",
             path,
             self.mark_stray(directory, key),
         )

@@ -364,7 +364,7 @@ class SegmentedLog:
         if not 0 <= target <= self._high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.name}: cannot delete records before offset {target}, the high watermark is "
+                f"{self.name}: cannot delete records before offset {target}, because the high watermark is "
                 f"{self._high_watermark}",
             )
         self.advance_log_start(target)

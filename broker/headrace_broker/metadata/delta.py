@@ -275,7 +275,7 @@ class MetadataDelta:
         old = brokers.get(record.broker_id)
         if old is None or old.epoch != record.broker_epoch:
             raise ReplayError(
-                f"broker {record.broker_id} is changed, but it is not registered "
+                f"a record changes broker {record.broker_id}, which is not registered "
                 f"with broker epoch {record.broker_epoch}"
             )
         brokers[record.broker_id] = replace(

@@ -148,7 +148,7 @@ def _cancel_reassignment(
     if not change.isr and not topic_configs.unclean_election_enabled(image, topic.name):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"The reassignment of {topic.name}-{index} cannot be cancelled: none of its original replicas is in sync, "
+            f"The reassignment of {topic.name}-{index} cannot be cancelled: none of the original replicas is in sync, "
             "and unclean.leader.election.enable is false.",
         )
     return change

@@ -108,7 +108,7 @@ def raise_elements() -> None:
 
 def raise_tag_size(read: int, size: int) -> None:
     """Reject a known tagged field if the size of its value differs from the size that precedes the value."""
-    raise MalformedError(f"Error reading tagged field of size {size}, but its value has {read} bytes")
+    raise MalformedError(f"Error reading tagged field of size {size}: its value has {read} bytes")
 
 
 def raise_uuid(value: bytes) -> None:

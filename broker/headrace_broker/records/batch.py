@@ -200,7 +200,9 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     computed = compute_crc(buffer, position, header.batch_length + OVERHEAD_SIZE)
     if computed != header.crc:
         raise CorruptBatchError(
-            position, f"the CRC in its header is {header.crc:#010x}, but the CRC of its bytes is {computed:#010x}"
+            position,
+            f"the CRC in the batch header is {header.crc:#010x}, but the CRC of the bytes in the batch is "
+            f"{computed:#010x}",
         )
 
 

@@ -71,7 +71,7 @@ def read_batch(
         raise CorruptBatchError(position, f"records cannot be parsed: {error}") from error
     if len(columns) != count:
         raise CorruptBatchError(
-            position, f"the batch has {len(columns)} records, but the record count in its header is {count}"
+            position, f"the batch has {len(columns)} records, but the record count in the batch header is {count}"
         )
     return columns
 

@@ -36,6 +36,7 @@ def find_keyless_records(
         raise CorruptBatchError(position, f"record {count} cannot be parsed: {error}") from error
     if count != header.records_count:
         raise CorruptBatchError(
-            position, f"the batch has {count} records, but the record count in its header is {header.records_count}"
+            position,
+            f"the batch has {count} records, but the record count in the batch header is {header.records_count}",
         )
     return keyless

@@ -141,7 +141,8 @@ def _check_latest(items: list[SentRecord], final: FinalLog) -> None:
     for key, last in {item.key: item for item in items}.items():
         if last.value is not None and latest.get(key) != last.value:
             raise Violation(
-                f"{last.value!r} is the latest value of {key!r} in {COMPACTED}, but the log has {latest.get(key)!r}"
+                f"{COMPACTED}: the latest value that was written for {key!r} is {last.value!r}, but the log has "
+                f"{latest.get(key)!r}"
             )
 
 

@@ -367,7 +367,7 @@ class Invariants:
         if not seen.log_start <= log_start <= committed.end_offset:
             raise Violation(
                 f"{log_name}: the log start offset changed from {seen.log_start} to {log_start}, "
-                f"but the committed end offset is {committed.end_offset}"
+                f"but it must not decrease and must not exceed the committed end offset {committed.end_offset}"
             )
         committed.log_start = max(committed.log_start, log_start)
         is_higher = high_watermark > seen.high_watermark

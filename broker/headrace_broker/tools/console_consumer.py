@@ -154,7 +154,7 @@ def _formatter(parser: Parser, options: argparse.Namespace) -> Callable[[int, Re
         return coordinator_formatter(name)
     if name not in _FORMATTERS:
         known = ", ".join(_FORMATTERS + _COORDINATOR_FORMATTERS)
-        parser.error(f"formatter {options.formatter} is not supported; supported are {known}")
+        parser.error(f"formatter {options.formatter} is not supported; the supported formatters are {known}")
     if name.startswith("NoOp"):
         return lambda partition, columns: b""
     properties = properties_of(options.formatter_config)

@@ -17,7 +17,7 @@ def deserializer(name: str) -> Deserializer:
     found = _DESERIALIZERS.get(simple) or _DESERIALIZERS.get(f"{simple}Deserializer")
     if found is None:
         known = ", ".join(sorted(_DESERIALIZERS))
-        raise ValueError(f"deserializer {name} is not supported; supported are {known}")
+        raise ValueError(f"deserializer {name} is not supported; the supported deserializers are {known}")
     return found
 
 

@@ -198,7 +198,7 @@ async def test_response_out_of_order_closes_the_connection() -> None:
     connection, transport = new_connection()
     first, second = connection.request(heartbeat_request()), connection.request(heartbeat_request())
     feed(connection, heartbeat_response(2), 100)
-    with pytest.raises(ProtocolViolationError, match="the response has correlation id 2, not 1"):
+    with pytest.raises(ProtocolViolationError, match="the response has correlation id 2, but the request has 1"):
         await first
     with pytest.raises(ConnectionLostError):
         await second

@@ -379,7 +379,7 @@ def test_cleaning_reports_the_position_of_a_corrupt_batch_and_leaves_no_cleaned_
     (failed,) = clean(storage, job_of(log), lambda size: None)
     assert isinstance(failed, CleaningFailed)
     assert failed.is_lasting
-    assert failed.reason.startswith(f"{broken}: record batch at byte 0: the CRC in its header is ")
+    assert failed.reason.startswith(f"{broken}: record batch at byte 0: the CRC in the batch header is ")
     assert not [name for name in storage.listdir(DIRECTORY) if "cleaned" in name]
 
 

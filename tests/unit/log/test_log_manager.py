@@ -602,7 +602,7 @@ def test_partition_directory_of_a_different_topic_with_the_same_name_is_marked_s
     log = manager.get_or_create("u", 0, CONFIG, NOW, topic_id=bytes(16))
     assert (log.topic_id, log.log_end_offset) == (bytes(16), 0)
     (stray,) = [name for name in storage.list_directories("/data") if name.endswith("-stray")]
-    message = f"/data/u-0 belongs to a different topic of the same name, renamed the directory to /data/{stray}"
+    message = f"/data/u-0 belongs to a different topic of the same name; renamed the directory to /data/{stray}"
     assert message in caplog.text
     assert storage.size(f"/data/{stray}/{0:020d}.log") > 0
 

@@ -118,7 +118,7 @@ def test_tagged_field_with_wrong_size_raises_decode_error() -> None:
     good = encode_joined(FetchRequest(cluster_id="abc"), 12)
     assert good.endswith(b"\x01\x00\x04\x04abc")
     with pytest.raises(
-        DecodeError, match=r"field cluster_id.*Error reading tagged field of size 5, but its value has 4 bytes"
+        DecodeError, match=r"field cluster_id.*Error reading tagged field of size 5: its value has 4 bytes"
     ):
         decode(FetchRequest, 12, good[:-5] + b"\x05\x04abc\x00")
 

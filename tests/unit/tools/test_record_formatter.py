@@ -63,7 +63,7 @@ def test_console_consumer_uses_the_configured_deserializer_classes_and_rejects_u
     assert formatter.format(0, columns) == b"1099511627776\t-2\nnull\tnull\n"
     with pytest.raises(ValueError, match="Size of data received by IntegerDeserializer is not 4"):
         formatter.format(0, RecordColumns(values=[b"abc"]))
-    with pytest.raises(ValueError, match=r"com\.example\.Mine is not supported; supported are"):
+    with pytest.raises(ValueError, match=r"com\.example\.Mine is not supported; the supported deserializers are"):
         RecordFormatter({"value.deserializer": "com.example.Mine"})
 
 

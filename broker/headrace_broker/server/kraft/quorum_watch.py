@@ -75,7 +75,7 @@ class QuorumWatch:
         waited_s = self._checks_without_leader * CHECK_INTERVAL_MS / 1000
         if self._checks_without_leader > 1 and self._leaderless_throttle.should_log(waited_s):
             logger.error(
-                "Metadata quorum has no leader, metadata cannot change until a leader is elected: %s",
+                "Metadata quorum has no leader, so metadata cannot change until a leader is elected: %s",
                 self.unavailable_reason(),
             )
 

@@ -120,7 +120,8 @@ class BrokerLifecycle:
                 raise StartError(self._registration_error(code))
             if duplicate_until is None:
                 logger.warning(
-                    "Broker %d: registration failed, retrying until the session of the other broker expires: %s",
+                    "Broker %d: another broker has a session with this id; retrying the registration until that "
+                    "session expires: %s",
                     self.node_id,
                     self._registration_error(code),
                 )

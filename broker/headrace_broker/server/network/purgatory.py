@@ -118,4 +118,4 @@ def _complete(operation: DelayedOperation) -> None:
     try:
         operation.detach_payload()()
     except Exception:
-        logger.exception("Purgatory: completing a delayed operation failed; its client gets no response")
+        logger.exception("Purgatory: completing a delayed operation failed; the client receives no response")

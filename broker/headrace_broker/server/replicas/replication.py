@@ -397,7 +397,7 @@ class Replication:
     def _log_alter_failure(self, reason: str) -> None:
         if self._alter_failure_throttle.should_log(self._loop.time()):
             logger.warning(
-                "AlterPartition request failed, in-sync replicas cannot change until a retry succeeds: %s", reason
+                "AlterPartition request failed, so in-sync replicas cannot change until a retry succeeds: %s", reason
             )
 
     def _requeue(self, proposals: dict[Partition, IsrProposal]) -> None:
@@ -437,7 +437,7 @@ class Replication:
             self._requeue(proposals)
             return False
         if self._alter_failure_throttle.reset():
-            logger.warning("AlterPartition request succeeded again, in-sync replicas can change")
+            logger.warning("AlterPartition request succeeded again, so in-sync replicas can change")
         results = {
             (topic.topic_id, item.partition_index): item for topic in response.topics for item in topic.partitions
         }
