@@ -1,8 +1,8 @@
 """Measures how fast a restarted follower replicates 1 GB, and how much the replication affects producers.
 
-The follower's rate is compared with the rate of a process that only receives data over loopback and writes it to new
-file pages. Both rates are measured within one minute. The producers' latency (acks=all) is compared with their latency
-before the restart.
+The follower's rate is compared with the rate of a process that only receives data over loopback and writes it to a new
+file. Both rates are measured within one minute. The producers' latency (acks=all) is compared with their latency before
+the restart.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each document has about 300 bytes.
 
 The server may limit the rate. To show this limit, the benchmark also writes the same documents over two plain
-connections, without a sink. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's
-OpenSearch sink in Apache's worker on a machine of the same kind.
+connections, without a sink. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of
+Aiven's OpenSearch sink in Apache's worker on a machine of the same kind.
 """
 
 from __future__ import annotations

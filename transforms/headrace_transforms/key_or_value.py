@@ -1,8 +1,8 @@
 """Base classes and helper functions for transforms of keys or values.
 
 A transform implements only `change`, which transforms a list of values with the same schema. The base classes call
-`change` with the keys or values of a batch, or of a single record. If `change` raises an exception for a batch, they
-call it for each record to find the bad records.
+`change` with the keys or values of a batch, or of a single record. If `change` raises an exception for a batch, the
+base classes call `change` for each record to find the bad records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Resolves the effective configs of topics, for this broker and for the controller.
 
-The controller uses the cluster-wide defaults. For this broker, in order of precedence, the value comes from the topic's
-dynamic config, this broker's dynamic config, the dynamic default of all brokers, or the properties file.
+The controller uses the cluster-wide defaults. For this broker, the value comes from the first of these sources that
+contains the config: the topic's dynamic config, this broker's dynamic config, the dynamic default of all brokers, the
+properties file.
 """
 
 from __future__ import annotations

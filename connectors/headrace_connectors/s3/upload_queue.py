@@ -1,7 +1,7 @@
 """Runs uploads in threads while the task continues to put records.
 
-Only the task's thread calls the queue. Each key (the files of a directory) has at most one upload at a time. The result
-of an upload stays in the queue until the task calls `take_results`.
+Only the task's thread calls the queue. A key identifies the files of one directory. For each key, at most one upload
+runs at a time. The result of an upload stays in the queue until the task calls `take_results`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The cleaner process: `python -m headrace_broker.server.cleaning.cleaner_process PARENT_PID [overdue]`.
 
-Reads jobs from standard input and writes reports to standard output, one line of JSON each. It writes only files with
-the `.cleaned` suffix, so it may be killed at any time. It exits at the end of its input and when its parent dies.
+The process reads jobs from standard input and writes reports to standard output, one line of JSON each. It writes only
+files with the `.cleaned` suffix, so it may be killed at any time. It exits at the end of its input and when its parent
+dies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes snapshots of the committed metadata.
 
-Deletes old snapshots, and the log segments before the oldest remaining snapshot (KIP-630). Every node writes its own
-snapshots. The image is immutable, so the event loop encodes it one batch of records at a time and does other work in
-between. Syncs run in a thread.
+The snapshotter also deletes old snapshots, and the log segments before the oldest remaining snapshot (KIP-630). Every
+node writes its own snapshots. The image is immutable, so the event loop encodes it one batch of records at a time and
+does other work in between. Syncs run in a thread.
 
 A node writes a snapshot after `metadata.log.max.snapshot.interval.ms` or after
 `metadata.log.max.record.bytes.between.snapshots`. It writes the snapshot earlier if the new records are several times

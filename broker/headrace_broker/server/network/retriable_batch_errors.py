@@ -6,9 +6,9 @@ arrives, the second batch appears to leave a sequence gap. In fact no batch is m
 first batch.
 
 If librdkafka receives OUT_OF_ORDER_SEQUENCE_NUMBER, it starts a new producer epoch and resends batches, even batches
-that were already appended to other partitions. This duplicates records. The broker therefore rejects the batches that
-follow a rejected batch on the same connection with the same error, until the producer retries the rejected batch. Any
-other sequence gap fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
+that were already appended to other partitions. This duplicates records. Therefore, if the broker rejects a batch, it
+also rejects the following batches on the same connection, with the error of the first batch, until the producer retries
+the first batch. Any other sequence gap fails with OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
