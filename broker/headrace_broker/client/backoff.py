@@ -1,4 +1,4 @@
-"""Calculates exponential backoff with jitter (KIP-144, KIP-580). The caller passes in the random number."""
+"""Calculates exponential backoff with jitter (KIP-144, KIP-580). The caller supplies the random number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """CreateAcls (30): this broker has no authorizer, so it refuses to create ACLs.
 
-Responds as Apache Kafka does without `authorizer.class.name`: SECURITY_DISABLED for each ACL.
+As in Apache Kafka without `authorizer.class.name`, the response contains SECURITY_DISABLED for each ACL.
 """
 
 from __future__ import annotations

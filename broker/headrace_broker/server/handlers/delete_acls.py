@@ -1,6 +1,6 @@
 """DeleteAcls (31): this broker has no authorizer, so there are no ACLs to delete.
 
-Responds as Apache Kafka does without `authorizer.class.name`: SECURITY_DISABLED for each filter.
+As in Apache Kafka without `authorizer.class.name`, the response contains SECURITY_DISABLED for each filter.
 """
 
 from __future__ import annotations

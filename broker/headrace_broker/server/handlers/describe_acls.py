@@ -1,6 +1,6 @@
 """DescribeAcls (29): this broker has no authorizer, so there are no ACLs to describe.
 
-Responds as Apache Kafka does without `authorizer.class.name`: SECURITY_DISABLED. Admin clients raise a
+As in Apache Kafka without `authorizer.class.name`, the response contains SECURITY_DISABLED. Admin clients raise a
 SecurityDisabledException for this error, and MirrorMaker 2 does not synchronize ACLs.
 """
 

@@ -1,6 +1,7 @@
 """DescribeUserScramCredentials (50): this broker has no SCRAM credentials (KIP-554).
 
-A request for all users returns an empty list. Each user that a request names gets RESOURCE_NOT_FOUND.
+A request for all users returns an empty list. If a request names users, the response contains RESOURCE_NOT_FOUND for
+each of these users.
 """
 
 from __future__ import annotations
