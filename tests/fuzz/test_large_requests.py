@@ -159,12 +159,13 @@ def test_large_request_receives_a_complete_response_and_does_not_block_other_cli
 
 
 def test_creation_of_a_thousand_topics_does_not_block_other_clients(broker: BrokerProcess) -> None:
-    topics = [CreatableTopic(name=f"many-{index}", num_partitions=1, replication_factor=1) for index in range(1000)]
-    topics.append(CreatableTopic(name="many-7", num_partitions=1, replication_factor=1))
+    prefix = f"many-{time.monotonic_ns()}"  # the test may be repeated with the same broker
+    topics = [CreatableTopic(name=f"{prefix}-{index}", num_partitions=1, replication_factor=1) for index in range(1000)]
+    topics.append(CreatableTopic(name=f"{prefix}-7", num_partitions=1, replication_factor=1))
     with RawClient(broker.address, timeout_s=60) as client, not_blocked(broker):
         response = client.call(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 5)
         assert len([topic for topic in response.topics if not topic.error_code]) == 999
-        assert {topic.name for topic in response.topics if topic.error_code} == {"many-7"}
+        assert {topic.name for topic in response.topics if topic.error_code} == {f"{prefix}-7"}
         everything = client.call(MetadataRequest(topics=None), 9)
         assert len(everything.topics) >= 1000
 
