@@ -1,4 +1,9 @@
-"""Mutants of the worker's state machines. Each disables one rule, and the simulation must then find a violation."""
+"""Mutants of the worker's state machines. Each disables one rule.
+
+`test_simulated_workers.py` lists the mutants that the simulation must detect. The simulation does not detect
+`ignore_generation`, `start_before_reading_configs`, `apply_incomplete_commits`, `ignore_session_while_joining` and
+`accept_outdated_task_configs` within 300 seeds.
+"""
 
 from __future__ import annotations
 
