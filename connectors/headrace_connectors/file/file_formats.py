@@ -43,7 +43,9 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self, count: int) -> Values:
-        """Return at most `count` values, fewer also before the end; no values only at the end.
+        """Return at most `count` values. The result can have fewer values before the end of the file, too.
+
+        The result is empty only at the end of the file.
 
         Raises BadRecordError if the next record is invalid, and then skips this record. Raises FileError if the file
         is damaged.
