@@ -60,7 +60,10 @@ class RecordColumns:
         return [None if value is None else before + value + after for value in self.values]
 
     def value_lengths(self) -> list[int]:
-        """Return the length of each value without `before` and `after`, or 0 for a null value. The result is cached."""
+        """Return the length of each value, or 0 for a null value. The result is cached.
+
+        The lengths do not include the bytes of `before` and `after`.
+        """
         if self._lengths is None:
             try:
                 self._lengths = list(map(len, self.values))  # type: ignore[arg-type]  # len(None) raises TypeError

@@ -112,7 +112,9 @@ class ControllerService:
         return None if self._controller is None else self._controller.image
 
     async def submit(self, decision: Decision[Response]) -> Response:
-        """Run the decision on the latest image, append its records, and return the response when they are committed.
+        """Call `decision` with the latest image, append the records that it returns, and wait until they are committed.
+
+        Returns the response of `decision`.
 
         Raises ApiError NOT_CONTROLLER.
         """
