@@ -15,6 +15,7 @@ import pytest
 from headrace.api.errors import ConfigError, ConnectError
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.mysql import MysqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import mariadb
 from support.jdbc import Context, Offsets, read_all, rows
@@ -105,6 +106,26 @@ def test_float_columns_have_the_exact_value_of_the_row(database: Any, props: dic
     )
     expected = [(1, 16777216.0, 12.34), (2, 123456.79, 0.0), (3, None, 1.0), (4, -3.4028235e38, 0.0)]
     assert rows(read_all({**props, "mode": "incrementing", "incrementing.column.name": "id"})) == expected
+
+
+@pytest.mark.parametrize("is_query", [False, True])
+@pytest.mark.parametrize(("kind", "digits"), [("datetime", 0), ("datetime(3)", 3), ("datetime(6)", 6)])
+def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
+    database: Any, props: dict[str, str], monkeypatch: pytest.MonkeyPatch, kind: str, digits: int, is_query: bool
+) -> None:
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {kind} NOT NULL)")
+    now = [dt.datetime(2026, 1, 1, 12, 0, 0, 123_999, tzinfo=dt.UTC)]
+    monkeypatch.setattr(MysqlDialect, "now", lambda *_: now[0])
+    inserted = now[0].replace(microsecond=123_999 // 10 ** (6 - digits) * 10 ** (6 - digits), tzinfo=None)
+    settings = {**props, "topic.prefix": "t-", "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "UTC"}
+    if is_query:
+        settings["query"] = "SELECT * FROM t"
+    offsets = Offsets()
+    database.execute(f"INSERT INTO t VALUES (1, '{inserted}')")
+    assert rows(read_all(settings, offsets)) == []
+    database.execute(f"INSERT INTO t VALUES (2, '{inserted}')")
+    now[0] = inserted.replace(tzinfo=dt.UTC) + dt.timedelta(microseconds=10 ** (6 - digits))
+    assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
 @pytest.mark.parametrize("column", ["timestamp(3)", "datetime(3)"])

@@ -17,6 +17,7 @@ from headrace.api.config import config_def
 from headrace.api.errors import ConnectError, RetriableError
 from headrace.data.schema import Type
 from headrace_connectors.jdbc.config import JdbcSourceConfig, JdbcSourceTaskConfig
+from headrace_connectors.jdbc.postgresql import PostgresqlDialect
 from headrace_connectors.jdbc.source import JdbcSourceConnector, JdbcSourceTask
 from support import postgres
 from support.jdbc import Context, Offsets, read_all, rows
@@ -141,6 +142,34 @@ def test_timestamp_and_incrementing_mode_resumes_between_rows_with_equal_timesta
     # The source does not read this row yet: its timestamp is later than the database's current time.
     database.execute("INSERT INTO orders (at) VALUES (now() + interval '1 hour')")
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
+
+
+@pytest.mark.parametrize("is_query", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "digits"), [("timestamp(0)", 0), ("timestamp(3)", 3), ("timestamp", 6), ("whole_seconds", 0)]
+)
+def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
+    database: psycopg.Connection[Any],
+    props: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    digits: int,
+    is_query: bool,
+) -> None:
+    database.execute("CREATE DOMAIN whole_seconds AS timestamp(0)")
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {kind} NOT NULL)")
+    now = [dt.datetime(2026, 1, 1, 12, 0, 0, 123_999, tzinfo=dt.UTC)]
+    monkeypatch.setattr(PostgresqlDialect, "now", lambda *_: now[0])
+    inserted = now[0].replace(microsecond=123_999 // 10 ** (6 - digits) * 10 ** (6 - digits), tzinfo=None)
+    settings = {**props, "topic.prefix": "t-", "mode": "timestamp", "timestamp.column.name": "at", "db.timezone": "UTC"}
+    if is_query:
+        settings["query"] = "SELECT * FROM t"
+    offsets = Offsets()
+    database.execute(f"INSERT INTO t VALUES (1, '{inserted}')")
+    assert rows(read_all(settings, offsets)) == []
+    database.execute(f"INSERT INTO t VALUES (2, '{inserted}')")
+    now[0] = inserted.replace(tzinfo=dt.UTC) + dt.timedelta(microseconds=10 ** (6 - digits))
+    assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
 def test_url_may_name_several_hosts_and_schemas(

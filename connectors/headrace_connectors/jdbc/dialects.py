@@ -282,8 +282,13 @@ class Dialect(ABC):
             is_autoincrement=self._is_autoincrement(described, primary_key),
             nullable=nullable,
             is_key=described["name"] in primary_key,
+            fraction_digits=self._fraction_digits(described) if is_timestamp else 0,
             declared=_declared(described["type"]),
         )
+
+    def _fraction_digits(self, described: Mapping[str, Any]) -> int:
+        """Return how many digits of fractions of a second a timestamp column stores, or 0 if this is unknown."""
+        return 0
 
     def _query_column(self, described: Mapping[str, Any]) -> JdbcColumn:
         """Return a column of a custom query. It is read as text if no Connect type can represent it.

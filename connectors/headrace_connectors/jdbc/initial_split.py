@@ -28,6 +28,9 @@ def initial_load_of(table: str, config: JdbcSourceConfig, dialect: Dialect) -> I
         horizon = Horizon(dialect) if config.snapshot_horizon else None
         if horizon is not None:
             started = min(started, horizon.timestamp(connection))
+        if found.timestamps:
+            # Rows with this timestamp may still be written; the rows after the initial load have later timestamps.
+            started = found.round_down(started) - found.timestamp_unit
         smallest, largest = dialect.first_row(connection, f"SELECT MIN({name}), MAX({name}) FROM {source}")
         if horizon is not None and not found.timestamps:
             largest = horizon.largest_id(connection, lambda: largest)

@@ -52,7 +52,8 @@ from headrace_connectors.jdbc.types import (
 logger = logging.getLogger(__name__)
 
 _COLUMNS = """
-    SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, extra, column_key
+    SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, extra, column_key,
+        datetime_precision
     FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
 """
 _TABLES = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE()"
@@ -74,6 +75,7 @@ _ACCESS_DENIED = 1227
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
 _FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 _BINARY_CHARSET = 63
+_FRACTION_DIGITS_MAX = 6
 _INTEGERS: Mapping[str, tuple[Schema, Schema]] = {
     "tinyint": (INT8_SCHEMA, INT16_SCHEMA),
     "smallint": (INT16_SCHEMA, INT32_SCHEMA),
@@ -261,10 +263,11 @@ class MysqlDialect(Dialect):
                 "declared": declared,
                 "is_unsigned": "unsigned" in declared,
                 "is_single_bit": declared == "bit(1)",
+                "fraction_digits": fraction_digits or 0,
                 "nullable": nullable == "YES",
                 "autoincrement": "auto_increment" in extra,
             }
-            for name, kind, declared, nullable, precision, scale, extra, _ in rows
+            for name, kind, declared, nullable, precision, scale, extra, _, fraction_digits in rows
         ]
         return described, [row[0] for row in rows if row[7] == "PRI"]
 
@@ -300,6 +303,10 @@ class MysqlDialect(Dialect):
 
     def _is_autoincrement(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
         return bool(described.get("autoincrement"))
+
+    def _fraction_digits(self, described: Mapping[str, Any]) -> int:
+        digits: int = described["fraction_digits"]
+        return digits
 
     def _convert(self, type_: sql.TypeEngine[Any]) -> Any:
         if isinstance(type_, (sql.Date, sql.Time)):
@@ -387,6 +394,7 @@ def _described_field(field: Any) -> dict[str, Any]:
         "declared": f"{kind} unsigned" if is_unsigned else kind,
         "is_unsigned": is_unsigned,
         "is_single_bit": kind == "bit" and field.length == 1,
+        "fraction_digits": field.scale if field.scale <= _FRACTION_DIGITS_MAX else 0,
     }
 
 

@@ -5,6 +5,7 @@ This module has no I/O.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from headrace.data.schema import INT_RANGES, Schema
 from headrace_connectors.jdbc.config import JdbcSourceConfig
 from headrace_connectors.jdbc.types import JdbcColumn
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INCREMENTING, TIMESTAMP = "incrementing.column.name", "timestamp.column.name"
 
 
@@ -28,6 +30,20 @@ class OffsetColumns:
 
     incrementing: JdbcColumn | None
     timestamps: tuple[JdbcColumn, ...]
+
+    @property
+    def timestamp_unit(self) -> dt.timedelta:
+        """The smallest difference between two timestamps that all timestamp columns can store."""
+        digits = min((column.fraction_digits for column in self.timestamps), default=6)
+        return dt.timedelta(microseconds=10 ** (6 - digits))
+
+    def round_down(self, instant: dt.datetime) -> dt.datetime:
+        """Return `instant`, rounded down to a multiple of `timestamp_unit`.
+
+        Until this unit of time has ended, further rows may be written with the same timestamp. A reader that has read
+        a timestamp does not read it again, so it may only read the timestamps before the current unit.
+        """
+        return instant - (instant - _EPOCH) % self.timestamp_unit
 
 
 def find_offset_columns(

@@ -44,7 +44,6 @@ from sqlalchemy.types import (
     BigInteger,
     Boolean,
     Date,
-    DateTime,
     Double,
     Integer,
     LargeBinary,
@@ -110,6 +109,9 @@ _BASE_TYPES = """
     SELECT base.attname, format_type(base.type, base.modifier)
     FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
 """
+_FRACTION_DIGITS = 6
+"""The digits of fractions of a second that a timestamp has if its type has no precision."""
+_TIMESTAMP = re.compile(r"timestamp\((\d)\) (with|without) time zone")
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _TABLE_TYPES = {"r": "TABLE", "p": "PARTITIONED TABLE", "v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE"}
 # psycopg converts the values of these types to the Python types that Connect uses.
@@ -133,7 +135,6 @@ _TYPES_BY_NAME: dict[str, type[TypeEngine[Any]]] = {
     "bytea": LargeBinary,
     "date": Date,
     "time": Time,
-    "timestamp": DateTime,
 }
 # psycopg can read these types in binary format, which is faster, with the same result as in text format. Other types
 # have other results in binary format: enumeration values become bytes, and the real 0.1 becomes 0.10000000149011612.
@@ -296,6 +297,10 @@ class PostgresqlDialect(Dialect):
         column = super()._column(described, primary_key)
         return column and replace(column, binary=type(type_) in _BINARY_TYPES)
 
+    def _fraction_digits(self, described: Mapping[str, Any]) -> int:
+        precision: int | None = getattr(described["type"], "precision", None)
+        return _FRACTION_DIGITS if precision is None else precision
+
     def _is_autoincrement(self, described: Any, primary_key: Sequence[str]) -> bool:
         default = described.get("default") or ""
         return bool(described.get("identity")) or "nextval(" in default
@@ -362,6 +367,8 @@ def _base_type(type_: TypeEngine[Any], base: str) -> TypeEngine[Any]:
     """
     while isinstance(type_, DOMAIN):
         type_ = type_.data_type
+    if timestamp := _TIMESTAMP.fullmatch(base):
+        return TIMESTAMP(timezone=timestamp[2] == "with", precision=int(timestamp[1]))
     numeric = _NUMERIC.fullmatch(base)
     return NUMERIC(int(numeric[1]), int(numeric[2])) if numeric else type_
 
@@ -373,6 +380,6 @@ def _described_type(item: Any, info: Any) -> TypeEngine[Any]:
     name = info.name if info is not None else ""
     if name == "numeric":
         return Numeric(item.precision, item.scale)
-    if name == "timestamptz":
-        return DateTime(timezone=True)
+    if name in ("timestamp", "timestamptz"):
+        return TIMESTAMP(timezone=name == "timestamptz", precision=item.precision)
     return _TYPES_BY_NAME.get(name, String)()

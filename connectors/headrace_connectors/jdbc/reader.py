@@ -159,6 +159,7 @@ class TableReader:
             end = dialect.now(connection) - dt.timedelta(milliseconds=config.timestamp_delay_interval_ms)
             if self._horizon is not None:
                 end = min(end, self._horizon.timestamp(connection))
+            end = found.round_down(end)
         bind: Any = expressions[0].bind if expressions else None
         offset_expressions = OffsetExpressions(
             dialect.quote(incrementing.name) if incrementing else None,

@@ -66,7 +66,8 @@ class JdbcColumn:
     value, and is None if the two are equal. `binary` is true if the driver returns the same value for
     binary and text format, so that the faster binary format can be used. `is_unsupported` is true if
     the SQL type has no Connect type, so that the column is read as text. `is_key` is true if the
-    column belongs to the primary key. `declared` is the SQL type for error messages.
+    column belongs to the primary key. `fraction_digits` is the number of digits that a timestamp column
+    stores of fractions of a second, or 0 if it is unknown. `declared` is the SQL type for error messages.
     """
 
     name: str
@@ -79,6 +80,7 @@ class JdbcColumn:
     binary: bool = False
     is_unsupported: bool = False
     is_key: bool = False
+    fraction_digits: int = 0
     declared: str = field(default="", compare=False)
 
     @property

@@ -111,6 +111,27 @@ def test_rows_with_microsecond_timestamps_are_read_once_and_are_not_lost_in_a_re
     assert read_all(props, offsets) == []
 
 
+@pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
+def test_rows_with_timestamps_of_whole_seconds_are_read_after_their_second_has_ended(
+    database: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    now = [dt.datetime(2026, 1, 1, 12, 0, 0, 300_000, tzinfo=dt.UTC)]
+    monkeypatch.setattr(SqliteDialect, "now", lambda *_: now[0])
+    database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, v INT, at TIMESTAMP NOT NULL)")
+    database.execute("INSERT INTO orders VALUES (1, 0, '2026-01-01 11:59:59'), (2, 0, '2026-01-01 12:00:00')")
+    offsets = Offsets()
+    props = _props(database, mode=mode, **{"timestamp.column.name": "at", "incrementing.column.name": "id"})
+    if mode == "timestamp":
+        del props["incrementing.column.name"]
+    assert [row[0] for row in rows(read_all(props, offsets))] == [1]
+    database.execute("UPDATE orders SET v = 1, at = '2026-01-01 12:00:00' WHERE id = 1")
+    database.execute("INSERT INTO orders VALUES (3, 0, '2026-01-01 12:00:00')")
+    now[0] = dt.datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=dt.UTC)
+    assert rows(read_all(props, offsets)) == []
+    now[0] = dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
+    assert [row[:2] for row in rows(read_all(props, offsets))] == [(1, 1), (2, 0), (3, 0)]
+
+
 def test_error_for_a_text_that_is_not_a_timestamp_contains_the_text(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE events (at TIMESTAMP NOT NULL)")
     database.executemany("INSERT INTO events VALUES (?)", [("2026-01-01",), ("yesterday",)])
