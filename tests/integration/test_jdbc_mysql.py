@@ -128,6 +128,37 @@ def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
+def test_slow_read_of_a_large_table_does_not_start_again(database: Any, props: dict[str, str]) -> None:
+    database.execute("CREATE TABLE big (id int PRIMARY KEY, s varchar(1000))")
+    database.execute("INSERT INTO big SELECT seq, REPEAT('x', 900) FROM seq_1_to_30000")
+    database.execute("SET GLOBAL net_write_timeout = 1")
+    task = JdbcSourceTask()
+    try:
+        connector = JdbcSourceConnector()
+        connector.context = Context(Offsets())
+        connector.start(JdbcSourceConfig.parse({**props, "mode": "bulk", "batch.max.rows": "10000"}))
+        (config,) = connector.task_configs(1)
+        connector.stop()
+        task.context = Context(Offsets())  # type: ignore[assignment]
+        task.start(JdbcSourceTaskConfig.parse(config))
+        found = []
+        for _ in range(3):
+            batch = task.poll()
+            assert batch is not None
+            found += [row[0] for row in batch.values]
+            time.sleep(3)  # longer than the server's net_write_timeout
+        assert found == list(range(1, 30001))
+    finally:
+        task.stop()
+        database.execute("SET GLOBAL net_write_timeout = 60")
+
+
+def test_socket_timeout_ends_a_statement_that_returns_nothing(database: Any, props: dict[str, str]) -> None:
+    settings = {**props, "connection.url": props["connection.url"] + "?socketTimeout=1000", "mode": "bulk"}
+    with pytest.raises(ConnectError, match="timed out"):
+        read_all({**settings, "query": "SELECT SLEEP(10) AS slept"})
+
+
 @pytest.mark.parametrize("column", ["timestamp(3)", "datetime(3)"])
 def test_timestamp_and_incrementing_mode_continues_after_the_committed_offset(
     database: Any, props: dict[str, str], column: str

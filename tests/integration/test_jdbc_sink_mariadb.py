@@ -137,6 +137,27 @@ def test_values_that_mysql_cannot_represent_are_reported(url: str, database: Any
     assert query(database, "SELECT count(*) FROM items") == [(4,)]
 
 
+@pytest.mark.parametrize("mode", ["insert", "upsert", "update"])
+@pytest.mark.parametrize("packet_bytes", [2**16, 2**20])
+def test_only_records_that_are_larger_than_max_allowed_packet_are_rejected(
+    url: str, database: Any, packet_bytes: int, mode: str
+) -> None:
+    query(database, "CREATE TABLE items (id INT PRIMARY KEY, name LONGTEXT, price DOUBLE)")
+    if mode == "update":
+        query(database, f"INSERT INTO items SELECT seq, '', 0 FROM seq_0_to_{COUNT - 1}")
+    records = [item(number, "é" * (packet_bytes // 16)) for number in range(COUNT)]
+    records[7] = item(7, "'" * (packet_bytes // 2))  # a quote is escaped with a backslash
+    query(database, f"SET GLOBAL max_allowed_packet = {packet_bytes}")
+    try:
+        run = put(url, records, errors__tolerance="all", insert__mode=mode, pk__mode="record_key")
+    finally:
+        query(database, f"SET GLOBAL max_allowed_packet = {2**24}")
+    assert [found.offset for found, _ in run.reported] == [7]
+    assert "max_allowed_packet" in str(run.reported[0][1])
+    found = query(database, f"SELECT count(*) FROM items WHERE char_length(name) = {packet_bytes // 16}")
+    assert found == [(COUNT - 1,)]
+
+
 def test_missing_columns_are_added_if_auto_evolve_is_true(url: str, database: Any) -> None:
     put(url, [item(1)], fields__whitelist="id")
     put(url, [item(2)], auto__evolve="true")

@@ -72,6 +72,8 @@ _RUNNING = """
 _FRESH_LIST_S = 10.0
 """How long to wait for a fresh list of transactions before the connection is opened again."""
 _ACCESS_DENIED = 1227
+# A task may read the rows of a statement slowly. If the server ended the connection, the statement would start again.
+_WAIT_FOR_READER = "SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, 3600)"
 _TABLE_TYPES = {"BASE TABLE": "TABLE", "SYSTEM VERSIONED": "TABLE", "VIEW": "VIEW"}
 _FIRST_INSTANT, _LAST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 _BINARY_CHARSET = 63
@@ -133,7 +135,7 @@ class MysqlDialect(Dialect):
                 self.config.connection_url,
                 f"must name a database, as in jdbc:{self.url.kind}://host/db",
             )
-        statements = []
+        statements = [_WAIT_FOR_READER]
         if self.config.transaction_isolation_mode != "DEFAULT":
             level = self.config.transaction_isolation_mode.replace("_", " ")
             statements.append(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
@@ -278,7 +280,7 @@ class MysqlDialect(Dialect):
             described = [_described_field(field) for field in cursor.fields()]
         finally:
             cursor.close()
-            connection.rollback()
+        connection.rollback()
         return [self._query_column(item) for item in described]
 
     def _column(self, described: Mapping[str, Any], primary_key: Sequence[str]) -> JdbcColumn | None:

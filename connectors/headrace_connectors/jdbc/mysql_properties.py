@@ -47,6 +47,8 @@ _WITHOUT_EFFECT = frozenset(
         "timezone",
     }
 )
+_TIMEOUT_MAX_S = 31_536_000
+"""PyMySQL's longest timeout for a connection attempt, a year."""
 _ZERO_DATES = {
     "EXCEPTION": "EXCEPTION",
     "CONVERT_TO_NULL": "CONVERT_TO_NULL",
@@ -80,7 +82,10 @@ def mysql_properties(properties: Mapping[str, str], *, is_mariadb: bool) -> Mysq
     for name, value in properties.items():
         key = name.lower()
         if key == "connecttimeout":
-            arguments["connect_timeout"] = _seconds(name, value)
+            arguments["connect_timeout"] = _seconds(name, value) or _TIMEOUT_MAX_S
+        elif key == "sockettimeout":
+            if (seconds := _seconds(name, value)) > 0:
+                arguments |= {"read_timeout": seconds, "write_timeout": seconds}
         elif key == "zerodatetimebehavior":
             zero_dates = _one_of(name, value, _ZERO_DATES)
         elif key == "jdbccomplianttruncation":
@@ -143,9 +148,10 @@ def _context(mode: str | None, authority: str | None) -> ssl.SSLContext:
 
 
 def _seconds(name: str, value: str) -> int:
+    """Convert milliseconds to whole seconds, at least 1. Returns 0 for 0, which means no timeout."""
     if not value.isdecimal():
         raise ConfigError("connection.url", None, f"{name}={value} is not a number of milliseconds")
-    return max(1, int(value) // 1000)
+    return max(1, int(value) // 1000) if int(value) else 0
 
 
 def _unsupported(name: str) -> ConfigError:

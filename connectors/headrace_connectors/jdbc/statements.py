@@ -7,9 +7,10 @@
 | timestamp | ts > ? and ts < end | ts |
 | timestamp+incrementing | ts < end and ((ts = ? and id > ?) or ts > ?) | ts, id |
 
-`ts` is COALESCE over the timestamp columns, and `end` is the database's current time minus
-`timestamp.delay.interval.ms`, rounded down to the precision of the columns. Without a source offset, the query has no lower bound and reads all
-rows. The query skips rows with NULL in the incrementing column, because their order is undefined.
+`ts` is COALESCE over the timestamp columns. `end` is the database's current time minus
+`timestamp.delay.interval.ms`, rounded down to the precision of the columns. Without a source offset,
+the query has no lower bound and reads all rows. The query skips rows with NULL in the incrementing
+column, because their order is undefined.
 This module has no I/O.
 """
 

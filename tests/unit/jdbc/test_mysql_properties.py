@@ -25,6 +25,22 @@ def test_encryption_of_mysql_connections_is_optional_by_default(properties: dict
     assert convert(**properties).arguments == BASE
 
 
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"connectTimeout": "5000"}, {"connect_timeout": 5}),
+        ({"connectTimeout": "0"}, {"connect_timeout": 31_536_000}),
+        ({"socketTimeout": "30000"}, {"read_timeout": 30, "write_timeout": 30}),
+        ({"socketTimeout": "1"}, {"read_timeout": 1, "write_timeout": 1}),
+        ({"socketTimeout": "0"}, {}),
+    ],
+)
+def test_timeouts_are_rounded_to_seconds_and_zero_means_no_timeout(
+    properties: dict[str, str], expected: dict[str, int]
+) -> None:
+    assert convert(**properties).arguments == BASE | expected
+
+
 @pytest.mark.parametrize("properties", [{"sslMode": "DISABLED"}, {"sslMode": "disable"}, {"useSSL": "false"}])
 def test_encryption_of_mysql_connections_can_be_disabled(properties: dict[str, str]) -> None:
     assert convert(**properties).arguments == BASE | {"ssl_disabled": True}

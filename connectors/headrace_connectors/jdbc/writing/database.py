@@ -324,9 +324,13 @@ class Database(ABC):
         sql = sql.replace(PARAMETER, self.marker)
         cursor = connection.cursor()
         try:
-            cursor.executemany(sql, rows)
+            self._execute_many(cursor, sql, rows)
         finally:
             cursor.close()
+
+    def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement with the driver's markers once for each row."""
+        cursor.executemany(sql, rows)
 
     # -- transactions
 

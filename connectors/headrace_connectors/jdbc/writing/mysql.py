@@ -2,11 +2,13 @@
 
 Each session adds STRICT_TRANS_TABLES to its `sql_mode`, as MySQL's JDBC driver does, so that the server rejects values
 that do not fit their columns. Timestamps are written to columns of the type TIMESTAMP in the session's time zone, UTC,
-and to other columns in the time zone `db.timezone`.
+and to other columns in the time zone `db.timezone`. Statements larger than the server's `max_allowed_packet` are not
+sent, because the server would end the connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pymysql
@@ -14,6 +16,7 @@ import sqlalchemy
 from pymysql.constants import ER
 from sqlalchemy.engine import Engine
 
+from headrace.api.errors import DataError
 from headrace.data.logical import DATE_NAME, DECIMAL_NAME, TIME_NAME, scale_of
 from headrace.data.schema import Schema, Type
 from headrace_connectors.jdbc.mysql_connections import is_transient, mysql_engine, properties_of
@@ -23,12 +26,20 @@ from headrace_connectors.jdbc.writing.fields import Column
 _KEY_LENGTH = 255
 _OF_RECORDS = frozenset({1118, 1153, 1292, 1300, 1364, 1369, 1411, 1416, 1526, 1644, 1690, 3140, 3819, 4025})
 """Server errors about the data of a row which PyMySQL does not raise as DataError or IntegrityError."""
+_CHARACTERS_OF_OTHER_TYPES = 80
+"""The longest are decimals with 65 digits."""
+_BYTES_PER_CHARACTER = 4
 _FORBIDDEN = frozenset({1044, 1045, 1142, 1143, 1227})
 _STRICT = "SET sql_mode = CONCAT_WS(',', NULLIF(@@sql_mode, ''), 'STRICT_TRANS_TABLES')"
 _COLUMNS = """
     SELECT column_name, data_type FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s ORDER BY ordinal_position
 """
+
+
+def _characters(row: Iterable[Any]) -> int:
+    """Return an upper bound of the length of a row's values, before texts and bytes are escaped."""
+    return sum(len(value) if isinstance(value, (str, bytes)) else _CHARACTERS_OF_OTHER_TYPES for value in row)
 
 
 class MysqlDatabase(Database):
@@ -50,6 +61,14 @@ class MysqlDatabase(Database):
 
     def _engine(self) -> Engine:
         return mysql_engine(self.url, self.config, [_STRICT] if properties_of(self.url, self.config).is_strict else [])
+
+    def connect(self) -> Connection:
+        """Open a connection, and read its largest packet size."""
+        connection = super().connect()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            (self._packet_bytes_max,) = cursor.fetchone()
+        return connection
 
     def is_transient(self, error: Exception) -> bool:
         """Whether the error is temporary: a lost connection, a lack of resources, or a conflict of transactions."""
@@ -104,6 +123,15 @@ class MysqlDatabase(Database):
         changed = target.others or target.keys[:1]
         changes = ", ".join(f"{name}=VALUES({name})" for name in changed)
         return f"{self.insert_sql(target)} ON DUPLICATE KEY UPDATE {changes}"
+
+    def _execute_many(self, cursor: Any, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        limit = self._packet_bytes_max - 1  # a packet also contains the code of the command
+        if max(map(_characters, rows)) * _BYTES_PER_CHARACTER + len(sql) > limit:
+            size = max(len(cursor.mogrify(sql, row).encode(errors="surrogateescape")) for row in rows)
+            if size > limit:
+                raise DataError(f"the statement has {size} bytes, more than max_allowed_packet of the server allows")
+        cursor.max_stmt_length = min(cursor.max_stmt_length, limit)
+        super()._execute_many(cursor, sql, rows)
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction."""
