@@ -151,7 +151,7 @@ class PartitionLog(SegmentedLog):
 
         If the topic uses LogAppendTime, this method also sets the timestamps. A duplicate batch of an idempotent
         producer is not appended again. The result then contains the offsets of the first append. If the batch is
-        rejected or cannot be written, this raises ApiError and the log is unchanged.
+        rejected or cannot be written, this method raises ApiError and does not change the log.
         """
         if self.offline_reason is not None:
             raise self._offline_error()

@@ -93,7 +93,10 @@ class LogManager:
     # Start
 
     def open_directories(self) -> None:
-        """Lock every directory and read each `meta.properties`. Raises LogDirectoryError after releasing all locks."""
+        """Lock every directory and read each `meta.properties`.
+
+        If this fails for one directory, release the locks of all directories and raise LogDirectoryError.
+        """
         opened: list[LogDirectory] = []
         try:
             for directory in self.directories:

@@ -87,7 +87,7 @@ class OffsetCheckpoints:
             self.stale_partitions.clear()
 
     def write_tasks(self, name: str, *, durable: bool | None = None) -> list[Work]:
-        """Return one function per online directory that writes the checkpoint with the current offsets."""
+        """Return, for each online directory, a function that writes its checkpoint file with the current offsets."""
         checkpoint, tasks = CHECKPOINTS[name], []
         for directory in self._directories:
             if directory.offline_reason is not None:

@@ -40,7 +40,10 @@ class PendingDeletions:
         self._renamed: list[tuple[int, str]] = []  # (time from which the directory may be removed, path)
 
     def delete(self, directory: LogDirectory, log: PartitionLog, now_ms: int) -> None:
-        """Delete a log that was removed from the manager. Raises OSError if the rename fails. `maintain` retries it."""
+        """Delete a log that was removed from the manager.
+
+        Raises OSError if the directory cannot be renamed; `maintain` then retries the rename.
+        """
         key = (log.topic, log.partition)
         self._not_renamed[key] = directory, log
         self.rename_pending(key, now_ms)

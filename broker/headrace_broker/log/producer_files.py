@@ -96,7 +96,7 @@ def remove_snapshots_after(storage: Storage, directory: str, offset: int) -> Non
 
 
 def remove_stray_snapshots(storage: Storage, directory: str, segments: Sequence[LogSegment]) -> None:
-    """Remove the producer snapshots that are not at a segment's base offset, as Kafka does.
+    """As Kafka does, remove the producer snapshots whose offset is not the base offset of a segment.
 
     Keep the newest of these snapshots if its offset is after the last segment's base offset.
     """

@@ -316,9 +316,10 @@ class SegmentedLog:
         self.last_flush_ms = now_ms
 
     def unflushed_files(self, *, with_active: bool, before_close: bool = False) -> tuple[list[str], int]:
-        """Return (paths of the files after the recovery point, the offset up to which these files have records).
+        """Return (paths of the files to sync, the offset up to which these files contain records).
 
-        The caller syncs the files in the background and then calls `complete_flush`. The indexes of the active segment
+        The files belong to segments with records after the recovery point. The caller syncs them in the background and
+        then calls `complete_flush`. The indexes of the active segment
         are included only with `before_close`; otherwise they are written when the segment is rolled. Raises ApiError.
         """
         first = search.segment_index(self._segments, self.recovery_point)

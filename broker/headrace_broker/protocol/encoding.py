@@ -58,7 +58,7 @@ class EncoderSource(Source):
     def _flush(self, extra: tuple[str, str] | None = None) -> None:
         """Generate code that packs the values in `run`, and clear `run`.
 
-        `extra` is a value that the code packs after `run`. In this case, `run` is not cleared, because the
+        `extra` is a value that the code packs after `run`. If `extra` is given, `run` is not cleared, because the
         caller then generates a second branch that packs `run` without `extra`.
         """
         run = [*self.run, (*extra, self.path)] if extra else list(self.run)

@@ -2,7 +2,7 @@
 
 A `Source` stores each generated line with the message field that the line reads or writes. When a
 line of the compiled function raises, `where` maps the line number to the field. Errors can therefore
-name the field, and valid messages take no extra time.
+name the field, and the processing of valid messages takes no extra time.
 """
 
 from __future__ import annotations

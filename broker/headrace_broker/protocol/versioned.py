@@ -1,7 +1,7 @@
 """Encodes and decodes the coordinators' records, which are stored in `__consumer_offsets` and `__transaction_state`.
 
-A key starts with its type and a value with its version, both as int16. A record without a value is a
-tombstone for the record's key.
+An encoded key starts with the key type, and an encoded value starts with the value's version. Both are
+int16 numbers. A record without a value is a tombstone for the record's key.
 """
 
 from __future__ import annotations

@@ -442,7 +442,7 @@ class Broker:
     def _background(self, work: Callable[[], None], done: Callable[[OSError | None], None]) -> None:
         """Run the file operation `work` in a thread.
 
-        Then call `done` on the event loop, with the OSError of `work` or None.
+        Then call `done` on the event loop, with the OSError that `work` raised, or with None.
         """
 
         async def run() -> None:

@@ -340,7 +340,7 @@ class ControllerService:
             self._start_task(self._fence(broker_id, image.brokers[broker_id].epoch))
 
     def _schedule_session_check_later(self) -> None:
-        """Schedule the next check after a short delay, so that heartbeats that have arrived are processed before it."""
+        """Schedule the next check after a short delay, so that heartbeats that have arrived are processed first."""
         self._session_check_timer = self._loop.call_later(0.1, self._schedule_session_check)
 
     # -- periodic work of the active controller ----------------------------------------------------------------------

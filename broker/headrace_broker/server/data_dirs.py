@@ -30,7 +30,7 @@ class StartError(Exception):
 
 
 def random_uuid() -> bytes:
-    """Return a new id. Its base64 form does not begin with a dash, because tools would parse a dash as an option."""
+    """Return a new id. Its base64 form does not begin with a dash, because tools would parse that as an option."""
     while True:
         value = uuid.uuid4().bytes
         if not encode_uuid(value).startswith("-"):

@@ -24,7 +24,7 @@ class LogThrottle:
     def should_log(self, now_s: float) -> bool:
         """Return whether to log the condition now, and if so, lengthen the interval until the next log line.
 
-        The intervals start again from the shortest if the condition was not observed for a long time.
+        If the condition was not observed for a long time, the intervals start again from the shortest interval.
         """
         if self._interval_s and now_s < self._next_s:
             return False

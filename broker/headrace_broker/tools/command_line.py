@@ -123,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         return servers
 
     def only_action(self, options: argparse.Namespace, actions: Sequence[str]) -> str:
-        """Return the action on the command line; exit with a usage error unless there is exactly one of `actions`."""
+        """Return which of `actions` was given; exit with a usage error if none or more than one was given."""
         given = [action for action in actions if is_given(options, action)]
         if len(given) != 1:
             names = ", ".join(f"--{action.replace('_', '-')}" for action in actions)

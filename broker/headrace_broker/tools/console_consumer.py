@@ -247,7 +247,8 @@ class _Output:
     def write_records(self, consumer: Consumer, timeout_ms: int | None) -> None:
         """Write records.
 
-        Stop after `max_messages` records, if no record arrives for `timeout_ms`, or if the pipe is closed.
+        Stop when `max_messages` records are written, when no record arrives for `timeout_ms`, or when the pipe is
+        closed.
         """
         while not self._stopping.is_set() and self._left != 0:
             batches = consumer.poll_blocking(_FOREVER_MS if timeout_ms is None else timeout_ms, self._left)

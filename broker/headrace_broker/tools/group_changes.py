@@ -1,4 +1,4 @@
-"""Implements the actions of kafka-consumer-groups that delete groups, and delete or reset their offsets."""
+"""Implements three actions of kafka-consumer-groups: delete groups, delete offsets of a group, and reset offsets."""
 
 from __future__ import annotations
 

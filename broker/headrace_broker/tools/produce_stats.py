@@ -29,7 +29,7 @@ class FailureCounts:
         return lines
 
     def summary(self, records: int) -> list[str]:
-        """Return the summary line for `records` sent records, or no line if no record failed."""
+        """Return the summary line, or no line if no record failed. `records` is the number of records sent."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self._by_kind.items())
         return [f"{self.records} of {records} records failed: {kinds}"] if kinds else []
 

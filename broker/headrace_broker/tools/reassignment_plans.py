@@ -113,7 +113,7 @@ def parse_brokers(text: str) -> list[int]:
 def check_brokers(
     brokers: Sequence[int], live: Collection[int], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Raise ToolError if a broker of `--broker-list` is not live, or there are fewer brokers than replicas."""
+    """Raise ToolError if a broker of `--broker-list` is not live, or a partition needs more brokers."""
     missing = [broker for broker in brokers if broker not in live]
     if missing:
         raise ToolError(

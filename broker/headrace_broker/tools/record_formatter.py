@@ -2,8 +2,8 @@
 
     CreateTime:1700000000000  Partition:0  Offset:5  Delivery:…  Epoch:…  h1:v1,h2:v2  key  value
 
-The enabled fields are written in this order, separated by key.separator; line.separator ends each record. If only
-values are enabled, a single `join` formats a whole batch.
+The enabled fields are written in this order, separated by key.separator. Each record ends with line.separator. If only
+values are enabled, one call of `join` formats a whole batch.
 """
 
 from __future__ import annotations

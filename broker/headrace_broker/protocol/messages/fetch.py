@@ -8,7 +8,7 @@ Changes by version:
 * 12 is flexible, and adds the last fetched epoch, from which the leader detects divergence (KIP-595).
 * 13 identifies topics by id.
 * 15: a follower sends its id and broker epoch in a tagged field (KIP-903).
-* 16: the response contains the endpoint of a new leader (KIP-951); leave `node_endpoints` empty in earlier versions.
+* 16: the response contains the endpoint of a new leader (KIP-951). In earlier versions, `node_endpoints` must be empty.
 * 17 adds the directory id of a replica of the metadata quorum.
 * 18 adds the high watermark of a replica of the metadata quorum.
 

@@ -1,7 +1,7 @@
 """FindCoordinator (10): find the coordinator of a group (key type 0), a transactional id (1) or a share group (2).
 
-From version 4 on a request contains several keys, and the response contains the results in `coordinators`; in earlier
-versions the response contains a single result in its own fields. Version 6 adds share groups.
+From version 4 on, a request contains several keys, and the response contains the results in `coordinators`. In earlier
+versions, the response contains a single result in its top-level fields. Version 6 adds share groups.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The coordinator responds once every member has joined or timed out. Only the lea
 
 Changes by version:
 
-* 4: a member without a member id receives one with the error MEMBER_ID_REQUIRED and joins again with it (KIP-394).
+* 4: a new member receives the error MEMBER_ID_REQUIRED and a member id, and joins again with this id (KIP-394).
 * 5 adds static members (KIP-345).
 * 6 is flexible.
 * 7 adds the protocol type to the response.

@@ -1,7 +1,7 @@
 """LeaveGroup (13): leave a classic group.
 
-From version 3 on one request removes several members, by member id or instance id. Admin clients use it to remove
-members (KIP-345). Version 4 is flexible, and version 5 adds a reason.
+From version 3 on, one request can remove several members, by member id or instance id. Admin clients also send this
+request to remove members (KIP-345). Version 4 is flexible, and version 5 adds a reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListTransactions (66): list the transactional ids that this broker coordinates (KIP-664).
 
-The request can filter by state and producer id, from version 1 on by duration (KIP-994), and from version 2 on by a
-pattern of the transactional id (KIP-1152).
+The request can filter by state and producer id. Version 1 adds a filter by duration (KIP-994), and version 2 adds a
+filter by a pattern of the transactional id (KIP-1152).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Changes by version:
 * 7 allows zstd.
 * 8 adds record-level errors (KIP-467).
 * 9 is flexible.
-* 10: the response contains the new leader (KIP-951); leave `current_leader` empty in earlier versions.
+* 10: the response contains the new leader (KIP-951). In earlier versions, `current_leader` must be empty.
 * 12: a transactional write adds its partition to the transaction implicitly (KIP-890).
 * 13 identifies topics by id.
 

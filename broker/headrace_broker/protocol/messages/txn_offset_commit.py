@@ -1,7 +1,7 @@
 """TxnOffsetCommit (28): commit a group's offsets in a transaction.
 
 Version 3 adds the group member and generation, so that the coordinator can reject former members (KIP-447). Version 5
-is for transaction.version 2 (KIP-890), version 6 identifies topics by id.
+is for transaction.version 2 (KIP-890), and version 6 identifies topics by id.
 """
 
 from __future__ import annotations

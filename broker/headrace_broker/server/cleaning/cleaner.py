@@ -291,7 +291,7 @@ def _last_records(log: PartitionLog, end_offset: int) -> tuple[LastRecord, ...]:
 
 
 def _remove_cleaned(storage: Storage, directory: str) -> None:
-    """Remove the `.cleaned` files of a cleaning that did not complete; the next start would remove them too."""
+    """Remove the `.cleaned` files of a cleaning that did not complete, as the next start of the broker would do."""
     try:
         for name in storage.listdir(directory):
             if name.endswith(CLEANED_SUFFIX):

@@ -47,7 +47,7 @@ class CleaningExecutor(Protocol):
 
 
 def cleaning_executor_for(storage: Storage) -> CleaningExecutor:
-    """Return the executor for logs on this storage. A separate process can only clean logs on disk."""
+    """Return the executor for logs on this storage. A separate process can clean a log only if the log is on disk."""
     return CleanerProcess() if isinstance(storage, DiskStorage) else InlineCleaner(storage)
 
 

@@ -60,7 +60,7 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest, version
 def _final_result(
     context: RequestContext, topic: str, partition: Partition | None, result: DeleteRecordsPartitionResult
 ) -> DeleteRecordsPartitionResult:
-    """Return the result, or an error if the leader changed or a replica has not deleted the records in time."""
+    """Return `result`, or an error if the leader changed or a replica did not delete the records in time."""
     if partition is None:
         return result
     try:

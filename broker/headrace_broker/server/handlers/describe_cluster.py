@@ -1,7 +1,7 @@
 """DescribeCluster (60): return the brokers and the controller to admin clients (KIP-700, KIP-919).
 
-From version 1 on, a client can request the controllers from a controller; in version 2, it can also request the fenced
-brokers.
+From version 1 on, a client of a controller listener can request the list of controllers. In version 2, a client of a
+broker listener can request that the list of brokers includes the fenced brokers.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def _read_dirty_partitions(
 def _session_read_steps(
     broker: Broker, session: FetchSession, request: FetchRequest, version: int, reads: _PartitionReads
 ) -> Iterator[None]:
-    """Read the session's dirty partitions, one chunk per iteration; in a new session, read all partitions."""
+    """Read the dirty partitions of the session (all partitions of a new session), one chunk per iteration."""
     is_full = request.session_epoch == INITIAL_EPOCH
     left = min(request.max_bytes, broker.config.fetch_max_bytes, broker.router.response_bytes_max())
     if session.replica_id >= 0:
@@ -271,7 +271,7 @@ def _mark_sent(session: FetchSession, reads: _PartitionReads) -> None:
 
 
 def _readable_end_offset(partition: Partition | None, replica: int) -> int:
-    """Return the offset before which a follower (`replica` >= 0) or a consumer may read."""
+    """Return the first offset that a follower (`replica` >= 0) or a consumer may not read yet."""
     if partition is None:
         return 0
     return partition.log.log_end_offset if replica >= 0 else partition.log.high_watermark
@@ -285,7 +285,7 @@ def _replica_id(request: FetchRequest, version: int) -> int:
 async def _handle_large(
     broker: Broker, connection: Connection, slot: ResponseSlot, frame: bytes, version: int, correlation_id: int
 ) -> None:
-    """Handle a request with so many partitions that reading them must yield to the event loop between chunks."""
+    """Handle a request with many partitions: read them in chunks, and yield to the event loop between chunks."""
     run_in_executor = broker.router.large_requests.run_in_executor
     request = await run_in_executor(lambda: read_fetch_request(memoryview(frame), version))
     count = _partition_count(request)
@@ -437,7 +437,7 @@ def _read_partition(
 def _check_epoch_and_divergence(
     broker: Broker, partition: Partition, wanted: FetchPartition, replica: int, version: int
 ) -> EpochEndOffset | None:
-    """Check leadership and leader epoch; return the diverging epoch of the client's log, or None. Raises ApiError."""
+    """Check leadership and leader epoch. Return the diverging epoch of the client's log, or None. Raises ApiError."""
     if partition.leader != broker.node_id and (replica >= 0 or version < _FIRST_VERSION_WITH_RACK):
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     partition.check_leader_epoch(wanted.current_leader_epoch)

@@ -18,7 +18,7 @@ VERSIONS = (0, 2)
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest, version: int) -> ListTransactionsResponse:
-    """Return an empty list, and the requested state filters that are not transaction states of Kafka."""
+    """Return no transactions, and list the state filters of the request that are not transaction states in Kafka."""
     if request.transactional_id_pattern:
         try:
             regex.compile(request.transactional_id_pattern)

@@ -174,7 +174,7 @@ def _check_and_append(broker: Broker, partition: Partition, records: memoryview 
 
 
 def _required_offsets(results: list[_TopicResult]) -> dict[Hashable, int]:
-    """Return the high watermark that each partition must reach, so that its batch is committed.
+    """Return, for each partition, the high watermark that it must reach before its batch is committed.
 
     Partitions whose batch is already committed are omitted.
     """

@@ -30,7 +30,8 @@ def end_of_valid_batches(log: bytes, base_offset: int) -> tuple[int, int]:
 def find_corruption(log: bytes) -> tuple[int, int] | None:
     """Return the byte positions of a segment's first corrupt batch and of the next valid batch.
 
-    Return None if no valid batch follows, or if the corruption is a sector that was never written.
+    Return None if no valid batch follows the corrupt batch, or if the corrupt range contains a sector that was never
+    written.
     """
     broken, _ = end_of_valid_batches(log, 0)
     magic = log.find(_MAGIC, broken + 1 + _MAGIC_OFFSET)
@@ -43,7 +44,7 @@ def find_corruption(log: bytes) -> tuple[int, int] | None:
 
 
 def _has_unwritten_sector(log: bytes, start: int, end: int) -> bool:
-    """Return whether a sector has only zeros in the range `start` to `end`, as in a preallocated file."""
+    """Return whether the range `start` to `end` contains a sector of zeros, as a preallocated file does."""
     position = start
     while (stop := (position // _SECTOR_BYTES + 1) * _SECTOR_BYTES) < end + _ZEROS_MIN:
         if stop - position >= _ZEROS_MIN and not any(log[position:stop]):

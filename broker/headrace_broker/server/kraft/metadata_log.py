@@ -158,8 +158,8 @@ class MetadataLog:
     def _continues_snapshot(self, snapshot: OffsetAndEpoch) -> bool:
         """Return whether the log contains the snapshot's last offset, in the snapshot's epoch or a later epoch.
 
-        The log may lack this offset after a crash: the log had diverged, the process fetched the snapshot from the
-        leader, and it crashed before it reset the log to the snapshot.
+        After a crash, the log may not contain this offset. This is the case if the log had diverged from the leader's
+        log, and the process fetched the leader's snapshot but crashed before it reset the log to the snapshot.
         """
         end_offset, epoch = snapshot
         known = self.log.epoch_for_offset(max(end_offset - 1, self.log_start_offset))

@@ -30,7 +30,7 @@ def is_connection_refused(error: BaseException | None) -> bool:
 
 
 async def refuses_connections(host: str, port: int) -> bool:
-    """Return whether the process at this address is dead, because it refused two connections in a row."""
+    """Return whether this address refused two connections in a row, which means that its process is dead."""
     refusals = 0
     for _ in range(_TRIES):
         error = await _connect(host, port)

@@ -90,7 +90,7 @@ class QuorumMeter:
     # -- elections -----------------------------------------------------------------------------------------------
 
     def _on_metadata_change(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Count elections once this node has caught up; elections that it replays from the log do not count."""
+        """Count elections once this node has caught up. Elections that are replayed from the log are not counted."""
         if not self._node.watch.has_caught_up:
             return
         for name in delta.changed_topics:

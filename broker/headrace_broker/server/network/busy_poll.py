@@ -3,8 +3,8 @@
 The kernel puts an idle CPU to sleep. Under a hypervisor, waking the CPU takes longer than processing a small request.
 Small requests arrive in quick succession, for example, from a producer that flushes each record, from followers, and
 from clients of a group coordinator. In this situation, the loop polls its sockets for a moment before it sleeps, and
-yields the CPU to other processes on each poll. A request needs no more CPU time with polling than with sleeping,
-because the caches of a CPU are empty after the CPU has slept.
+yields the CPU to other processes on each poll. Polling does not increase the CPU time per request: after a CPU has
+slept, its caches are empty, and the CPU processes the next request more slowly.
 
 Polling starts only after `_READS_IN_A_ROW` small reads in quick succession. It ends after one pause or one large read.
 So for every `_READS_IN_A_ROW` reads, the loop polls in vain for less than `_POLL_NS`. On a machine with one CPU, busy

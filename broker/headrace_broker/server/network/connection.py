@@ -60,7 +60,7 @@ class Router(Protocol):
     """Handles the requests of connections.
 
     `handle` may call the connection's `reply`, `reserve_response`, `reserve_response_and_mute` or `close`.
-    `unsent_bytes` counts, over all connections, the responses that are queued or that the client has not read.
+    `unsent_bytes` is the size of the responses that are queued or that clients have not read, over all connections.
     """
 
     unsent_bytes: int
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         return slot
 
     def close(self, reason: str = "") -> None:
-        """Close the connection after the transport has sent its responses. If there is a reason, log it."""
+        """Close the connection after the transport has sent the responses in its buffer. If `reason` is set, log it."""
         if self._closing:
             return
         self._closing = True
@@ -335,7 +335,8 @@ class Connection(asyncio.BufferedProtocol):
     def _has_request_for_next_slice(self) -> bool:
         """Return whether a complete request waits for the next time slice. Called after the client has disconnected.
 
-        A request that waits for the responses to earlier requests does not count, because nobody reads responses now.
+        A request that waits for the responses to earlier requests does not count, because the client is
+        disconnected and does not read these responses.
         """
         pending = self._end - self._start
         return (

@@ -82,7 +82,7 @@ class ConnectionQuotas:
         return False
 
     def _add_on_probation(self, connection: Connection, limit: int) -> bool:
-        """Accept a connection that may come from a follower although the clients' quota is used up."""
+        """Accept a connection although the clients' quota is used up, because it may come from a follower."""
         others = len(self.connections) - len(self._on_probation)
         probation_max = min(limit, self._connections_max - self._connections_max // (2 * _RESERVED_FRACTION) - others)
         if probation_max <= 0:

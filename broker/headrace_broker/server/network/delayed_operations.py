@@ -102,7 +102,10 @@ class DelayedOperations:
         return due
 
     def _complete_produces(self, key: Hashable, end_offset: int) -> list[DelayedOperation]:
-        """Return the produces whose last pending partition has now reached its required offset, by ascending offset."""
+        """Return the produces whose last pending partition has now reached its required offset.
+
+        The produces are ordered by this offset.
+        """
         waiting = self._produces.get(key)
         if waiting is None:
             return []

@@ -34,7 +34,7 @@ def error_response(request: Request[Any], version: int, code: ErrorCode, message
 
 
 def first_error_code(response: Response) -> int:
-    """Return the response's top-level error, or else the error of its first result."""
+    """Return the response's top-level error code, or, if this is NONE, the error code of the first result."""
     code: int = getattr(response, "error_code", ErrorCode.NONE)
     if code != ErrorCode.NONE:
         return code

@@ -187,7 +187,7 @@ class LargeRequests:
         write: Callable[[Any], Result],
         splits: tuple[RequestSplit, ...] = (),
     ) -> Result:
-        """Decode a request that cannot be split, handle it, wait for the response if necessary, and encode it."""
+        """Decode and handle a request that cannot be split. Wait for the response if necessary, and encode it."""
         request = await self.run_in_executor(read)
         response = handle(request)
         if inspect.isawaitable(response):

@@ -59,7 +59,7 @@ class Purgatory:
         self._complete_soon(self._operations.try_complete(key, end_offset, size_bytes))
 
     def force_complete(self, key: Hashable) -> None:
-        """Complete all operations on a partition that was deleted or changed its leader, once the caller returns."""
+        """Once the caller returns, complete all operations on this partition, which was deleted or has a new leader."""
         self._complete_soon(self._operations.force_complete(key))
 
     def force_complete_now(self, key: Hashable) -> None:

@@ -449,7 +449,7 @@ class ReplicaFetcher:
         self._to_forget[partition] = None
 
     async def _find_start(self, connection: BrokerConnection, partition: Partition, epoch: int) -> None:
-        """Handle the error OFFSET_OUT_OF_RANGE: restart within the leader's log start offset and log end offset."""
+        """Handle the error OFFSET_OUT_OF_RANGE: restart at an offset within the offset range of the leader's log."""
         start = await self._list_leader_offset(connection, partition, epoch, _EARLIEST)
         end = await self._list_leader_offset(connection, partition, epoch, _LATEST)
         if start is None or end is None or self._partitions.get(partition) != epoch:
