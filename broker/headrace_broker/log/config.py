@@ -79,7 +79,7 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
 
 THROTTLED_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 """Replication quotas of a broker in bytes per second, for the replicas that a topic lists as throttled. The first quota
-limits the bytes that the broker sends as leader, the second quota limits the bytes that it fetches as follower."""
+limits the bytes that the broker sends as leader. The second quota limits the bytes that it fetches as follower."""
 
 BROKER_CONFIGS = {key.broker_names[0][0]: key for key in TOPIC_CONFIGS.values() if key.broker_names} | {
     name: ConfigKey(

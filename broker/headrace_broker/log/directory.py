@@ -54,8 +54,8 @@ class LogDirectory:
         self.checkpoint_time_ns = 0
         """Modification time of the clean shutdown marker.
 
-        Without a marker, the modification time of the recovery point checkpoint; without a checkpoint, 0. At this
-        time, all records before the recovery points were synced to disk.
+        If there is no marker, this is the modification time of the recovery point checkpoint. If there is no checkpoint
+        either, it is 0. At this time, all records before the recovery points were synced to disk.
         """
         self.meta: dict[str, str] = {}
         self._is_in_use = False

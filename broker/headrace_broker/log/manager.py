@@ -86,7 +86,7 @@ class LogManager:
         self._maintenance_round: Iterator[PartitionLog] = iter(())
         self._flushing: set[TopicPartition] = set()
         self.is_corrupt = False
-        """Whether any log was closed cleanly, but some of its records or files are missing or corrupt."""
+        """Whether any log that was closed cleanly has missing or corrupt records or files."""
         self.on_flushed: FlushListener | None = None
         """Optional listener. The thread that flushed a log calls it. Set the listener before the logs are opened."""
 

@@ -144,9 +144,9 @@ class Node:
         self.metrics: MetricsEndpoint | None = None
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.failed: asyncio.Future[str] = self._loop.create_future()
-        """A future that completes with the reason when this node must stop and other nodes can take over.
+        """A future that completes when this node must stop and other nodes can take over. Its result is the reason.
 
-        The process then exits.
+        When the future completes, the process exits.
         """
         self.is_serving = False
         """Whether the start has completed."""

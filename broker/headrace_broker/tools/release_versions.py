@@ -6,7 +6,7 @@ from headrace_broker.tools.command_line import ToolError
 
 _FIRST_LEVEL = 7
 _LATEST = "4.3-IV0"
-"""The newest stable metadata.version. A newer one is accepted as a level (--feature), not by its name."""
+"""The newest stable metadata.version. A newer version is accepted only as a level (--feature), not as a name."""
 # fmt: off
 _NAMES = (
     "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2",

@@ -57,7 +57,7 @@ class BatchFilter:
         self._delete_retention_ms = delete_retention_ms
         self._high_watermark = high_watermark
         self.segment_end = -1
-        """End offset of the segment being written; its last batch is retained, at least as an empty batch."""
+        """End offset of the new segment. The last batch of this segment is retained, at least as an empty batch."""
         self._last_records = {record.producer_id: record for record in last_records}
         self.records_before = 0
         self.records_after = 0

@@ -13,7 +13,7 @@ from headrace_broker.records.batch import HEADER_SIZE, BatchHeader, CorruptBatch
 
 _SECTOR_BYTES = 512
 _ZEROS_MIN = 8
-"""Fewer zero bytes do not prove that a sector is unwritten: 7 zero bytes can be the beginning of a base offset."""
+"""The number of zero bytes that proves that a sector is unwritten. A base offset can begin with 7 zero bytes."""
 _MAGIC_OFFSET = 16
 _MAGIC = b"\x02"
 

@@ -19,7 +19,10 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 _SMALL_BYTES = 4096
-"""The loop does not poll after a read of more bytes: a client that sends so much does not wait for each response."""
+"""The maximum size of a small read, in bytes.
+
+A client that sends more bytes at a time does not wait for each response, so the loop does not poll after a larger read.
+"""
 _CLOSE_NS = 500_000
 _POLL_NS = 400_000
 _READS_IN_A_ROW = 16

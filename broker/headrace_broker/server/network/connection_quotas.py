@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 _RESERVED_FRACTION = 8
 """One connection in eight is reserved for listeners that clients do not use: controller listeners, and the listener of
-inter.broker.listener.name if clients have another one. If followers share the clients' listener, half of the reserved
-connections are for followers."""
+inter.broker.listener.name if clients use another listener. If followers share the clients' listener, half of the
+reserved connections are for followers."""
 
 
 class ConnectionQuotas:

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 _LIMIT_MAX = 1 << 20
 _OPEN_SEGMENTS_MAX = 256
 _OTHER_FILES = 128
-"""Listeners, lock files, files opened briefly to write or sync them, and connections that are about to be rejected."""
+"""The number of file descriptors for other purposes.
+
+They are for listeners, lock files, files that are open only during a write or sync, and connections that the broker is
+about to reject.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ _FORWARD_TIMEOUT_MS = 15_000
 It is less than the clients' request.timeout.ms, so that clients receive an error.
 """
 _UNSPLIT_FRAME_BYTES_MAX = 64 * 1024
-"""Size limit of a request to a controller that cannot be split: such a request names one item, or a few."""
+"""Size limit of requests that controllers handle and that cannot be split. They name only a few items each."""
 _UNSENT_BYTES_MAX = 128 * 1024 * 1024
 _RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 """Size limits of responses, in bytes. A response stays in memory until the client has read it."""

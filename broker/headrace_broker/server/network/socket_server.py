@@ -87,7 +87,8 @@ class SocketServer:
             if name not in names:
                 continue
             try:
-                # Listen here, because uvloop raises no error if another process listens on this address since the bind.
+                # Listen here: if another process has started to listen on this address since the bind, uvloop raises no
+                # error.
                 item.listen(self._backlog)
             except OSError as error:
                 raise StartError(_bind_error(listener, error)) from None
