@@ -1,8 +1,8 @@
 """kafka-server-start: run a broker with Kafka's command line, `[-daemon] server.properties [--override KEY=VALUE]…`.
 
 The tool does the same as `headrace broker start`. With `-daemon`, the broker runs in the background and writes to
-`$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`). The tool then exits when the broker is ready, or with an error if
-the broker fails to start.
+`$LOG_DIR/kafkaServer.out` (default LOG_DIR: `logs`). In this case, the tool exits when the broker is ready. If the
+broker fails to start, the tool exits with an error.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class MetricsPage:
         self.sample(name, value)
 
     def untyped(self, name: str, text: str, value: float) -> None:
-        """Add an untyped sample. Used for counters that lack the suffix `_total`, which Prometheus requires."""
+        """Add an untyped sample. Used for counters whose names lack the suffix `_total` that Prometheus requires."""
         self.family(name, "untyped", text)
         self.sample(name, value)
 
