@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, configurations, records, the cluster and its groups.
+"""The admin client, which manages topics, partitions, configurations, records, groups and the cluster.
 
 A method that accepts several resources returns {name: result}, and each result is a value or a BrokerError.
 `values_or_raise` raises the first BrokerError. A request that fails as a whole with a retriable error is retried for up

@@ -1,4 +1,4 @@
-"""The admin client's methods for groups: list, describe, delete, and manage their committed offsets."""
+"""The admin client's methods that list, describe and delete groups, and manage their committed offsets."""
 
 from __future__ import annotations
 

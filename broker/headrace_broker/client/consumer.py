@@ -187,10 +187,10 @@ class Consumer:
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[FetchedBatch]:
         """Return fetched records. If no records are buffered, wait up to `timeout_ms`.
 
-        Returns at most `max_records` records. If it is None, the limit is max.poll.records. If that key is not set,
-        returns all prefetched records. Performs pending rebalances. Raises ClientError if the fetch of a partition or
-        the group membership has failed. If the fetch of a partition has failed, the next poll continues with the other
-        partitions.
+        Returns at most `max_records` records. If `max_records` is None, the limit is max.poll.records. If
+        max.poll.records is not set, returns all prefetched records. Performs pending rebalances. Raises ClientError if
+        the fetch of a partition or the group membership has failed. If the fetch of a partition has failed, the next
+        poll continues with the other partitions.
         """
         limit = self._limit(max_records)
         deadline = self.cluster.now_ms() + timeout_ms
@@ -325,7 +325,7 @@ class Consumer:
         """Return the records of the chunks, up to the limit, and keep the remaining chunks.
 
         Raises CorruptRecordsError if the first records are corrupt. If there are valid records before the corrupt
-        records, returns these, and the next poll raises the error.
+        records, this call returns the valid records, and the next poll raises the error.
         """
         batches: list[FetchedBatch] = []
         try:

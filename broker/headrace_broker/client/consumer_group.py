@@ -45,7 +45,7 @@ class Change(Enum):
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """A change of the assignment that the consumer must perform in poll. After the change, poll completes `done`."""
+    """A change of the assignment that the consumer must perform in poll. Then poll completes the future `done`."""
 
     change: Change
     partitions: list[TopicPartition]

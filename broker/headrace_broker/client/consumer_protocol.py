@@ -1,8 +1,8 @@
 """The consumer protocol's subscriptions and assignments, which members exchange through the coordinator.
 
 This module implements versions 0-3 of Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, and the user
-data of the sticky assignor. It encodes subscriptions in version 3, and assignments in version 0, whose fields are the
-same as in version 3. Newer versions are decoded as version 3, as Kafka's compatibility rules allow.
+data of the sticky assignor. It encodes subscriptions in version 3 and assignments in version 0. Versions 0 and 3 of an
+assignment have the same fields. Newer versions are decoded as version 3, as Kafka's compatibility rules allow.
 """
 
 from __future__ import annotations

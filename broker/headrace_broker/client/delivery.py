@@ -31,7 +31,9 @@ Completion = Callable[[RecordMetadata | None, ClientError | None], None]
 
 
 class Delivery:
-    """One `send` call. Its records may be in several batches. The records in one batch are one part of the delivery.
+    """The delivery of the records of one `send` call.
+
+    The records may be in several batches. The records in one batch are one part of the delivery.
 
     The delivery completes when the result of each part is known, and fails if any part has failed.
     """

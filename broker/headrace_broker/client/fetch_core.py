@@ -63,8 +63,8 @@ class FetchAction(Enum):
 class Chunk:
     """Fetched records of one partition, as bytes. `spans` are slices of complete, readable batches, in order.
 
-    A span ends with the batch that reaches `SPAN_RECORDS_MIN` records, so that its records fit in the CPU's cache while
-    they are parsed.
+    A span ends as soon as it has at least `SPAN_RECORDS_MIN` records, so that the records of a span fit in the CPU's
+    cache while they are parsed.
     """
 
     topic: str
@@ -296,7 +296,10 @@ class FetchCore:
         log_start_offset: int = -1,
         aborted: Sequence[tuple[int, int]] = (),
     ) -> FetchAction:
-        """Buffer a partition's records; `aborted` = (producer id, first offset) pairs. Raises CorruptBatchError."""
+        """Buffer a partition's records. Raises CorruptBatchError.
+
+        `aborted` contains a (producer id, first offset) pair for each aborted transaction.
+        """
         state = self._state_if_current(requested)
         if state is None:
             return FetchAction.NONE
@@ -370,7 +373,10 @@ class FetchCore:
             self._retry_later(state, requested, now_ms)
 
     def _retry_later(self, state: _PartitionState, requested: RequestedPartition, now_ms: float) -> None:
-        """Fetch again after a failed fetch, from the leader. If the leader failed, wait for a backoff first."""
+        """Repeat a failed fetch from the leader.
+
+        If the failed fetch was sent to the leader, wait for a backoff first.
+        """
         if requested.is_from_leader:
             self._start_backoff(state, now_ms)
         else:

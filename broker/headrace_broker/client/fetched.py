@@ -66,7 +66,10 @@ class FetchedChunk:
         self._on_corrupt = on_corrupt
 
     def next_batch(self, records_max: int | None = None) -> FetchedBatch | None:
-        """Return the next records, or None at the end. Raises CorruptRecordsError. After that the chunk is empty."""
+        """Return the next records, or None at the end of the chunk.
+
+        Raises CorruptRecordsError. After this error, the chunk is empty.
+        """
         batch, self._remaining = self._remaining or self._parse(), None
         if batch is not None and records_max is not None and len(batch) > records_max:
             batch, self._remaining = _split(batch, records_max)

@@ -93,7 +93,7 @@ class GroupMembership:
 
     @property
     def error(self) -> ClientError | TimeoutError | None:
-        """The error of the last request to the coordinator, or None if the coordinator has responded."""
+        """The error of the last request to the coordinator, or None if the coordinator responded to this request."""
         return self._error
 
     def start(self) -> None:

@@ -223,8 +223,8 @@ class MembershipCore:
     def expire_session(self) -> None:
         """Clear the generation, but keep the member id.
 
-        A coordinator that was down when the session expired still knows the member id. If the member rejoins with the
-        same id, the rebalance does not have to wait until the session of an abandoned member id expires.
+        A coordinator that was down when the session expired still knows the member id. If the member rejoined with a
+        new id, the rebalance would have to wait until the session of the old id expires.
         """
         member_id = self.generation.member_id
         self.reset()

@@ -145,10 +145,10 @@ def _alter_resource(image: MetadataImage, resource: _Resource, changes: Changes)
 
 
 def _is_deletion_of_unset_broker_config(resource: _Resource, before: Mapping[str, str], alteration: Alteration) -> bool:
-    """Return whether the alteration deletes a config that the broker does not have.
+    """Return whether the alteration deletes a config that is not set on the broker.
 
-    This is not an error: kafka-reassign-partitions deletes a broker's throttle configs without checking whether they
-    exist.
+    Such a deletion is not an error: kafka-reassign-partitions deletes a broker's throttle configs without checking
+    whether they are set.
     """
     name, operation, _ = alteration
     return resource.kind == BROKER_RESOURCE and operation == ConfigOperation.DELETE and name not in before

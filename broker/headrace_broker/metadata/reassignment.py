@@ -1,8 +1,8 @@
 """AlterPartitionReassignments: start and cancel partition reassignments (KIP-455, KIP-860).
 
 A reassignment first adds the new replicas. When they are in sync, an AlterPartition request from the leader completes
-the reassignment (`partition_changes`). If a new reassignment replaces a reassignment in progress, it starts from the
-original replicas.
+the reassignment (`partition_changes`). If a new reassignment replaces a reassignment in progress, the new reassignment
+starts from the original replicas.
 """
 
 from __future__ import annotations

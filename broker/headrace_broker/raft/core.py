@@ -145,7 +145,7 @@ class Raft:
         return self._drain_effects()
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> list[Effect]:
-        """Handle the exit of another node's process, which closed its connection and refused a new connection."""
+        """Handle the exit of another node's process: the node closed its connection and refused a new connection."""
         self._connection_refused_ms[node_id] = now_ms
         self.role.on_connection_refused(node_id, now_ms)
         return self._drain_effects()

@@ -26,7 +26,10 @@ class RaftLog(Protocol):
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that precedes the log, or 0 if both are missing."""
+        """The epoch of the last record.
+
+        If the log has no records, the epoch of the snapshot before the log, or 0 if there is no snapshot.
+        """
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Return (end offset, epoch) of the largest epoch in the log that is at most `epoch`."""

@@ -55,7 +55,7 @@ class Role:
         """Handle a pre-vote that this node granted to `candidate`, whose log ends at `end`."""
 
     def on_connection_refused(self, node_id: int, now_ms: int) -> None:
-        """Handle the exit of another node's process, which closed its connection and refused a new connection."""
+        """Handle the exit of another node's process: the node closed its connection and refused a new connection."""
 
     def on_appended(self, now_ms: int) -> None:
         """Handle an append to the log of this node, which is the leader."""

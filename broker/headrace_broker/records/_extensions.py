@@ -2,7 +2,7 @@
 
 `import crc32c` also imports importlib.metadata (40 ms). `import aiokafka` imports a complete Kafka client (200 ms, and
 12 MB more than the extension needs). The broker should start in a fraction of a second, so both extensions are loaded
-without running their package's `__init__`. The packages can still be imported later.
+without running the `__init__` module of their packages. The packages can still be imported later.
 """
 
 from __future__ import annotations

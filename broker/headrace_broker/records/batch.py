@@ -52,7 +52,7 @@ class CorruptBatchError(Exception):
 
 
 class IncompleteBatchError(CorruptBatchError):
-    """The file ends inside the batch, as after a crash during a write."""
+    """The file ends inside the batch, for example because the process crashed during a write."""
 
 
 class BatchHeader:

@@ -16,8 +16,8 @@ class RecordColumns:
       change such a list in place.
     - `timestamps` is an int if all records have the same timestamp. It is None if the timestamps are not set yet.
     - `offsets` is None for records that are not in a log yet.
-    - `next_offset` is the offset from which a reader continues, the offset after the last batch that was read. This
-      batch may be a control batch, and compaction may have removed all its records.
+    - `next_offset` is the offset from which a reader continues. It is the offset after the last batch that was read.
+      This batch may be a control batch, and compaction may have removed all its records.
     - `before` and `after` are a common prefix and suffix of the values to produce. They are added to each value that is
       not null when a batch is built.
     """

@@ -44,9 +44,9 @@ class CompactedLog:
     ) -> dict[int, int | None]:
         """Check a replica's log after its segments changed, and return the tombstones in the log.
 
-        Tombstones are a mapping from offset to delete horizon in ms, or to None if the horizon is not set yet.
-        `tombstones` is the result of the previous check of this log. Raises Violation if a record that must be kept was
-        removed.
+        The result maps the offset of each tombstone to its delete horizon in ms, or to None if the horizon is not set
+        yet. `tombstones` is the result of the previous check of this log. Raises Violation if a record that must be
+        kept was removed.
         """
         offsets, found_tombstones = _read_committed(log)
         for key, latest in self._latest.items():

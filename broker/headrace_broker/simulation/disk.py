@@ -131,8 +131,7 @@ class SimulatedDisk:
     def note_renamed(self, path: str, before: bytes | None) -> None:
         """Track a changed directory entry, which is not durable until the directory is synced.
 
-        If the change is lost, the file at `path` has the content `before`. If `before` is None, no file is at `path`
-        then.
+        If the change is lost, the file at `path` has the content `before`, or does not exist if `before` is None.
         """
         self._unsynced_names.setdefault(path, before)
 

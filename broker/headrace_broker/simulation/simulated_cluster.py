@@ -302,8 +302,8 @@ class SimulatedCluster:
     def record_committed_image(self, image: MetadataImage) -> None:
         """Store a node's committed image if it is newer than the stored image.
 
-        If a machine had an unclean shutdown, and its broker has registered again in this image, the shutdown no longer
-        counts.
+        If a machine had an unclean shutdown, and its broker has registered again in this image, the machine no longer
+        counts as uncleanly shut down.
         """
         if image.offset <= self.image.offset:
             return

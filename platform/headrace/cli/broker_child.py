@@ -4,7 +4,7 @@
 
 This process blocks SIGINT and SIGTERM, because they are sent to the worker's whole process group and only the worker
 handles them. The kernel kills this process when the worker dies. This process itself requests the parent-death signal,
-because a request that was made before exec may be cleared by exec.
+because exec may clear a request that was made before exec.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class PrimitiveConverterConfig(Config):
 class _PrimitiveConverter(Converter[PrimitiveConverterConfig], HeaderConverter[PrimitiveConverterConfig]):
     """The base class of the converters of primitive values; null is converted to null.
 
-    A subclass defines `_encode` and `_decode` for all other values. They raise DataError for an invalid value.
+    A subclass defines `_encode` and `_decode` for values other than null. Both methods raise DataError for an invalid
+    value.
     """
 
     abstract = True

@@ -154,8 +154,9 @@ class _LineTemplate:
     def _add_range(self, numbers: range) -> None:
         """Add consecutive integers as two items per line: the thousands, and the last three digits.
 
-        Few thousands differ, so this takes a fifth of the time of formatting each number. A sink that inserts offsets
-        is a tenth faster.
+        A thousand consecutive integers have the same thousands, so these are formatted only once. This takes a fifth of
+        the time of formatting each number separately. A sink to whose records a transform adds the offset is a tenth
+        faster.
         """
         if numbers.step != 1 or numbers.start < 1000:
             self.add_items(list(map(repr, numbers)))

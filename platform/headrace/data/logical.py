@@ -2,9 +2,9 @@
 
 In records and batches a logical value is a Python object: `decimal.Decimal`, `datetime.date`, `datetime.time` or an
 aware `datetime.datetime` in UTC. The functions in this module convert between these objects and the base values that
-converters serialize: the bytes of the unscaled number in two's complement, days since 1970-01-01, milliseconds since
-midnight, milliseconds since the epoch. Java's types have milliseconds, so a conversion to the base value rounds
-microseconds down.
+converters serialize: the bytes of the unscaled number in two's complement (Decimal), days since 1970-01-01 (Date),
+milliseconds since midnight (Time), and milliseconds since the epoch (Timestamp). Java's types have a precision of
+milliseconds, so a conversion to the base value rounds microseconds down.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TASK_STATES = ("running", "paused", "failed", "unassigned", "destroyed", "resta
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """A metric of a task: its name in Kafka Connect, and the name of the task's counter that contains its value."""
+    """A metric of a task: its name in Kafka Connect, and the name of the task's counter that holds the value."""
 
     group: str
     name: str

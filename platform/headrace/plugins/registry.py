@@ -1,8 +1,8 @@
 """Maps the plug-in names in configurations to Python classes.
 
 Plug-ins are found in entry points (groups ``headrace.connectors``, ``headrace.transforms``, …, see `Kind`) and in the
-directories of ``plugin.path``. An entry point's name is the simple name of the class. Its module is imported only when
-the plug-in is used, so that a worker does not load every installed driver.
+directories of ``plugin.path``. An entry point's name is the simple name of the class. The module of the class is
+imported only when the plug-in is used, so that a worker does not load every installed driver.
 
 A name is one of
 - a full Java class name (``io.confluent.connect.jdbc.JdbcSourceConnector``), checked against the class's `java_names`;

@@ -1,4 +1,7 @@
-"""Checks whether a worker permits a plug-in that must be enabled by a worker key, such as python.transform.enable."""
+"""Checks whether a worker permits a plug-in.
+
+Some plug-ins must be enabled by a property of the worker's configuration, such as `python.transform.enable`.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def connection_limit() -> int:
 
 
 class LimitedHTTPProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection of a server that limits the number of its connections."""
+    """One connection of a server with a limited number of connections."""
 
     _last_logged_s = -LOG_INTERVAL_S
 

@@ -90,7 +90,7 @@ class RestServer:
             await server.startup(sockets=bound.sockets)
 
     async def stop(self, stopping_since: float) -> None:
-        """Wait for pending requests, then respond to the others with status 500, and close the servers.
+        """Wait for pending requests, respond with status 500 to those that do not complete, and close the servers.
 
         `stopping_since` is the `time.monotonic()` at which the worker began to stop. The wait ends `STOP_MARGIN_S` plus
         task.shutdown.graceful.timeout.ms later, but lasts at least a second. Requests on connections that were accepted

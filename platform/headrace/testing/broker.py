@@ -341,7 +341,7 @@ class _BrokerThread:
 
 
 def _bind(port: int) -> socket.socket:
-    """Return a socket that is bound to the port (0: a free port), so that several of these sockets can share the port.
+    """Return a socket that is bound to the port (0 = a free port). Several of these sockets can share the port.
 
     A socket that is bound and never listens reserves the port while the broker is stopped.
     """

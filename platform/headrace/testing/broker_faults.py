@@ -75,7 +75,7 @@ class Fault:
                 )
 
     def use(self) -> bool:
-        """Reserve this fault for one request. Return False if it is the last request that `times` allows."""
+        """Reserve this fault for one request. Return False if this request is the last one that `times` allows."""
         if self._remaining is not None:
             self._remaining -= 1
         return self._remaining != 0
@@ -138,7 +138,7 @@ class FaultList:
     def use(self, fault: Fault) -> None:
         """Reserve a fault for one request.
 
-        If it is the last request that `times` allows, remove the fault from the list.
+        If this request is the last one that `times` allows, remove the fault from the list.
         """
         with self._lock:
             if not fault.use() and fault in self._faults:

@@ -32,8 +32,8 @@ class SourceConformance(Conformance):
     def hostile_configs(self) -> Sequence[dict[str, str]]:
         """Return configurations with hostile names of files, tables and so on, which a source may not expect.
 
-        For each configuration, the suite sets `self.hostile_index` to its index, and calls `produce`. It must write to
-        the file, table or other object that the configuration names.
+        For each configuration, the suite sets `self.hostile_index` to the index of the configuration, and calls
+        `produce`. Then `produce` must write to the file, table or other object that the configuration names.
         """
         return []
 
