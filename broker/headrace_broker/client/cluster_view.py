@@ -108,7 +108,8 @@ class ClusterView:
 def _topic_view(topic: MetadataResponseTopic, known: TopicView | None) -> TopicView:
     """Return the topic's view.
 
-    If `known` has a newer leader epoch of a partition than the response, keep the partition of `known` (KIP-320).
+    If `known` contains a newer leader epoch of a partition than the response, keep the partition from `known`
+    (KIP-320).
     """
     partitions = []
     for part in sorted(topic.partitions, key=lambda item: item.partition_index):

@@ -33,7 +33,7 @@ _MEMBER_ERRORS = frozenset(
 
 
 class CommittedOffsets:
-    """The committed offsets of the group group.id. `membership` is set while the consumer is subscribed."""
+    """The committed offsets of the consumer's group. `membership` is set while the consumer is subscribed."""
 
     def __init__(self, cluster: Cluster, config: ClientConfig) -> None:
         self.membership: GroupMembership | None = None

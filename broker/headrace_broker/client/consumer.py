@@ -432,7 +432,7 @@ class Consumer:
     # -- committed offsets -------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit these offsets (None = the positions) for group.id.
+        """Commit these offsets (None = the current positions) for the consumer's group.
 
         Raises CommitFailedError if the group rebalanced without this member, otherwise BrokerError or TimedOutError.
         """

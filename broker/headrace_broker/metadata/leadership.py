@@ -91,7 +91,7 @@ def remove_broker_from_isrs(
 def elect_leaders_for_unfenced_broker(
     image: MetadataImage, broker_id: int, topic_configs: TopicConfigs
 ) -> list[MetadataRecord]:
-    """Elect leaders for the leaderless partitions that have a replica on the broker. The broker is being unfenced."""
+    """When a broker is unfenced, elect leaders for the leaderless partitions that have a replica on the broker."""
     records: list[MetadataRecord] = []
     for topic, index, partition in _partitions(image):
         if partition.leader != NO_LEADER or broker_id not in partition.replicas:

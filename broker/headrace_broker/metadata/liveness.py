@@ -68,7 +68,7 @@ class BrokerLiveness:
         return [broker_id for broker_id in brokers if not self.has_session(broker_id, now_ms)]
 
     def next_deadline_ms(self, brokers: list[int]) -> int | None:
-        """Return when the first session of the given brokers expires, or None if none of them has a session."""
+        """Return the earliest time at which a session of these brokers expires, or None if they have no sessions."""
         times = [self._contacts[broker_id].last_contact_ms for broker_id in brokers if broker_id in self._contacts]
         return min(times) + self._session_timeout_ms + 1 if times else None
 

@@ -37,7 +37,7 @@ class Follower(Role):
     def grants_pre_vote(self) -> bool:  # type: ignore[override]
         """Whether this follower grants pre-votes.
 
-        The follower grants pre-votes until the leader has responded to its first fetch.
+        The follower grants pre-votes until the leader has responded to the follower's first fetch.
         """
         return not self._has_fetched
 

@@ -147,7 +147,7 @@ class Prospective(_Nominee):
     def on_pre_vote_granted(self, candidate: int, end: OffsetAndEpoch, now_ms: int) -> None:
         """Become Unattached if `candidate` has a more up-to-date log, or an equal log and a higher id.
 
-        If two nodes request pre-votes at the same time, only one of them therefore starts an election.
+        Therefore, if two nodes request pre-votes at the same time, only one of them starts an election.
         """
         if (*end[::-1], candidate) > (*self.raft.log_end[::-1], self.raft.config.node_id):
             self.raft.transition_to(Unattached(self.raft, now_ms), now_ms)

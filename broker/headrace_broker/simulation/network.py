@@ -353,7 +353,7 @@ class _SimulatedTransport(asyncio.Transport):
             self.network._reset_later(end)
 
     def _end_stream(self) -> None:
-        """End the stream after the queued data, or reset the peer immediately if no data is queued."""
+        """End the stream after the queued data. If no data is queued, reset the peer's end immediately."""
         network, peer = self.network, self.peer
         if self._outgoing:
             if not self._is_closing:

@@ -83,7 +83,7 @@ def ignore_signals() -> None:
 def worker_config(
     path: Path, overrides: Mapping[str, str], parse: Callable[[Mapping[str, str]], WorkerConfig]
 ) -> WorkerConfig:
-    """Return the configuration in the worker file with `overrides`, and log its warnings. Raises StartupError."""
+    """Parse the worker file with `overrides` applied, and log the configuration's warnings. Raises StartupError."""
     try:
         properties = resolve_variables({**read_properties(path), **overrides})
     except FileError as error:

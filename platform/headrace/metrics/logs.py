@@ -84,12 +84,12 @@ def clear_process_context() -> None:
 
 
 def context(connector: str, scope: str = "") -> str:
-    """Return the prefix of log messages from KIP-449: `[flights-source|task-0] `, `[flights-source|worker] `."""
+    """Return the prefix that KIP-449 adds to log messages, for example `[flights-source|task-0] `."""
     return f"[{connector}|{scope}] " if scope else f"[{connector}] "
 
 
 class LineFormatter(logging.Formatter):
-    """Kafka's log format, with the connector context before the message."""
+    """Formats log records as Kafka does, with the connector context before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted log record, including its stack trace."""

@@ -131,7 +131,7 @@ def find_sections(props: Props, key: str, kind: str) -> dict[str, PluginSection]
 
 
 def converter_section(key: str, props: Props) -> PluginSection | None:
-    """Return the section of a converter (`key` is one of CONVERTER_KEYS), or None if `props` do not name its class.
+    """Return the section of a converter (`key` is one of CONVERTER_KEYS), or None if `props` names no class for it.
 
     Raises PluginNotFoundError.
     """

@@ -300,7 +300,7 @@ def _connector_or_plugin(cls: Any) -> Any:
 
 
 def _standalone_modules(directory: Path) -> Iterator[str]:
-    """Yield the names of the modules and packages in a directory whose source mentions headrace; skip all others."""
+    """Yield the name of each module or package in a directory if its source mentions headrace."""
     for path in sorted(directory.iterdir()):
         source = path / "__init__.py" if path.is_dir() else path
         name = path.name if path.is_dir() else path.stem

@@ -33,7 +33,7 @@ class AdminEndpoints:
         }
 
     def admin_endpoints(self) -> dict[str, Endpoint]:
-        """Return the endpoints for which `admin.listeners` sets separate listeners, or which it disables (KIP-495)."""
+        """Return the endpoints that `admin.listeners` moves to separate listeners or disables (KIP-495)."""
         return {"listLoggers": self.loggers, "getLogger": self.logger, "setLevel": self.set_logger}
 
     async def root(self, request: Request) -> Response:

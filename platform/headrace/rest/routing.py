@@ -18,7 +18,7 @@ from headrace.runtime.worker_config import WorkerConfig
 
 
 class _TaskNumber(IntegerConvertor):
-    """Matches the number of a task; a longer number, which Python might not convert, is an unknown path."""
+    """Matches a task number of at most 18 digits. A path with a longer number is an unknown path."""
 
     regex = "[0-9]{1,18}"
 

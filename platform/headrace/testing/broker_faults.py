@@ -34,7 +34,7 @@ class Delay:
 class Disconnect:
     """An effect of a fault: the proxy closes the client's connection.
 
-    It does so before the broker receives the request, or instead of delivering the response.
+    The connection is closed before the broker receives the request, or instead of delivering the response.
     """
 
     before_request: bool

@@ -5,8 +5,8 @@ connection, the proxy opens a connection to the broker, and forwards requests an
 applies to a request, the proxy applies the effect of this fault. The responses on a connection keep the order of their
 requests.
 
-An idempotent producer has several requests in flight. If a broker rejects one of them with a retriable error, it also
-rejects the later requests, because their sequence numbers leave a gap. The proxy does the same: until the rejected
+An idempotent producer may have several requests in flight. If a broker rejects one of them with a retriable error, it
+also rejects the later requests, because their sequence numbers leave a gap. The proxy does the same: until the rejected
 batch is sent again, it rejects later batches of the same producer and partition on that connection.
 
 All methods run on the broker's event loop.

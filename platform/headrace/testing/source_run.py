@@ -104,7 +104,7 @@ def run_source(
     faults: Sequence[SourceFault] = (),
     idle_s: float = IDLE_S,
 ) -> SourceRun:
-    """Run all tasks of a source one after another, each until `records` records are written, and stop them.
+    """Run all tasks of a source, one after another. Stop each task when it has written `records` records.
 
     A task is also stopped when its polls return no records for `idle_s` seconds of virtual time. `plugin` is a source
     connector or source task class, or a function decorated with `@source`. `props` is its configuration, which may

@@ -85,7 +85,7 @@ class ConnectWorker:
     def stop(self) -> None:
         """Stop the worker cleanly.
 
-        For the next `start`, the worker keeps its offsets but no connectors, as in Kafka Connect.
+        The worker keeps its offsets for the next `start`. As in Kafka Connect, it does not keep its connectors.
         """
         process, self._process = self._process, None
         if process is None:

@@ -263,9 +263,9 @@ class JoinRequests:
     ) -> None:
         """Respond to a restarted static member without a rebalance.
 
-        A restarted leader must not compute the assignments again. From v9 on, the response sets
-        `skip_assignment` and lists the members. Before v9, the response contains the leader's former
-        member id, so that the client does not consider itself the leader.
+        A restarted leader must not compute the assignments again. From JoinGroup v9 on, the response sets
+        `skip_assignment` and lists the members. Before v9, the response contains the leader's former member id, so that
+        the client does not consider itself the leader.
         """
         group.update_subscribed_topics()
         out.records.append(group_record(group))

@@ -34,7 +34,7 @@ class ControlServer:
         self._requests: set[asyncio.Task[None]] = set()
 
     def lock_directory(self) -> None:
-        """Lock the cluster's directory for this process.  Raises ClusterError, OSError."""
+        """Lock the cluster's directory for this process. Raises ClusterError, OSError."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -50,7 +50,7 @@ class ControlServer:
         os.write(self._lock, f"{os.getpid()}\n".encode())
 
     async def serve(self, handle_command: CommandHandler) -> None:
-        """Start to accept commands.  Raises OSError."""
+        """Start to accept commands. Raises OSError."""
 
         async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()

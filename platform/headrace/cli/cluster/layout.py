@@ -120,7 +120,7 @@ def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_c
 
 
 def read_layout(directory: Path) -> ClusterLayout | None:
-    """Return the layout of the cluster that was created in the directory, or None.  Raises ClusterError."""
+    """Return the layout of the cluster that was created in the directory, or None. Raises ClusterError."""
     return _read(directory / _CLUSTER_FILE)
 
 
@@ -170,7 +170,7 @@ def _check_ports(layout: ClusterLayout) -> None:
 
 
 def write_node_files(layout: ClusterLayout, overrides: Mapping[str, str]) -> None:
-    """Write the missing properties files of nodes, and set the overrides in every node's file.  Raises OSError.
+    """Write the missing properties files of nodes, and set the overrides in every node's file. Raises OSError.
 
     If the cluster's directory was moved or copied, the paths in the files are changed to the current directory.
     """

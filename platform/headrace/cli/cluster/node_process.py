@@ -60,7 +60,7 @@ class NodeProcess:
         return self._process is not None
 
     async def start(self) -> None:
-        """Start the process without waiting until it serves.  Raises OSError.
+        """Start the process without waiting until it serves. Raises OSError.
 
         If the node's data is lost, set the state to DIED and do not start the process.
         """

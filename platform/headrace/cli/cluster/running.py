@@ -79,7 +79,7 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def _check_overrides(layout: ClusterLayout, values: Mapping[str, str]) -> None:
-    """Validate the overrides before they are written to the nodes' files.  Raises ClusterError."""
+    """Validate the overrides before they are written to the nodes' files. Raises ClusterError."""
     if not values:
         return
     from headrace_broker.server.config import BrokerConfig, ConfigError

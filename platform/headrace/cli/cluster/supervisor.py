@@ -34,7 +34,7 @@ class Supervisor:
         self._stopped = asyncio.Event()
 
     async def run(self, control: ControlServer) -> None:
-        """Start every node, and run until the stop command or a signal.  Raises ClusterError if the start fails."""
+        """Start every node, and run until the stop command or a signal. Raises ClusterError if the start fails."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop.set)
@@ -85,7 +85,7 @@ class Supervisor:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     async def _handle_command(self, command: str, node_id: int | None) -> list[str]:
-        """Run a command from the control socket; return the lines of the response.  Raises ClusterError."""
+        """Run a command from the control socket; return the lines of the response. Raises ClusterError."""
         if command == "status":
             return await self._status()
         if command == "stop":
