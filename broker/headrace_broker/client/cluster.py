@@ -220,7 +220,7 @@ class Cluster:
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, action: str) -> T:
         """Run `attempt` repeatedly, with backoff, until it succeeds or fails with an error that is not retriable.
 
-        Raises TimedOutError, which contains the last error, after `timeout_ms`. `action` is the name of the operation
+        After `timeout_ms`, raises a TimedOutError that contains the last error. `action` is the name of the operation
         in error texts.
         """
         deadline = self.now_ms() + timeout_ms
@@ -294,7 +294,7 @@ class Cluster:
     async def topic(self, name: str, timeout_ms: float | None = None) -> TopicView:
         """Return a topic's metadata, and track the topic from now on. Waits until the topic exists.
 
-        Raises BrokerError if the broker rejects the topic, TimedOutError if the topic does not exist before the
+        Raises BrokerError if the broker rejects the topic, and TimedOutError if the topic does not exist before the
         timeout.
         """
         known = self.view.topics.get(name)

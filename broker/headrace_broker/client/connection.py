@@ -197,7 +197,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Send a request after all earlier requests. If `on_response` is None, the broker sends no response (acks=0).
 
-        Raises ConnectionLostError if the connection is closed, EncodeError when the message cannot be encoded.
+        Raises ConnectionLostError if the connection is closed, and EncodeError if the message cannot be encoded.
         """
         if self._transport is None or self._error is not None:
             raise self._error or ConnectionLostError(f"{self.broker}: not connected")

@@ -124,7 +124,7 @@ def fail(parts: list[DeliveryPart], error: ClientError) -> None:
 def split_parts(parts: list[DeliveryPart], count: int) -> tuple[list[DeliveryPart], list[DeliveryPart]]:
     """Return (parts of the first `count` records, parts of the remaining records).
 
-    If the split falls inside a part, the part is replaced by two parts, and its delivery then waits for both parts.
+    If the split falls inside a part, this part is replaced by two parts, and the delivery then waits for both of them.
     """
     first: list[DeliveryPart] = []
     rest: list[DeliveryPart] = []

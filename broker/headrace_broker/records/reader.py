@@ -26,10 +26,10 @@ def read_columns(
     verify_crc: bool = True,
     decompressed_size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> RecordColumns:
-    """Return the data records with offset >= `from_offset` of the complete batches in `buffer`.
+    """Return the data records at or after offset `from_offset` in the complete batches of `buffer`.
 
     Control batches are skipped. The result's `next_offset` is the offset after the last batch, which may be a control
-    batch. It is `from_offset` if there is no batch. Raises CorruptBatchError.
+    batch. If there is no batch, `next_offset` is `from_offset`. Raises CorruptBatchError.
     """
     view = memoryview(buffer)
     columns: RecordColumns | None = None

@@ -1,4 +1,4 @@
-"""Java's rules for printing and narrowing numbers, trimming strings, and the iteration order of HashMap.
+"""Java's rules for printing and narrowing numbers, trimming strings, and ordering the keys of a HashMap.
 
 Users compare Connect's output byte by byte, and keys in offset files are looked up by their bytes, so these rules are
 part of the format. Floating point text follows JDK 19 and later (the fewest digits that parse to the same number, but

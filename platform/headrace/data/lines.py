@@ -89,8 +89,8 @@ def _add_maps(schema: Schema | None, columns: Columns, template: _LineTemplate) 
 def _add_structs(schema: Schema, columns: Columns, template: _LineTemplate) -> bool:
     """Add the text of structs to the template: ``Struct{a=1,b=x}``, without null fields.
 
-    Returns False if the first field is null in some records only: in these records no comma precedes the next field, so
-    the records have no common template.
+    Returns False if the first field is null in some records, but not in all of them. Without the first field, no comma
+    precedes the second field, so the records have no common template.
     """
     comma = ""
     template.add_text("Struct{")

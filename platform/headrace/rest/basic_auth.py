@@ -3,9 +3,8 @@
 The response to a request without valid credentials has status 401. As in Kafka Connect, it has no WWW-Authenticate
 header, and its body is a plain text.
 
-Users and passwords come from properties files with lines `user=password`. These are the file in
-`rest.basic.auth.users.file`, or the files that the section KafkaConnect of a JAAS file names. The files are read once,
-at startup.
+Users and passwords come from properties files with lines `user=password`. `rest.basic.auth.users.file` names the file.
+If this key is not set, the section KafkaConnect of a JAAS file names the files. The files are read once, at startup.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forwards a request to the worker that can execute it, at most twice, as Kafka Connect does.
+"""Forwards requests to the worker that can execute them. As in Kafka Connect, a request is forwarded at most twice.
 
 The first worker adds `forward=true` to the query, and the second worker changes it to `forward=false`. A third worker
 does not forward the request again. It responds with an error.

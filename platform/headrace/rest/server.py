@@ -94,8 +94,8 @@ class RestServer:
 
         `stopping_since` is the `time.monotonic()` at which the worker began to stop. The wait ends `STOP_MARGIN_S` plus
         task.shutdown.graceful.timeout.ms later, but lasts at least a second. Requests on connections that were accepted
-        shortly before still receive a response. Otherwise another worker of the group would not know whether a request
-        that it has forwarded was executed.
+        shortly before this call still receive a response. Otherwise another worker of the group would not know whether
+        a request that it has forwarded was executed.
         """
         for server, _ in self._servers:
             for listening in server.servers:

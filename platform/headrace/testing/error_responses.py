@@ -1,8 +1,9 @@
 """Error responses: for each supported API, a response with one error for all topics or partitions of a request.
 
-The error is in the field that clients of the request's version read: for most APIs in the result of each topic or
-partition, for other APIs at the top level. For `Metadata`, the error is written into the broker's own response, because
-a response without brokers would disconnect the client from the cluster.
+The error is in the field that clients of the request's version read. For most APIs, the result of each topic or
+partition contains this field. For the other APIs, the field is at the top level of the response. For `Metadata`, the
+error is written into the broker's own response, because a response without brokers would disconnect the client from the
+cluster.
 """
 
 from __future__ import annotations

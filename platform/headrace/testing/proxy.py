@@ -1,4 +1,4 @@
-"""A proxy between the clients and the broker that understands Kafka's protocol and applies faults to requests.
+"""A proxy between clients and a broker. It understands Kafka's protocol, and applies faults to requests.
 
 The broker advertises the proxy's address, so that all connections of its clients go through the proxy. For each client
 connection, the proxy opens a connection to the broker, and forwards requests and responses unchanged. If a fault

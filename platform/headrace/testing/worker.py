@@ -1,8 +1,8 @@
 """`ConnectWorker`: a real standalone Connect worker for tests, as a child process that a test controls over REST.
 
 The child process runs `connect-standalone`. It can import everything that the test's process can import, and it is
-killed when that process dies. Tasks are threads of the worker (`task.isolation=thread`), which start faster than
-processes; set `task.isolation` to `process` to test them as they run in production.
+killed when that process dies. Tasks are threads of the worker (`task.isolation=thread`), because threads start faster
+than processes. Set `task.isolation` to `process` to test tasks as they run in production.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads the topic names in a consumer's subscription.
 
-In every version of the embedded consumer protocol, a subscription is an int16 version, an int32
-count, the topic names (int16 length, UTF-8), and fields that only clients read. The offsets of a
-subscribed topic do not expire, and OffsetDelete rejects them. If a subscription cannot be parsed,
-its member still joins the group, and the group's subscribed topics are unknown.
+In every version of the embedded consumer protocol, a subscription is an int16 version, an int32 count, the topic names
+(int16 length, UTF-8), and fields that only clients read. The offsets of a subscribed topic do not expire, and an
+OffsetDelete request cannot delete them. If a subscription cannot be parsed, its member still joins the group, and the
+group's subscribed topics are unknown.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class Supervisor:
             await control.close()
 
     async def _wait_until_started(self) -> None:
-        """Wait until each node serves or has died. Raises ClusterError if the remaining nodes are not a majority.
+        """Wait until each node serves or has died. Raises ClusterError if half of the nodes or more have died.
 
-        Returns early if the supervisor was told to stop.
+        Returns early if the supervisor receives the stop command or a signal.
         """
         waits = [asyncio.ensure_future(node.wait_until_started_or_ended()) for node in self._nodes.values()]
         stopping = asyncio.ensure_future(self._stop.wait())
