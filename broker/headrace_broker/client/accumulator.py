@@ -70,7 +70,7 @@ def concatenate(parts: list[RecordColumns]) -> RecordColumns:
 
 
 def estimate_bytes(columns: RecordColumns) -> int:
-    """Return an upper bound of the uncompressed size of a batch of these records, without the batch header."""
+    """Return an upper bound on the uncompressed size of a batch with these records, without the batch header."""
     size = len(columns) * (RECORD_OVERHEAD_BYTES + len(columns.before) + len(columns.after))
     size += sum(columns.value_lengths())
     if columns.keys is not None:

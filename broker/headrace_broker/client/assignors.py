@@ -42,7 +42,10 @@ class SubscribedMember:
 
 
 def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignment:
-    """Divide each topic's partitions into consecutive ranges, one per member. The first ranges may be longer by one."""
+    """Divide each topic's partitions into consecutive ranges, one per member.
+
+    The first ranges may be one partition longer than the other ranges.
+    """
     assignment: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(partition_counts):
         subscribers = sorted((m for m in members if topic in m.subscription.topics), key=lambda member: member.sort_key)

@@ -329,7 +329,7 @@ class FetchCore:
         return FetchAction.RECORDS
 
     def set_preferred_replica(self, requested: RequestedPartition, node_id: int, until_ms: float) -> None:
-        """Fetch the partition from `node_id`, the preferred read replica that the leader returned, until `until_ms`."""
+        """Until `until_ms`, fetch the partition from `node_id`, the preferred read replica that the leader returned."""
         state = self._state_if_current(requested)
         if state is not None:
             state.attempts = 0
@@ -439,7 +439,7 @@ class FetchCore:
         return None
 
     def advance_position(self, topic: str, partition: int, next_offset: int) -> None:
-        """Set the position to `next_offset`, after the consumer has received the records before it."""
+        """Set the position to `next_offset`, after the consumer has received the records before this offset."""
         state = self._states.get((topic, partition))
         if state is not None:
             state.position = next_offset

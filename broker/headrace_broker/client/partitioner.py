@@ -22,7 +22,7 @@ _WORDS = tuple(struct.Struct(f"<{count}I") for count in range(65))
 
 
 class _MixedWords(dict[int, int]):
-    """Caches murmur2's mixing step for each 4-byte word of a key. Keys often share words (prefixes, digits)."""
+    """Caches the result of murmur2's mixing step for each 4-byte word. Keys often share words (prefixes, digits)."""
 
     def __missing__(self, word: int) -> int:
         mixed = word * _M & _MASK

@@ -247,5 +247,5 @@ def fetch_snapshot_response(
 
 
 def concatenate(records: Any) -> bytes:
-    """Return the content of `records`, one buffer or a list of buffers, as one byte string."""
+    """Return `records`, which is one buffer or a list of buffers, as one byte string."""
     return b"".join(records) if isinstance(records, list | tuple) else bytes(records)

@@ -262,7 +262,7 @@ def _build_records(columns: RecordColumns, timestamps: list[int]) -> bytearray:
 
 
 def split(columns: RecordColumns, size_bytes_max: int) -> Iterator[RecordColumns]:
-    """Split the records into groups that fit into a batch of `size_bytes_max`. A larger record forms its own group."""
+    """Split the records into groups for batches of at most `size_bytes_max`. A larger record forms its own group."""
     count = len(columns)
     ends = list(accumulate(_record_sizes(columns)))
     start = 0

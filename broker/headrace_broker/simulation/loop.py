@@ -34,7 +34,7 @@ _CALLBACKS_MAX = 5_000_000
 
 
 class Clock:
-    """A node's clocks. Both clocks run at `rate`, and the wall clock was set forward by `wall_ahead_us`."""
+    """A node's monotonic clock and wall clock. Both run at `rate`. The wall clock is set forward by `wall_ahead_us`."""
 
     __slots__ = ("rate", "wall_ahead_us")
 

@@ -120,7 +120,7 @@ def open_layout(directory: Path, nodes: int | None, base_port: int | None, new_c
 
 
 def read_layout(directory: Path) -> ClusterLayout | None:
-    """Return the layout of the cluster that was created in the directory, or None. Raises ClusterError."""
+    """Return the layout of the cluster in the directory, or None if there is no cluster. Raises ClusterError."""
     return _read(directory / _CLUSTER_FILE)
 
 

@@ -140,7 +140,7 @@ class NodeProcess:
 
 
 def last_line(log: Path, start: int, prefix: str) -> str:
-    """Return the last line of `log` after byte `start` that begins with `prefix`, or ""."""
+    """Return the last line that begins with `prefix` in `log` after byte `start`, or "" if there is no such line."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - _TAIL_BYTES))

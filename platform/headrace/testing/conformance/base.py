@@ -39,7 +39,10 @@ class Conformance:
         raise NotImplementedError(f"{type(self).__name__} must define the method `config`")
 
     def invalid_configs(self) -> Sequence[Mapping[str, str]]:
-        """Return configurations that validation must reject: by default an empty one, if the connector rejects it."""
+        """Return configurations that validation must reject.
+
+        The default is one empty configuration, if the connector rejects it.
+        """
         return [{}] if self._errors({}) else []
 
     def _errors(self, props: Mapping[str, str]) -> list[Any]:

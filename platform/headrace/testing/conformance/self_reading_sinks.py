@@ -88,7 +88,7 @@ class SelfReadingSinkConformance(Conformance):
             time.sleep(POLL_S)
 
     def wait_for_committed(self, **ends: int) -> None:
-        """Wait until the committed offset of partition 0 of each topic is the given offset."""
+        """Wait until the committed offset of partition 0 of each topic in `ends` has the given value."""
         self.wait_for(
             lambda: all(self.committed().get((topic, 0)) == end for topic, end in ends.items()),
             f"the committed offsets are {ends}",
