@@ -103,7 +103,7 @@ class Simulation:
     def wanted(self, worker: Worker) -> set[Instance]:
         """Return the connectors and tasks that the worker must run now.
 
-        They do not include deleted connectors, even if the leader has not revoked these yet.
+        Deleted connectors are not included, even if the leader has not revoked them yet.
         """
         return instances_of(worker.to_run & worker.core._configured)
 

@@ -54,7 +54,7 @@ class Written:
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    """A compacted log and its model. `written` contains all written records by offset."""
+    """A compacted log and its model. `written` maps each offset to the record that was written there."""
 
     @initialize(segment_bytes=st.integers(500, 2500), interval=st.integers(0, 400), append_time=st.booleans())
     def begin(self, segment_bytes: int, interval: int, append_time: bool) -> None:

@@ -83,7 +83,7 @@ def test_lines_of_strings_equal_the_lines_of_single_values(texts: list[str]) -> 
     assert java_lines(None, _as_lines(texts)) == _lines(None, texts)
 
 
-def test_lines_of_columns_that_are_ranges_of_numbers_equal_the_lines_of_single_values() -> None:
+def test_lines_of_columns_that_contain_ranges_of_numbers_equal_the_lines_of_single_values() -> None:
     for start in (-5, 0, 1, 999, 1000, 1001, 5_999, 123_456_789):
         for count in (1, 2, 1000, 2500):
             compact = Columns(["o", "x"], [range(start, start + count), Shared("y")], count, is_maps=True)

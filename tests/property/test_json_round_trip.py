@@ -35,7 +35,7 @@ def schema_and_values(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
 
 @settings(deadline=None, max_examples=40)
 @given(schema_and_values(), st.booleans())
-def test_json_converter_decodes_the_values_with_schema_that_it_encoded(
+def test_values_with_a_schema_round_trip_through_the_json_converter(
     data: tuple[Schema, list[Any]], numeric: bool
 ) -> None:
     schema, items = data
@@ -75,7 +75,7 @@ def test_json_converter_decodes_a_list_of_payloads_like_single_payloads(data: tu
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(schemaless(), max_size=4))
-def test_json_converter_decodes_the_schemaless_values_that_it_encoded(items: list[Any]) -> None:
+def test_schemaless_values_round_trip_through_the_json_converter(items: list[Any]) -> None:
     converter = _converter(schemas_enable="false")
     encoded = converter.from_connect_batch("t", None, items)
     runs = converter.to_connect_batch("t", encoded)

@@ -71,7 +71,9 @@ def test_payloads_that_are_kept_as_text_are_json_objects_on_one_line(data: list[
         b"",
     ],
 )
-def test_payload_that_is_not_a_valid_json_object_on_one_line_is_not_kept_as_text(text: bytes) -> None:
+def test_batch_is_not_kept_as_text_if_one_payload_is_invalid_json_or_not_an_object_or_has_several_lines(
+    text: bytes,
+) -> None:
     assert json_texts([b'{"a":1}', text]) is None
 
 
@@ -81,6 +83,6 @@ def test_json_number_outside_the_range_of_a_double_is_decoded_as_infinity() -> N
     assert accepted.items() == [{"a": math.inf, "b": -math.inf}]
 
 
-def test_selecting_values_from_json_texts_selects_the_texts_of_these_values() -> None:
+def test_selection_of_values_from_json_texts_contains_the_texts_of_the_selected_values() -> None:
     selected = JsonTexts([b'{"a":1}', b'{"a":2}', b'{"a":3}']).take([2, 0])
     assert (selected.texts, selected.items()) == ([b'{"a":3}', b'{"a":1}'], [{"a": 3}, {"a": 1}])

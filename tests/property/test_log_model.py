@@ -24,7 +24,7 @@ PRODUCER_ID = 5
 class LogMachine(RuleBasedStateMachine):
     """A log and its model.
 
-    `model` has the (value, timestamp, leader epoch) of each offset. `start` is the expected log start
+    `model` maps each offset to (value, timestamp, leader epoch). `start` is the expected log start
     offset.
     """
 

@@ -1,7 +1,7 @@
 """Checks the controller's invariants under random sequences of requests.
 
 * The controller's metadata image equals the image rebuilt from the records that it wrote.
-* An image that is built from the snapshot records of an image equals that image.
+* An image that is rebuilt from the records of its snapshot equals the original image.
 * In every partition, the leader is in the ISR, the ISR is a subset of the replicas, ISR and ELR are
   disjoint, and leader epochs and partition epochs never decrease.
 """
@@ -226,7 +226,7 @@ def check_partitions(before: MetadataImage, image: MetadataImage) -> None:
 
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=40))
-def test_metadata_image_equals_the_images_rebuilt_from_its_records_and_from_its_snapshot_and_is_consistent(
+def test_metadata_image_is_consistent_and_equals_the_images_rebuilt_from_its_records_and_its_snapshot(
     steps_taken: list[tuple[Any, ...]],
 ) -> None:
     simulated = SimulatedController()

@@ -1,4 +1,4 @@
-"""Tests that the hand-written Produce codec has the same results and errors as the compiled codec."""
+"""Tests that the hand-written Produce codec returns the same results and errors as the compiled codec."""
 
 from __future__ import annotations
 

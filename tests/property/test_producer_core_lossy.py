@@ -38,7 +38,7 @@ class LogModel:
             self.recent.popleft()
 
     def truncate(self, count: int) -> None:
-        """Remove the last `count` batches, even acknowledged ones, as after an unclean leader election."""
+        """Remove the last `count` batches, even acknowledged batches, as after an unclean leader election."""
         count = min(count, len(self.history) - 1)  # a log without any batch would accept any sequence number
         for _ in range(count):
             del self.values[self.history.pop()[3] :]
@@ -201,7 +201,7 @@ class ProducerModel:
                 self.outcome[value] = verdict
 
     def finish(self) -> None:
-        """Send more records without faults. They must be acknowledged within a limited time."""
+        """Send more records without faults. Check that they are acknowledged within a limited time."""
         last = [value for partition in range(len(self.logs)) for value in self.send(partition, 1, 10_000)]
         for _ in range(50):
             self.wait(20)

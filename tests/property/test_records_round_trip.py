@@ -106,7 +106,7 @@ def test_kafka_python_and_aiokafka_and_headrace_read_the_same_records_from_a_bat
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(BYTES, min_size=1, max_size=200), CODECS, st.integers(min_value=0, max_value=2**42))
-def test_batch_builder_for_records_with_only_values_writes_the_same_bytes_as_the_general_builder(
+def test_fast_and_general_batch_builders_write_the_same_bytes_for_records_without_keys_and_headers(
     values, codec, timestamp
 ) -> None:
     fast = build_batch(RecordColumns(values=list(values), timestamps=timestamp), compression=codec)
@@ -133,7 +133,7 @@ def test_offset_deltas_of_every_varint_size_are_read_by_aiokafka(count: int) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), KAFKA_PYTHON_CODECS)
-def test_records_in_batches_that_kafka_python_built_are_read(records, codec) -> None:
+def test_headrace_reads_the_records_of_batches_that_kafka_python_built(records, codec) -> None:
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
     for key, value, headers, timestamp in records:
         builder.append(timestamp, key, value, headers)
@@ -144,7 +144,7 @@ def test_records_in_batches_that_kafka_python_built_are_read(records, codec) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=20), CODECS)
-def test_records_in_batches_that_aiokafka_built_are_read(records, codec) -> None:
+def test_headrace_reads_the_records_of_batches_that_aiokafka_built(records, codec) -> None:
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(2, int(codec), 0, -1, -1, -1, 1 << 20)

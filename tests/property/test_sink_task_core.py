@@ -120,7 +120,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
                 pass
 
     def put(self, records: SinkRecords) -> None:
-        """Complete a put with the result `put_plan`.
+        """Complete a put with the result that `self.put_plan` determines.
 
         Check that `records` are in order and that their partitions are open.
         """
@@ -285,7 +285,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
             assert all((partition, each) in self.durable for each in range(offset))
 
     def teardown(self) -> None:
-        """Resume the task and all partitions. Every fetched record must then be put and committed."""
+        """Resume the task and all partitions. Check that every fetched record is then put and committed."""
         if self.is_stopped or self.has_failed or not self.positions:
             return
         self.put_plan, self.flush_fails = None, False

@@ -43,7 +43,7 @@ POLL_RECORDS_MAX = 3
 class SourceTaskMachine(RuleBasedStateMachine):
     """Drives a SourceTaskCore with a simulated task, producer and offset store.
 
-    A killed task resumes from the offset store.
+    After the task is killed, it resumes from the offsets in the offset store.
     """
 
     @initialize(tolerates_errors=st.booleans(), commits_records=st.booleans(), takes_risks=st.booleans())
@@ -205,7 +205,7 @@ class SourceTaskMachine(RuleBasedStateMachine):
         prepares_topics=st.booleans(),
     )
     def run(self, plan: list[tuple[int, int]] | None, prepares_topics: bool) -> None:
-        """Run the task until its thread waits. The first poll returns `plan`, or fails if `plan` is None."""
+        """Run the task until its thread waits. The first poll follows `plan`, or fails if it is None."""
         self.poll_plan = plan
         for _ in range(50):
             effects = self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full)

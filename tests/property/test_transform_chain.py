@@ -56,7 +56,7 @@ FAILURES = {
 class Behaviour:
     """Simulates a plug-in. `results` determines the result for each record.
 
-    `processed` has the numbers of the processed records.
+    `processed` contains the numbers of the processed records.
     """
 
     kind: Kind

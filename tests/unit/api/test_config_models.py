@@ -158,7 +158,7 @@ def test_config_model_with_a_field_declared_without_the_key_function_is_rejected
         config_def(Bad)
 
 
-def test_message_of_the_record_errors_exception_names_the_first_failed_record() -> None:
+def test_record_errors_exception_names_the_first_failed_record_in_its_message() -> None:
     error = RecordErrors({5: ValueError("x"), 2: ValueError("y")})
     assert list(error.errors) == [2, 5]
     assert str(error) == "record 2: y (and 1 more records)"

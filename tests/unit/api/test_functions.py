@@ -34,7 +34,7 @@ def tick(config: TickConfig, number: int) -> SourceRecord:
 
 @source
 def ticks(config: TickConfig, offset: Offset) -> Items:
-    """Yield `count` numbers in each call."""
+    """Yield `config.count` numbers in each call."""
     EVENTS.append(offset)
     first = 0 if offset is None else offset["n"] + 1
     for number in range(first, first + config.count):
@@ -172,7 +172,7 @@ def test_error_for_a_source_function_that_is_not_a_generator_contains_the_functi
         run_source(wrong, {}, records=1)
 
 
-def test_task_stops_immediately_although_its_generator_is_waiting() -> None:
+def test_task_stops_immediately_while_its_generator_is_waiting() -> None:
     @source
     def patient(config: TickConfig, offset: Offset) -> Items:
         yield tick(config, 0)

@@ -155,7 +155,7 @@ def test_unformatted_node_directory_of_an_existing_cluster_is_reported_as_data_l
 
 
 @pytest.mark.parametrize(("nodes", "needed"), [(2, 1), (3, 2), (4, 2), (5, 3)])
-def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_are_serving(
+def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_serve_requests(
     tmp_path: Path, nodes: int, needed: int
 ) -> None:
     layout = ClusterLayout(tmp_path, nodes, 9092, "id")
@@ -167,7 +167,7 @@ def test_node_without_data_may_be_formatted_again_only_if_enough_other_nodes_are
         check_enough_other_nodes(layout, 1, needed - 1)
 
 
-def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting_the_node_directory(tmp_path: Path) -> None:
+def test_data_loss_error_in_a_small_cluster_suggests_restoring_or_formatting_the_node_directory(tmp_path: Path) -> None:
     for nodes, hint in (
         (1, "Restore it, or start another cluster in another --dir"),
         (2, f"kafka-storage format -t id -c {tmp_path}/node-1/server.properties"),
@@ -179,7 +179,7 @@ def test_data_loss_error_of_a_small_cluster_suggests_restoring_or_formatting_the
         check_enough_other_nodes(ClusterLayout(tmp_path, 1, 9092, "id"), 1, 0)
 
 
-def test_node_log_dirs_of_a_copied_cluster_directory_are_in_the_copy(tmp_path: Path) -> None:
+def test_log_dirs_of_the_nodes_in_a_copied_cluster_directory_are_inside_the_copy(tmp_path: Path) -> None:
     layout = open_layout(tmp_path / "old", 2, 9192, "AAAAAAAAAAAAAAAAAAAAAQ")
     write_node_files(layout, {"metadata.log.dir": "/elsewhere/node-2/data"})
     write_cluster_file(layout)

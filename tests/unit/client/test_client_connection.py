@@ -21,7 +21,7 @@ from support.virtual_time import run_in_virtual_time
 class FakeTransport(asyncio.Transport):
     """A transport that stores written requests.
 
-    `written` contains one entry for each request. An entry has no size prefix.
+    `written` contains each request without its size prefix.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def test_connection_parses_responses_that_arrive_in_chunks_of_any_size(chunk_byt
 
 
 @pytest.mark.parametrize("reuses_frames", [False, True])
-def test_consecutive_long_responses_are_stored_in_the_same_memory_only_if_frames_are_reused(
+def test_memory_of_a_long_response_is_used_for_the_next_long_response_only_if_reuses_frames_is_set(
     reuses_frames: bool,
 ) -> None:
     async def run() -> None:
@@ -163,7 +163,7 @@ def long_response() -> bytes:
 
 
 @in_loop
-async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_remaining_bytes() -> None:
+async def test_receive_low_water_mark_exceeds_neither_one_megabyte_nor_the_number_of_remaining_bytes() -> None:
     connection, transport = new_connection(reuses_frames=True)
     fake_socket = transport.fake_socket = FakeSocket()
     future = connection.request(FetchRequest(max_wait_ms=1, min_bytes=1), version=12)
@@ -303,7 +303,7 @@ async def test_unsupported_api_versions_request_is_retried_with_an_older_version
 
 
 @in_loop
-async def test_oldest_request_is_none_while_the_first_request_in_flight_is_join_group() -> None:
+async def test_attribute_oldest_request_is_none_while_the_first_request_in_flight_is_join_group() -> None:
     connection, _ = new_connection()
     connection.versions[11] = (0, 5)
     joining = connection.request(JoinGroupRequest(group_id="g", session_timeout_ms=1, protocol_type="consumer"))

@@ -252,7 +252,7 @@ def test_preferred_replica_in_response_to_a_fetch_sent_before_a_seek_is_ignored(
     assert list(plan(core)) == [1]
 
 
-def test_partition_is_not_fetched_from_a_leader_with_an_older_leader_epoch_than_the_position_has() -> None:
+def test_partition_is_not_fetched_from_a_leader_whose_epoch_is_older_than_the_leader_epoch_of_the_position() -> None:
     """KIP-320: a former leader may lack the newest records and reject a valid offset as out of range."""
     core = make_core()
     core.seek(P0, 52, leader_epoch=6)

@@ -39,7 +39,7 @@ def make_stable(core: MembershipCore, now_ms: float = 0) -> None:
     assert core.on_sync(SyncGroupResponse(assignment=b"a"), now_ms) is NextStep.ASSIGNED
 
 
-def test_membership_has_a_session_until_no_response_has_arrived_for_the_session_timeout() -> None:
+def test_membership_session_ends_if_no_response_arrives_within_the_session_timeout() -> None:
     core, cluster = make_core(), SimpleNamespace(config=SimpleNamespace(request_timeout_ms=1_000), now_ms=lambda: now)
     membership = GroupMembership(cluster, core, None, 60_000)  # type: ignore[arg-type]
     now = 0

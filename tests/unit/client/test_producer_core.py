@@ -382,7 +382,7 @@ def test_batches_that_cannot_be_retried_are_not_sent_to_the_new_leader() -> None
         assert core.acknowledge(plan.batches[0]) is Verdict.DONE
 
 
-def test_batches_after_an_expired_batch_in_flight_are_not_sent_to_the_new_leader() -> None:
+def test_batches_after_a_batch_that_expired_in_flight_are_not_sent_to_the_new_leader() -> None:
     core = known_core()
     core.add(make_batch(deadline_ms=50))
     core.add(make_batch())

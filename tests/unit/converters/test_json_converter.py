@@ -159,7 +159,7 @@ def test_json_converter_replaces_a_null_struct_with_the_default_of_its_schema() 
     assert runs(converter(), data) == [SchemaRun(schema, [((1,),), ((2,),)])]
 
 
-def test_schemaless_values_are_encoded_as_plain_json_and_decoded() -> None:
+def test_json_converter_encodes_schemaless_values_as_plain_json_and_decodes_plain_json() -> None:
     configured = converter(**PLAIN)
     value = {"s": "x", "i": 2**70, "f": 1e10, "l": [1.5, None, True], "m": {"k": b"ab"}}
     data = configured.from_connect("t", None, value)
@@ -291,7 +291,7 @@ def test_error_for_a_batch_with_invalid_values_contains_their_indexes() -> None:
     assert len(converter().from_connect_batch("t", LINE, good)) == 2
 
 
-def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_schema_run() -> None:
+def test_consecutive_json_values_with_equal_schemas_are_decoded_to_one_schema_run_object() -> None:
     configured = converter()
     lines = configured.from_connect_batch("t", LINE, [("a", None), ("b", "c")])
     numbers = configured.from_connect_batch("t", INT32_SCHEMA, [1])
@@ -341,7 +341,7 @@ def test_too_deeply_nested_json_schema_is_rejected() -> None:
         converter().to_connect_batch("t", [data])
 
 
-def test_json_converter_with_schema_content_decodes_every_payload_with_that_schema() -> None:
+def test_json_converter_decodes_every_payload_with_the_schema_that_is_configured_in_schema_content() -> None:
     configured = converter(schema_content=LINE_SCHEMA.decode())
     assert runs(configured, [b'{"line":"x"}', None]) == [SchemaRun(LINE, [("x", None)]), SchemaRun(None, [None])]
 

@@ -30,7 +30,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("converter_class", "value", "data"), VALUES)
-def test_primitive_converters_decode_the_values_that_they_encode(converter_class: Any, value: Any, data: str) -> None:
+def test_values_round_trip_through_the_primitive_converters(converter_class: Any, value: Any, data: str) -> None:
     converter = converter_class()
     encoded = bytes.fromhex(data)
     assert converter.from_connect_batch("t", None, [value, None]) == [encoded, None]

@@ -16,7 +16,7 @@ def converter(**props: str) -> StringConverter:
     return make_converter(StringConverter, "key", **props)
 
 
-def test_string_converter_decodes_the_strings_that_it_encodes() -> None:
+def test_string_converter_encodes_and_decodes_strings_and_null() -> None:
     configured = converter()
     assert configured.from_connect_batch("t", STRING_SCHEMA, ["é", "b"]) == ["é".encode(), b"b"]
     assert configured.from_connect_batch("t", OPTIONAL_STRING_SCHEMA, ["a", None]) == [b"a", None]

@@ -33,7 +33,7 @@ def test_join_without_member_id_returns_member_id_required_and_a_member_id() -> 
     assert [member.member_id for member in joined.members] == [rejected.member_id]
 
 
-def test_join_with_a_version_before_4_requires_no_member_id() -> None:
+def test_join_group_request_of_a_version_before_4_requires_no_member_id() -> None:
     driver = GroupDriver()
     token = driver.join(version=3)
     driver.run_due_timers()
@@ -222,7 +222,7 @@ def test_join_of_a_new_member_in_state_completing_rebalance_starts_another_rebal
     assert third in driver.group.members
 
 
-def test_repeated_join_completes_the_pending_join_of_the_member_with_rebalance_in_progress() -> None:
+def test_repeated_join_fails_the_pending_join_of_the_member_with_error_rebalance_in_progress() -> None:
     """Responses on a connection are sent in order, so an abandoned JoinGroup must not block later requests."""
     driver = GroupDriver()
     first, _ = driver.create_stable_group(2)

@@ -26,13 +26,13 @@ def test_columns_object_without_columns_is_converted_to_empty_maps_or_rows() -> 
     assert Columns([], [], 2, is_maps=False).items() == [(), ()]
 
 
-def test_column_with_one_value_for_all_rows_stays_shared_when_rows_are_selected() -> None:
+def test_column_with_one_value_for_all_rows_still_stores_only_one_value_after_rows_are_selected() -> None:
     taken = MAPS.take([2, 0])
     assert taken.items() == [ITEMS[2], ITEMS[0]]
     assert taken.column("source") == Shared("x")
 
 
-def test_put_with_an_existing_column_name_replaces_this_column_and_keeps_its_position() -> None:
+def test_put_of_a_column_with_an_existing_name_replaces_that_column_and_keeps_its_position() -> None:
     changed = MAPS.put("n", Shared(0)).put("new", [7, 8, 9])
     assert changed.names == ("line", "n", "source", "new")
     assert changed.items()[1] == {"line": "b", "n": 0, "source": "x", "new": 8}

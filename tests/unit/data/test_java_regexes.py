@@ -28,7 +28,7 @@ from headrace.data.java_regex import JavaPattern
         (r"(?!__).*", "__consumer_offsets", False),
     ],
 )
-def test_java_pattern_matches_only_a_whole_text(pattern: str, text: str, matches: bool) -> None:
+def test_java_pattern_matches_a_text_only_if_the_whole_text_matches(pattern: str, text: str, matches: bool) -> None:
     assert JavaPattern(pattern).matches(text) is matches
 
 

@@ -34,7 +34,7 @@ def test_decimal_is_encoded_as_the_shortest_twos_complement_bytes(number: int, d
 
 
 @pytest.mark.parametrize("text", ["0.00", "1.56", "-1.28", "99999999999999999999999999999999999999999999.01"])
-def test_decimal_of_any_size_round_trips_through_bytes_with_all_digits(text: str) -> None:
+def test_decimal_of_any_size_round_trips_through_bytes_without_losing_digits(text: str) -> None:
     value = Decimal(text)
     back = bytes_to_decimal(decimal_to_bytes(value, 2), 2)
     assert (back, str(back)) == (value, text)
@@ -65,7 +65,7 @@ def test_date_values_outside_the_range_of_python_are_rejected() -> None:
             convert(number)
 
 
-def test_value_that_is_not_of_the_python_type_of_its_logical_schema_is_rejected() -> None:
+def test_value_whose_python_type_does_not_match_its_logical_schema_is_rejected() -> None:
     validate(TIMESTAMP_SCHEMA, dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
     validate(decimal_schema(2), Decimal("1.00"))
     for schema, value in (

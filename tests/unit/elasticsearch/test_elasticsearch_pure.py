@@ -1,4 +1,4 @@
-"""Tests of the pure parts of the Elasticsearch sink: names, documents, responses and configuration."""
+"""Tests of the Elasticsearch sink without a server: names, documents, responses and configuration."""
 
 from __future__ import annotations
 
@@ -154,14 +154,16 @@ def item(status: int, type_: str | None = None, action: str = "index") -> dict[s
         (item(403, "index_closed_exception"), Verdict.FATAL),
     ],
 )
-def test_status_and_error_type_of_a_bulk_item_decide_whether_it_is_stored_retried_malformed_or_fatal(
+def test_bulk_item_counts_as_stored_retriable_malformed_or_fatal_depending_on_its_status_and_error_type(
     result: dict[str, Any], verdict: Verdict
 ) -> None:
     assert [each.verdict for each in outcomes_of({"errors": True, "items": [result]}, 1, False)] == [verdict]
 
 
 @pytest.mark.parametrize(("current", "verdict"), [(10, Verdict.STORED), (11, Verdict.NEWER)])
-def test_version_conflict_with_a_higher_version_is_reported_as_a_newer_document(current: int, verdict: Verdict) -> None:
+def test_version_conflict_with_a_higher_current_version_is_reported_as_a_newer_document(
+    current: int, verdict: Verdict
+) -> None:
     conflict = item(409, "version_conflict_engine_exception")
     conflict["index"]["error"]["reason"] = (
         f"[k]: version conflict, current version [{current}] is higher or equal to the one provided [10]"

@@ -223,7 +223,7 @@ def test_finished_file_is_not_deleted_before_its_last_offset_is_committed(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-def test_file_that_is_completely_read_according_to_its_offset_is_deleted_by_the_next_run(tmp_path: Path) -> None:
+def test_file_whose_stored_offset_is_at_its_end_is_deleted_by_the_next_run(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n")
     kept = read(tmp_path)
     assert os.listdir(tmp_path) == ["a"]
@@ -431,7 +431,7 @@ class _Entries:
 
 
 @pytest.mark.parametrize("are_read", [False, True])
-def test_memory_of_a_directory_search_does_not_depend_on_the_number_of_files(
+def test_memory_use_of_a_directory_search_does_not_depend_on_the_number_of_files(
     are_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_search, "CANDIDATES_MAX", 500)

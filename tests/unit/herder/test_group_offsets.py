@@ -1,4 +1,4 @@
-"""Tests of failing requests about a sink connector's offsets: no broker responds, or a broker rejects the requests."""
+"""Tests of requests for a sink connector's offsets while no broker responds, or while a broker returns errors."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_
     )
 
     def read(worker_id: str, generation: int) -> int:
-        """Let the worker read a status of another worker. Return how many statuses this worker writes in response."""
+        """Let the tested worker read a status that `worker_id` wrote. Return how many statuses it then writes."""
         statuses.put.reset_mock()
         instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
         return int(statuses.put.call_count)
@@ -79,7 +79,7 @@ async def test_offsets_of_a_task_that_another_worker_may_run_are_not_stored() ->
     assert await offsets.read("c", [{"p": 1}]) == [{"o": 1}]
 
 
-async def test_wait_until_stopped_ends_when_a_start_that_is_no_longer_wanted_fails() -> None:
+async def test_wait_until_stopped_returns_when_a_start_that_is_no_longer_wanted_fails() -> None:
     """With the eager protocol, the worker cannot rejoin its group before this wait has ended."""
 
     class BlockedWorker(SlowWorker):

@@ -50,12 +50,12 @@ class TestEnumerations:
             ("quote.sql.identifiers", "Never", "quote_sql_identifiers", "NEVER"),
         ],
     )
-    def test_values_of_enumeration_keys_may_have_any_case(
+    def test_values_that_belong_to_an_enumeration_are_accepted_in_any_case(
         self, key: str, value: str, field: str, expected: str
     ) -> None:
         assert getattr(JdbcSourceConfig.parse({**SOURCE, key: value}), field) == expected
 
-    def test_unknown_value_of_an_enumeration_key_is_an_error(self) -> None:
+    def test_value_that_is_not_in_the_enumeration_of_its_key_is_an_error(self) -> None:
         assert "String must be one of" in source_errors(numeric__mapping="best")["numeric.mapping"]
 
 

@@ -181,7 +181,7 @@ def test_sql_types_map_to_connect_schemas(sql_type: TypeEngine[Any], mapping: st
     assert base_schema(sql_type, TypeOptions(numeric_mapping=mapping)) == schema
 
 
-def test_decimal_conversion_rejects_a_loss_of_digits() -> None:
+def test_decimal_conversion_that_would_lose_digits_is_rejected() -> None:
     convert = types.to_decimal(2)
     assert convert(1.5) == Decimal("1.50")
     assert convert(Decimal("12345678901234567890.12")) == Decimal("12345678901234567890.12")
@@ -249,7 +249,7 @@ def test_column_value_of_a_wrong_type_is_rejected_even_if_it_could_be_converted(
         convert([(value,)])
 
 
-def test_integer_conversion_rejects_a_loss_of_digits() -> None:
+def test_integer_conversion_that_would_lose_digits_is_rejected() -> None:
     assert types.to_integer(Decimal("12")) == 12
     with pytest.raises(ValueError, match=r"1\.5 is not an integer"):
         types.to_integer(1.5)
@@ -339,7 +339,7 @@ def test_query_with_several_statements_is_rejected(sql: str) -> None:
         (["odd.schema", "Upper Case"], '"odd.schema".Upper Case'),
     ],
 )
-def test_parts_with_dots_or_quotes_are_quoted_in_a_qualified_table_name_and_can_be_split_again(
+def test_qualified_table_name_quotes_parts_with_dots_or_quotes_and_can_be_split_into_these_parts(
     parts: list[str], name: str
 ) -> None:
     assert names.qualified_name(parts) == name

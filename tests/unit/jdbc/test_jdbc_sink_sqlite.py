@@ -120,7 +120,9 @@ class TestInsertModes:
 
 
 class TestPrimaryKeys:
-    def test_primary_key_columns_in_mode_kafka_are_topic_partition_and_offset(self, url: str, database: Path) -> None:
+    def test_primary_key_columns_are_topic_partition_and_offset_if_the_primary_key_mode_is_kafka(
+        self, url: str, database: Path
+    ) -> None:
         put(url, [item(1), item(2)], pk__mode="kafka", fields__whitelist="name")
         assert query(database, "SELECT * FROM items") == [("items", 0, 1, "n1"), ("items", 0, 2, "n2")]
         names = query(database, "SELECT name FROM pragma_table_info('items') WHERE pk > 0 ORDER BY pk")
@@ -149,7 +151,7 @@ class TestPrimaryKeys:
             put(url, [item(1)], **props)
         assert message in str(error.value)
 
-    def test_record_without_a_key_is_rejected_in_primary_key_mode_record_key(self, url: str) -> None:
+    def test_record_without_a_key_is_rejected_if_the_primary_key_mode_is_record_key(self, url: str) -> None:
         with pytest.raises(DataError, match="requires records with a non-null key"):
             put(url, [record(1, {"id": 1})], pk__mode="record_key")
 
@@ -195,14 +197,14 @@ class TestTypes:
         if stored is None:
             assert f"field dec: SQLite cannot store {value} exactly as a number" in str(run.reported[0][1])
 
-    def test_nan_is_rejected_and_other_values_are_written(self, url: str, database: Path) -> None:
+    def test_record_with_nan_is_rejected_and_other_records_are_written(self, url: str, database: Path) -> None:
         prices = [0.5, float("nan"), None, float("inf")]
         records = [item(number, price=price) for number, price in enumerate(prices)]
         run = put(url, records, errors__tolerance="all")
         assert [found.offset for found, _ in run.reported] == [1]
         assert query(database, "SELECT price FROM items") == [(0.5,), (None,), (float("inf"),)]
 
-    def test_error_for_a_field_type_without_a_column_type_names_the_field(self, url: str) -> None:
+    def test_error_for_a_field_whose_type_has_no_column_type_names_the_field(self, url: str) -> None:
         schema = struct([("tags", map_of(STRING_SCHEMA, STRING_SCHEMA))])
         with pytest.raises(DataError, match=r"field tags:  \(MAP\) type doesn't have a mapping"):
             put(url, [record(0, {"tags": {}}, schema)])
@@ -212,7 +214,7 @@ class TestTypes:
         put(url, [text], string__output__value__column__name="line")
         assert query(database, "SELECT line FROM items") == [("hello",)]
 
-    def test_fields_in_timestamp_fields_list_are_written_as_timestamps(self, url: str, database: Path) -> None:
+    def test_fields_named_in_timestamp_fields_list_are_written_as_timestamps(self, url: str, database: Path) -> None:
         schema = struct([("a", INT64_SCHEMA), ("b", STRING_SCHEMA), ("c", STRING_SCHEMA)])
         row = {"a": 1_000_000_000_000, "b": "2000000000", "c": "1970-01-01T00:00:03.123456789"}
         put(url, [record(0, row, schema)], timestamp__fields__list="a,b,c", timestamp__precision__mode="nanoseconds")
@@ -239,7 +241,7 @@ class TestTables:
         put(url, [item(2)], auto__evolve="true")
         assert query(database, "SELECT * FROM items") == [(1, None, None), (2, "n2", None)]
 
-    def test_record_with_a_new_required_field_without_default_is_rejected_with_auto_evolve(self, url: str) -> None:
+    def test_auto_evolve_rejects_a_record_with_a_new_required_field_that_has_no_default(self, url: str) -> None:
         put(url, [item(1)], fields__whitelist="name")
         with pytest.raises(DataError, match="add missing fields id, as the fields are not optional"):
             put(url, [item(2)], auto__evolve="true")

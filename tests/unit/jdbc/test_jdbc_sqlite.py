@@ -40,7 +40,9 @@ def _orders(database: sqlite3.Connection, count: int, start: int = 1) -> None:
     database.executemany("INSERT INTO orders VALUES (?, ?)", [(i, f"item-{i}") for i in range(start, start + count)])
 
 
-def test_incrementing_mode_reads_each_row_once_and_after_a_restart_only_new_rows(database: sqlite3.Connection) -> None:
+def test_incrementing_mode_reads_each_row_once_and_reads_only_new_rows_after_a_restart(
+    database: sqlite3.Connection,
+) -> None:
     _orders(database, 25)
     props, offsets = _props(database, mode="incrementing", topic_prefix="db-", batch_max_rows="10"), Offsets()
     batches = read_all(props, offsets)
@@ -174,7 +176,7 @@ def test_timestamp_incrementing_mode_reads_rows_with_equal_timestamps_once(datab
     assert [row[0] for row in rows(read_all(props, offsets))] == [2]
 
 
-def test_custom_query_uses_the_query_source_partition_and_the_topic_prefix_as_topic(
+def test_custom_query_has_the_source_partition_query_and_its_topic_is_the_topic_prefix(
     database: sqlite3.Connection,
 ) -> None:
     _orders(database, 5)
@@ -387,7 +389,7 @@ def test_rows_that_the_source_reads_as_json_equal_the_stored_rows(database: sqli
 
 
 @pytest.mark.parametrize(("value", "message"), [(1.5, r"the value is 1\.5"), ("x", "'x'"), (b"x", "b'x'")])
-def test_value_in_an_integer_column_that_is_not_an_integer_fails_the_task(
+def test_non_integer_value_in_an_integer_column_fails_the_task(
     database: sqlite3.Connection, value: object, message: str
 ) -> None:
     database.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, size INTEGER)")
@@ -421,7 +423,7 @@ def test_table_with_more_columns_than_the_json_function_of_sqlite_accepts_is_rea
     assert (row[0], row[1], row[300]) == (1, None, 2)
 
 
-def test_value_of_the_incrementing_column_that_is_not_an_integer_fails_the_task(database: sqlite3.Connection) -> None:
+def test_non_integer_value_in_the_incrementing_column_fails_the_task(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE t (id NUMERIC(20,0) NOT NULL)")
     database.executemany("INSERT INTO t VALUES (?)", [(1,), (1.5,)])
     with pytest.raises(ConnectError, match=r"t: .* must be integers: 1\.5 is not an integer, in row \(1\.5,\)"):

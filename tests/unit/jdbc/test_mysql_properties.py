@@ -97,7 +97,7 @@ def test_invalid_or_unsupported_mysql_connection_property_is_rejected(properties
         convert(**properties)
 
 
-def test_mysql_connection_properties_without_tls_settings_are_converted_or_ignored(
+def test_mysql_connection_properties_other_than_tls_settings_are_converted_or_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found = convert(connectTimeout="3000", zeroDateTimeBehavior="round", jdbcCompliantTruncation="false",

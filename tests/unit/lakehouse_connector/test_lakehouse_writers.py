@@ -235,7 +235,7 @@ def test_write_fails_while_the_disk_is_full_and_succeeds_afterwards(
     assert numbers_in(format_, tmp_path / "t") == [1]
 
 
-def test_offsets_committed_in_existing_tables_are_loaded_by_a_new_tables_instance(tmp_path: Path) -> None:
+def test_new_tables_object_loads_the_offsets_that_are_committed_in_existing_tables(tmp_path: Path) -> None:
     tables = Tables(tmp_path, "bronze/${topic}", lambda directory: open_writer("delta", directory, "sink"))
     table = tables.open("t")
     assert isinstance(table, Table)
@@ -303,7 +303,7 @@ def topic_rows() -> TopicRows:
     return TopicRows("t", kafka("t", [4, 5, 6, 7], [1, 0, 1, 1], [None, None, None, "no"]), values)
 
 
-def test_unreadable_rows_and_missing_required_values_and_unknown_schemas_are_found() -> None:
+def test_topic_rows_finds_unreadable_rows_and_missing_required_values_and_unknown_schemas() -> None:
     rows_ = topic_rows()
     assert list(rows_.unreadable_rows()) == [(2, None, "oops"), (3, "no", None)]
     assert list(rows_.missing_required_values(["n"])) == [(3, "n")]

@@ -1,4 +1,4 @@
-"""Tests of the exact bytes of checkpoint files, producer snapshots and indexes, and of the input that is rejected."""
+"""Tests of the exact bytes of checkpoint files, producer snapshots and indexes. Corrupt files are rejected."""
 
 from __future__ import annotations
 

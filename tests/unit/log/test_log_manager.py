@@ -390,7 +390,7 @@ def test_maintenance_writes_checkpoints_only_in_background() -> None:
     assert len([name for name in storage.listdir("/data") if name.endswith("-checkpoint")]) == 4
 
 
-def test_checkpoint_task_writes_nothing_after_a_newer_task_or_after_the_manager_closes() -> None:
+def test_checkpoint_task_writes_nothing_if_a_newer_task_has_run_or_the_manager_is_closed() -> None:
     storage = MemoryStorage()
     manager = start(storage)
     directory, name = manager.directories[0], "recovery-point-offset-checkpoint"
@@ -467,7 +467,7 @@ def test_append_after_a_truncation_waits_until_the_truncation_is_synced(outcome:
     assert synced == [path] * (2 if outcome == "truncated again" else 1)
 
 
-def test_leader_epoch_checkpoints_are_written_in_portions_by_maintenance_and_before_a_roll_or_flush() -> None:
+def test_leader_epoch_checkpoint_is_written_before_a_roll_or_flush_and_otherwise_by_maintenance_in_portions() -> None:
     storage = MemoryStorage()
     due: list[tuple[Work, Done]] = []
     manager = LogManager(storage, ("/data",), background=lambda work, done: due.append((work, done)))

@@ -685,7 +685,7 @@ def test_segment_swap_interrupted_before_all_files_are_renamed_to_swap_is_undone
     assert not [name for name in storage.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned"))]
 
 
-def test_last_stable_offset_is_first_offset_of_open_transaction_until_its_marker() -> None:
+def test_last_stable_offset_is_the_first_offset_of_an_open_transaction_until_its_marker_is_written() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"plain")

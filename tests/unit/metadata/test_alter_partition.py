@@ -69,7 +69,7 @@ def test_accepted_isr_change_returns_new_partition_state() -> None:
     assert describe_partition(apply_result(IMAGE, result)) == "1/123//"
 
 
-def test_replica_that_leaves_an_isr_below_min_isr_joins_the_elr() -> None:
+def test_replica_joins_the_elr_if_the_isr_that_remains_after_it_leaves_is_below_min_isr() -> None:
     assert describe_partition(apply_result(IMAGE, alter(IMAGE, "1"))) == "1/1/2/"
 
 
@@ -121,7 +121,7 @@ def test_alter_partition_from_an_earlier_incarnation_of_the_leader_is_rejected()
     assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_isr_of_a_recovering_leader_cannot_be_expanded_until_the_leader_reports_recovered() -> None:
+def test_isr_of_a_recovering_leader_cannot_be_expanded_until_the_leader_reports_that_it_has_recovered() -> None:
     image = cluster_image(partition_image("123", "1", 1, leader_epoch=3, partition_epoch=7, leader_recovery_state=1))
     assert partition_result(alter(image, "12", recovery=1)).error_code == ErrorCode.INVALID_REQUEST
     result = alter(image, "1", recovery=0)

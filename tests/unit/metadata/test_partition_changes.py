@@ -60,12 +60,12 @@ def test_preferred_leader_is_elected_only_if_in_sync() -> None:
     assert change(partition_image("123", "123", 2), live="23", election=Election.PREFERRED) is None
 
 
-def test_replica_that_leaves_isr_below_min_isr_joins_elr() -> None:
+def test_replica_joins_elr_if_the_isr_that_remains_after_it_leaves_is_below_min_isr() -> None:
     record = expect_change(partition_image("123", "12", 1), isr=[1])
     assert (record.isr, record.eligible_leader_replicas, record.leader) == ([1], [2], NO_LEADER_CHANGE)
 
 
-def test_replica_that_leaves_isr_at_min_isr_does_not_join_elr() -> None:
+def test_replica_does_not_join_elr_if_the_isr_that_remains_after_it_leaves_has_min_isr_replicas() -> None:
     record = expect_change(partition_image("123", "123", 1), isr=[1, 2])
     assert (record.isr, record.eligible_leader_replicas) == ([1, 2], None)
 

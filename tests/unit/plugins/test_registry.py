@@ -173,7 +173,7 @@ def test_plugin_file_that_fails_to_import_is_reported_and_other_plugins_are_foun
     assert any("missing is not a directory" in problem for problem in registry.problems)
 
 
-def test_simple_name_of_two_plugins_is_rejected_as_ambiguous(plugin_path: Path) -> None:
+def test_simple_name_that_two_plugins_share_is_rejected_as_ambiguous(plugin_path: Path) -> None:
     (plugin_path / "acme_one.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.one"))
     (plugin_path / "acme_two.py").write_text(TRANSFORM.format(name="AcmeTwice").replace("com.acme", "com.two"))
     registry = Registry((str(plugin_path),))

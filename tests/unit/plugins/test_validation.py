@@ -364,7 +364,7 @@ def test_converter_settings_without_the_converter_class_are_reported_as_ignored(
     ]
 
 
-def test_exactly_once_support_required_is_rejected_and_requested_is_accepted() -> None:
+def test_exactly_once_support_value_required_is_rejected_and_value_requested_is_accepted() -> None:
     result = validate(ExampleSource, table="t", exactly__once__support="required")
     assert result.values["exactly.once.support"].errors == [
         "This worker delivers the records of source connectors at least once, not exactly once: "

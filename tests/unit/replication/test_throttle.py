@@ -13,7 +13,7 @@ def throttle_with_rate(bytes_per_s: int | None = 1000) -> ReplicationThrottle:
     return throttle
 
 
-def test_throttle_measures_the_rate_since_its_oldest_sample_over_at_least_one_second() -> None:
+def test_throttle_measures_the_rate_since_its_oldest_sample_but_over_at_least_one_second() -> None:
     limit = throttle_with_rate()
     limit.record(1000, 5000)
     assert not limit.is_exceeded(5000)  # these are the bytes that the limit allows per second
@@ -56,7 +56,7 @@ def test_throttle_without_limit_never_delays_and_throttle_with_limit_zero_always
     assert limit.delay_ms(0) == 1000
 
 
-def test_partition_is_throttled_only_if_throttled_replicas_contains_this_brokers_replica() -> None:
+def test_partition_is_throttled_only_if_the_throttled_replicas_config_contains_the_replica_of_this_broker() -> None:
     limit = throttle_with_rate()
     limit.set_throttled_replicas("t", "0:1, 1:2,2:1", 1)
     limit.set_throttled_replicas("all", "*", 1)

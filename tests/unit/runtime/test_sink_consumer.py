@@ -1,4 +1,4 @@
-"""Tests that a sink's consumer polls ahead of its task only up to limits on the number and the size of the polls."""
+"""Tests that a sink's consumer polls ahead of its task, but only up to a number of polls and a total size."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_remaining_partitions_are_rewound_after_pre_commit_has_failed_during_a_r
     assert core.closed()[0] == Seek({B: 0})
 
 
-def test_consumer_seeks_when_a_put_completes_to_an_offset_that_the_task_requested_during_the_put() -> None:
+def test_consumer_seeks_to_an_offset_that_the_task_requests_during_a_put_when_the_put_completes() -> None:
     core = assigned_core()
     core.on_fetched([Chunk(A, 0, 3)])
     put_next(core)
@@ -288,7 +288,7 @@ def test_committed_offset_advances_past_fetched_chunks_without_records() -> None
     assert committed(core) == {A: 5}
 
 
-def test_offsets_from_pre_commit_beyond_put_records_or_for_unassigned_partitions_are_not_committed(
+def test_pre_commit_offsets_that_are_beyond_put_records_or_in_unassigned_partitions_are_not_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     core = assigned_core()

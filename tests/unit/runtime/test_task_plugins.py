@@ -21,7 +21,7 @@ def plugins(worker: dict[str, str] = WORKER, **props: str) -> Plugins:
     return Plugins(TaskSpec(connector="c", number=0, config={}, connector_config=config, worker=worker))
 
 
-def test_converter_settings_come_from_the_connector_or_worker_configuration_that_sets_the_converter() -> None:
+def test_converter_settings_are_read_from_the_configuration_that_sets_the_converter_class() -> None:
     assert plugins().make_converters().value.config.schemas_enable is False
     own = plugins(value__converter="JsonConverter")
     assert own.make_converters().value.config.schemas_enable is True

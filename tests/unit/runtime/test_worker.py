@@ -258,7 +258,7 @@ async def test_pause_and_resume_and_log_level_changes_are_sent_to_the_host_proce
 A, B = InstanceId("a", None, 1), InstanceId("b", None, 2)
 
 
-async def test_host_process_that_connectors_of_one_class_share_ends_when_the_last_of_them_stops() -> None:
+async def test_shared_host_process_of_a_connector_class_ends_when_its_last_connector_stops() -> None:
     async with running() as (worker, processes, _):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})
@@ -271,7 +271,7 @@ async def test_host_process_that_connectors_of_one_class_share_ends_when_the_las
         assert not processes.hosts[1].ended.done()
 
 
-async def test_connector_that_hangs_fails_and_other_connectors_in_its_host_process_are_started_again() -> None:
+async def test_hung_connector_is_failed_and_other_connectors_in_its_host_process_are_started_again() -> None:
     async with running(**{"connector.validation.timeout.ms": "50"}) as (worker, processes, listener):
         for id_ in (A, B):
             await worker.start_connector(id_, {"connector.class": "C"})

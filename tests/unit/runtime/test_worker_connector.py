@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 
 
 class SlowChannel:
-    """A channel to a worker that responds to a request when the test releases it."""
+    """A channel to a worker. Each request waits for its response until the test calls `release.release()`."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

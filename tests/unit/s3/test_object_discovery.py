@@ -119,7 +119,7 @@ def test_search_for_new_objects_starts_after_the_stored_position_and_does_not_li
     assert bucket.requests < 10
 
 
-def test_memory_of_an_object_search_does_not_depend_on_the_number_of_new_objects() -> None:
+def test_memory_use_of_an_object_search_does_not_depend_on_the_number_of_new_objects() -> None:
     bucket = million_objects()
     finder = backup_finder(bucket, Positions())
     starts: list[int] = []
@@ -198,7 +198,7 @@ def test_generic_discovery_divides_objects_among_tasks() -> None:
     assert sorted(found) == [f"{index:05d}" for index in range(500)]
 
 
-def test_keys_object_without_its_values_object_is_ignored_until_the_values_object_exists() -> None:
+def test_object_of_record_keys_is_ignored_until_the_object_of_the_record_values_exists() -> None:
     folder = "topics/items/partition=0/"
     before = [f"{folder}items+0+0000000000.json", f"{folder}items+0+0000000000.keys.json",
               f"{folder}items+0+0000000005.keys.json"]  # fmt: skip

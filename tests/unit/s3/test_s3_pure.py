@@ -1,4 +1,4 @@
-"""Tests of the S3 sink's parts without I/O: directory patterns, partitioners, files, and spools."""
+"""Tests of the parts of the S3 sink that send no requests: directory patterns, partitioners, files, and spools."""
 
 from __future__ import annotations
 

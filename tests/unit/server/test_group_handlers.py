@@ -1,4 +1,4 @@
-"""Tests of the group handlers: partitions that do not exist, and topics named by id."""
+"""Tests of the group handlers: requests with partitions that do not exist, and with topic ids."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def led_by(leader: int, epoch: int) -> PartitionImage:
 
 
 class LoaderFixture:
-    """A loader that has loaded partition 7. Partition 7 is the only one that this broker leads, in epoch 5."""
+    """A loader that has loaded partition 7. This broker leads only partition 7, in epoch 5."""
 
     def __init__(self) -> None:
         self.groups = FakeGroups()

@@ -1,4 +1,4 @@
-"""Tests of the difference between a metadata log with an incomplete end and a corrupt metadata log."""
+"""Tests that a metadata log with an incomplete end is not treated as a corrupt metadata log."""
 
 from __future__ import annotations
 

@@ -421,7 +421,7 @@ def test_log_start_offset_that_changes_while_a_fetch_is_in_flight_is_reported_in
 
 
 def test_fetcher_keeps_no_reference_to_a_removed_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker creates and deletes topics as long as it runs. A kept reference to a partition would leak its log."""
+    """A reference to the partition would keep its log in memory, even if the partition was deleted."""
     requested = asyncio.Event()
 
     async def opened(*arguments: Any, **settings: Any) -> Any:

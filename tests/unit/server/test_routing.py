@@ -116,7 +116,7 @@ def test_idle_connections_are_closed_and_active_connections_stay_open() -> None:
     assert not busy_transport.closed
 
 
-def test_connections_max_idle_ms_minus_one_never_closes_idle_connections() -> None:
+def test_idle_connections_are_never_closed_if_connections_max_idle_ms_is_minus_one() -> None:
     swept = router(connections_max_idle_ms=-1)
     _, idle = connect(swept)
     for _ in range(5):

@@ -45,7 +45,7 @@ def test_new_configuration_of_a_connector_keeps_its_target_state_and_tasks() -> 
     assert state.applied_config == {"a": "1"}
 
 
-def test_connector_that_was_deleted_and_created_again_has_no_tasks_and_target_state_started() -> None:
+def test_connector_that_was_deleted_and_created_again_has_target_state_started_and_no_tasks() -> None:
     snapshot = snapshot_of(
         PutConnector("c", {}),
         PutTargetState("c", TargetState.STOPPED),

@@ -434,7 +434,7 @@ def test_snapshot_read_from_written_records_equals_the_snapshot_with_the_changes
 
 @given(changes=st.lists(CHANGES, max_size=12))
 def test_compacted_config_topic_contains_the_same_connectors_and_target_states(changes: list[ConfigChange]) -> None:
-    """Compaction keeps the last record of each key. A connector then has all of its tasks or none."""
+    """Compaction keeps the last record of each key. Afterwards, a connector has all of its tasks or no tasks."""
     records, expected = write(changes)
     last = {key: offset for offset, (key, _) in enumerate(records)}
     state = ConfigTopicState()

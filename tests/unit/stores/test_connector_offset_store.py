@@ -16,7 +16,7 @@ A, B = {"table": "a"}, {"table": "b"}
 
 
 class RecordedStore(MemoryOffsetStore):
-    """A store that appends its writes to a list shared by several stores, or that fails each write."""
+    """A store that appends its writes to `writes`, which several stores share. If `fails`, each write fails."""
 
     def __init__(self, name: str, writes: list[tuple[str, object]], *, fails: bool = False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ async def test_offset_in_the_connectors_offsets_topic_takes_precedence_over_the_
     assert await store.read_all("c") == [(A, {"n": 2}), (B, {"n": 1})]
 
 
-async def test_tombstones_are_written_first_to_the_workers_offsets_topic_and_other_offsets_last() -> None:
+async def test_only_tombstones_are_written_to_the_workers_offsets_topic_before_the_connectors_own_topic() -> None:
     writes: list[tuple[str, object]] = []
     store = ConnectorOffsetStore(RecordedStore("own", writes), RecordedStore("worker", writes))
     await store.write("c", [(A, {"n": 1}), (B, None)])

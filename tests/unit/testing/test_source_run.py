@@ -114,7 +114,7 @@ def test_source_task_reads_the_last_batch_again_after_a_simulated_restart() -> N
     assert run.calls.count("stop") == 1
 
 
-def test_source_task_reads_a_batch_whose_acknowledgement_is_lost_and_the_following_batch_again() -> None:
+def test_source_task_reads_two_batches_again_if_the_acknowledgement_of_the_first_batch_is_lost() -> None:
     run = run_source(NumbersTask, {}, records=100, faults=[LostAcknowledgement(2)])
     assert values(run.records) == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7, 8, 9]
 

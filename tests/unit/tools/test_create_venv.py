@@ -54,7 +54,7 @@ def run_script(directory: Path, pythons: dict[str, tuple[str, str]]) -> tuple[st
         ),
     ],
 )
-def test_create_venv_prefers_the_newest_optimized_python_to_the_newest_python(
+def test_create_venv_prefers_the_newest_optimized_python_even_if_an_unoptimized_python_is_newer(
     pythons: dict[str, tuple[str, str]], choice: str, description: str, tmp_path: Path
 ) -> None:
     name, output = run_script(tmp_path, pythons)

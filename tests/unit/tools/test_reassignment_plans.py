@@ -132,7 +132,7 @@ def test_list_option_shows_reassignments_in_progress() -> None:
     ]
 
 
-def test_replica_moves_to_throttle_include_moves_of_reassignments_in_progress() -> None:
+def test_throttled_replica_moves_include_the_moves_of_reassignments_in_progress() -> None:
     moving = {("a", 0): Reassignment((1, 2, 3), (3,), (1,)), ("a", 1): Reassignment((1, 4), (4,), ())}
     started = plan(
         {"topic": "a", "partition": 0, "replicas": [2, 5]}, {"topic": "b", "partition": 0, "replicas": [3, 1]}

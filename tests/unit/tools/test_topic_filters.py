@@ -139,7 +139,7 @@ def test_describe_with_topics_with_overrides_option_shows_only_topics_with_confi
     assert list(describe(plain, Report(only_overrides=True), LIVE)) == []
 
 
-def test_describe_shows_adding_and_removing_replicas_and_shows_na_for_the_elr_of_older_brokers() -> None:
+def test_describe_lists_adding_and_removing_replicas_and_prints_n_a_if_the_elr_is_unknown() -> None:
     moving = PartitionDescription(0, 1, (1, 2, 3), (1, 2), reassignment=Reassignment((1, 2, 3), (3,), (1,)))
     topic = TopicDescription("t", "AAAAAAAAAAAAAAAAAAAAAA", (moving,))
     first, second = describe(topic, Report(), LIVE)

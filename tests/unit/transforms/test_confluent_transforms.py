@@ -86,7 +86,7 @@ class TestFilter:
         books = [Struct(BOOK, {"author": name, "title": "t"}) for name in ("Tolstoy", "Proust")]
         assert kept_values(self.filter(), books, BOOK) == [books[0]]
 
-    def test_filter_condition_on_a_nested_field_selects_records_by_the_nested_object(self) -> None:
+    def test_filter_condition_with_a_nested_field_is_evaluated_on_the_object_that_contains_the_field(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert kept_values(nested, [{"key": {"n": 1}}, {"key": {"n": 2}}, {"key": [{"n": 1}]}]) == [
             {"key": {"n": 1}},
@@ -101,7 +101,7 @@ class TestFilter:
         assert kept_values(self.filter(missing__or__null__behavior="include"), [value]) == [value]
         assert kept_values(self.filter(missing__or__null__behavior="exclude"), [value]) == []
 
-    def test_filter_fails_for_a_record_without_the_parent_field_of_its_condition(self) -> None:
+    def test_filter_fails_for_a_record_that_lacks_the_parent_field_in_the_condition(self) -> None:
         nested = self.filter(filter__condition="$.key[?(@.n == 1)]")
         assert "is missing or null" in str(transform_errors(nested, source_batch([{"other": 1}]))[0])
 

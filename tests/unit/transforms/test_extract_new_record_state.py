@@ -93,7 +93,7 @@ def test_schema_of_a_deleted_row_is_kept_or_null_as_configured() -> None:
     assert extract([DELETE], delete__tombstone__handling__mode="delete-to-tombstone")[0].value_schema is None
 
 
-def test_rows_have_a_field_named_deleted_that_is_true_or_false_in_rewrite_mode() -> None:
+def test_rewrite_mode_adds_a_field_named_deleted_with_the_text_true_or_false_to_rows() -> None:
     found = extract([UPDATE, DELETE], delete__tombstone__handling__mode="rewrite")
     assert [record.value["__deleted"] for record in found] == ["false", "true"]
     assert found[0].value_schema.field("__deleted").schema == OPTIONAL_STRING_SCHEMA
@@ -112,7 +112,7 @@ def test_event_fields_listed_in_add_fields_are_added_to_rows() -> None:
     assert found.value["_op"] == "c"
 
 
-def test_fields_from_add_fields_follow_the_field_named_deleted_in_rewrite_mode() -> None:
+def test_in_rewrite_mode_fields_from_add_fields_follow_the_field_named_deleted() -> None:
     (found,) = extract([DELETE], add__fields="op", delete__tombstone__handling__mode="rewrite")
     assert list(found.value) == ["id", "name", "route", "__deleted", "__op"]
     assert found.value["__op"] == "d"
@@ -128,7 +128,7 @@ def test_event_fields_listed_in_add_headers_are_added_as_headers() -> None:
     assert tombstone.headers == [Header("__op", STRING_SCHEMA, "d")]
 
 
-def test_topic_of_a_row_is_the_value_of_the_row_field_that_route_by_field_names() -> None:
+def test_route_by_field_sets_the_topic_of_a_row_to_the_value_of_the_configured_row_field() -> None:
     events = [event(None, row(1, route="x"), "c"), event(row(2, route="y"), None, "d"), CREATE]
     assert [record.topic for record in extract(events, route__by__field="route")] == ["x", "y", "test"]
     errors = transform_errors(make_plugin(DEBEZIUM, route__by__field="id"), source_batch([CREATE], ENVELOPE))

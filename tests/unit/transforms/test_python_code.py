@@ -1,4 +1,4 @@
-"""Tests of the transform Python: results, errors, functions for lists, and the worker key that permits it."""
+"""Tests of the transform Python: results, errors, functions for lists, and the worker property that permits it."""
 
 from __future__ import annotations
 
