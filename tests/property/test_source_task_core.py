@@ -205,7 +205,10 @@ class SourceTaskMachine(RuleBasedStateMachine):
         prepares_topics=st.booleans(),
     )
     def run(self, plan: list[tuple[int, int]] | None, prepares_topics: bool) -> None:
-        """Run the task until its thread waits. The first poll follows `plan`, or fails if it is None."""
+        """Run the task until its thread waits.
+
+        `plan` lists the source partitions and record counts of the first poll. The poll fails if `plan` is None.
+        """
         self.poll_plan = plan
         for _ in range(50):
             effects = self.core.next_step(self.now_ms, is_buffer_full=self.is_buffer_full)

@@ -11,7 +11,7 @@ import pytest
 from headrace.cli.cluster.running import _print_line
 
 
-def test_cluster_supervisor_can_print_lines_after_its_standard_output_was_closed(
+def test_cluster_supervisor_prints_lines_without_an_error_after_its_standard_output_was_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, writing = os.pipe()

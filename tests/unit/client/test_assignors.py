@@ -64,7 +64,7 @@ def test_consumer_assignment_is_encoded_in_kafkas_format() -> None:
     assert decode_assignment(b"") == []
 
 
-def test_sticky_assignor_user_data_is_decoded_with_and_without_generation() -> None:
+def test_sticky_assignor_user_data_with_and_without_a_generation_is_decoded() -> None:
     data = encode_sticky_user_data([("t", 1)], 3)
     assert decode_sticky_user_data(data) == ([("t", 1)], 3)
     assert decode_sticky_user_data(data[:-4]) == ([("t", 1)], -1)

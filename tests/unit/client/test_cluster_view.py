@@ -71,7 +71,7 @@ def test_coordinator_missing_from_metadata_is_added_to_nodes() -> None:
     assert view.nodes[5].port == 1
 
 
-def test_client_chooses_the_newest_request_version_that_the_broker_also_supports() -> None:
+def test_client_uses_the_newest_request_version_that_client_and_broker_support() -> None:
     key = FetchRequest.__api_key__
     assert choose_version(FetchRequest, {key: (0, 11)}, "broker 1") == 11
     assert choose_version(FetchRequest, {key: (4, 99)}, "broker 1", at_most=12) == 12

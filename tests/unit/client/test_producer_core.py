@@ -205,7 +205,7 @@ def test_batch_with_unknown_outcome_is_not_split() -> None:
     assert core.handle_error(again, ErrorCode.MESSAGE_TOO_LARGE, 200) is Verdict.FAILED
 
 
-def test_out_of_order_sequence_error_after_an_unresolved_batch_causes_a_retry_in_the_same_producer_epoch() -> None:
+def test_out_of_order_sequence_error_causes_a_retry_in_the_same_epoch_while_an_earlier_batch_is_unresolved() -> None:
     core = known_core()
     core.add(make_batch())
     core.add(make_batch())
@@ -312,7 +312,7 @@ def test_backoff_of_one_partition_does_not_delay_other_partitions() -> None:
     assert [b.partition for b in batches_of(drain(core, 1))] == [1]
 
 
-def test_batch_is_not_sent_while_an_unresolved_batch_is_five_batches_older() -> None:
+def test_batch_is_not_sent_while_a_batch_that_was_sent_five_batches_earlier_is_unresolved() -> None:
     """Four batches were sent to a leader that does not respond, and another broker is now the leader.
 
     The new leader stores only the last five batches of a producer. If more than one new batch were sent first, the

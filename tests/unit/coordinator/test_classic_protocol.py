@@ -141,7 +141,7 @@ def test_requests_of_an_unknown_member_return_unknown_member_id() -> None:
     assert driver.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_join_error_has_empty_protocol_name_before_version_7_and_null_from_version_7() -> None:
+def test_join_error_has_an_empty_protocol_name_before_version_7_and_a_null_name_from_version_7() -> None:
     driver = GroupDriver()
     assert driver.responses[driver.join("unknown-member", version=6)].protocol_name == ""
     assert driver.responses[driver.join("unknown-member", version=7)].protocol_name is None
@@ -418,7 +418,7 @@ def test_leave_makes_the_remaining_members_rebalance_immediately() -> None:
     assert driver.responses[driver.join(first)].generation_id == 2
 
 
-def test_leave_of_the_last_member_that_has_not_rejoined_completes_the_join_phase() -> None:
+def test_join_phase_completes_when_the_last_member_that_has_not_rejoined_leaves() -> None:
     driver = GroupDriver()
     first, second = driver.create_stable_group(2)
     token = driver.join(first)

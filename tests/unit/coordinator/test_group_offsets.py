@@ -33,7 +33,7 @@ def test_client_without_member_id_can_commit_to_an_empty_group() -> None:
     assert driver.group.state == "Empty"
 
 
-def test_commit_of_a_non_member_to_a_group_with_members_is_rejected() -> None:
+def test_commit_of_a_client_that_is_not_a_member_is_rejected_if_the_group_has_members() -> None:
     driver = GroupDriver()
     (member,) = driver.create_stable_group()
     assert driver.commit({("t", 0): 5}) == [ErrorCode.UNKNOWN_MEMBER_ID]

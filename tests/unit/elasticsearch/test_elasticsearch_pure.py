@@ -181,7 +181,7 @@ def test_bulk_response_with_fewer_items_than_the_request_is_an_error() -> None:
         outcomes_of({"errors": True, "items": [item(201)]}, 2, False)
 
 
-def test_retry_of_a_document_without_version_also_retries_later_operations_on_the_document() -> None:
+def test_if_a_document_without_version_is_retried_later_operations_on_the_same_document_are_retried_too() -> None:
     response = {"errors": True, "items": [item(429, "x"), item(200), item(200), item(429, "x")]}
     outcomes = outcomes_of(response, 4, False)
     assert indexes_to_retry(outcomes, ["a", "b", "a", "c"], True) == [0, 2, 3]

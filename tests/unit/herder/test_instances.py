@@ -54,7 +54,7 @@ async def test_status_written_by_a_worker_of_another_group_is_replaced_once_per_
     )
 
     def read(worker_id: str, generation: int) -> int:
-        """Let the tested worker read a status that `worker_id` wrote. Return how many statuses it then writes."""
+        """Return how many statuses the tested worker writes after it has read a status of worker `worker_id`."""
         statuses.put.reset_mock()
         instances.status_read(StatusKey("c", 0), Status(State.RUNNING, worker_id, generation))
         return int(statuses.put.call_count)

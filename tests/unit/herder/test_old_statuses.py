@@ -29,7 +29,7 @@ def read(state: StatusTopicState, task: int, worker_id: str, generation: int) ->
     state.apply(task, encode_key(StatusKey("c", task)), encode_status(status))
 
 
-async def test_failed_status_replaces_the_status_of_a_later_generation_from_a_worker_outside_the_group() -> None:
+async def test_failed_status_replaces_a_status_of_a_later_generation_that_a_worker_outside_the_group_wrote() -> None:
     state = StatusTopicState()
     read(state, 0, "gone:1", 9)
     read(state, 1, "member:1", 9)

@@ -227,7 +227,7 @@ def test_record_layout_of_a_topic_is_derived_from_the_schema_of_its_first_record
     assert sorted(map(len, (known.required_in_schema("t", id_) for id_ in known.schema_ids("t")))) == [0, 1]
 
 
-def test_schemas_with_different_defaults_share_columns_and_keep_their_own_defaults() -> None:
+def test_schemas_with_different_defaults_have_the_same_columns_and_keep_their_own_defaults() -> None:
     known = layouts()
     inner = {"type": "struct", "optional": True, "field": "s", "fields": [A]}
     items = {"type": "array", "optional": True, "field": "l", "items": {"type": "struct", "fields": [A]}}

@@ -631,7 +631,7 @@ def test_batch_larger_than_segment_bytes_is_rejected() -> None:
     assert error_of(lambda: append(log, b"x" * 300)) == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_segment_swap_interrupted_after_all_files_are_renamed_to_swap_is_completed() -> None:
+def test_segment_swap_is_completed_if_it_was_interrupted_after_all_files_were_renamed_to_swap() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)
@@ -670,7 +670,7 @@ def test_log_with_a_corrupt_swap_segment_opens_with_the_valid_records(has_first_
     assert not any(name.endswith(".swap") for name in storage.listdir(DIRECTORY))
 
 
-def test_segment_swap_interrupted_before_all_files_are_renamed_to_swap_is_undone() -> None:
+def test_segment_swap_is_undone_if_it_was_interrupted_before_all_files_were_renamed_to_swap() -> None:
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=300)
     log = open_log(storage, config)

@@ -26,5 +26,5 @@ for codec in (0, 1, 2, 3, 4):
 """
 
 
-def test_c_extensions_load_without_their_packages_and_the_packages_can_be_imported_later() -> None:
+def test_c_extensions_load_without_importing_their_packages_and_the_packages_can_be_imported_later() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT], check=True)

@@ -1,4 +1,4 @@
-"""Tests of the context manager `withheld`: a process started inside it has signals blocked, but its parent does not."""
+"""Tests of the context manager `withheld`, which blocks signals in the child processes that are started inside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.runtime.group_signals import GROUP_SIGNALS, withheld
 _SHOW_MASK = "import signal; print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))))"
 
 
-def test_child_process_started_inside_withheld_has_its_signals_blocked_and_the_parents_mask_is_restored() -> None:
+def test_child_process_started_inside_withheld_has_its_signals_blocked_and_the_mask_of_its_parent_is_restored() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with withheld():
         shown = subprocess.run([sys.executable, "-c", _SHOW_MASK], capture_output=True, text=True, check=True).stdout

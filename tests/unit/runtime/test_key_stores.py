@@ -42,7 +42,7 @@ jegK9w9AwjrsOE/jdiddAiEA7uDLCDfKBi6oTg7meOcmsYHvuQ5gUkgLm+0dqxsbf8l27UmLCFaEUBpx
 """)
 
 
-def test_jks_file_contains_the_decrypted_key_and_its_certificate(tmp_path: Path) -> None:
+def test_decrypted_private_key_and_its_certificate_are_read_from_a_jks_file(tmp_path: Path) -> None:
     store = key_stores.read(JKS, "changeit", "secret2")
     assert store.key is not None
     assert store.trusted == store.chain
@@ -51,7 +51,7 @@ def test_jks_file_contains_the_decrypted_key_and_its_certificate(tmp_path: Path)
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file)  # checks that key and certificate belong together
 
 
-def test_jks_trust_store_contains_the_trusted_certificate() -> None:
+def test_trusted_certificate_is_read_from_a_jks_trust_store() -> None:
     trusted = key_stores.read(JKS_TRUST, "changeit", None)
     assert trusted.key is None
     assert trusted.trusted == key_stores.read(JKS, "changeit", "secret2").chain

@@ -1,4 +1,4 @@
-"""Tests that a sink's consumer polls ahead of its task, but only up to a number of polls and a total size."""
+"""Tests that a sink's consumer polls ahead of its task, until the waiting polls reach a limit on number or size."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_warm_up_leaves_no_thread_and_no_child_process_and_keeps_logging_enabled
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_fill_memory_pools_leaves_no_free_blocks_in_the_pools() -> None:
+def test_function_fill_memory_pools_leaves_no_free_blocks_in_the_pools() -> None:
     program = (
         "from headrace.runtime import preload; kept = [bytes(100) for _ in range(10_000)];"
         "freed = set(map(id, kept[::7])); del kept[::7]; filled = preload.fill_memory_pools();"

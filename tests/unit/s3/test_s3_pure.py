@@ -115,7 +115,7 @@ class TestPartitioners:
             ("Hourly", "+02:00", "year=2026/month=07/day=01/hour=14"),
         ],
     )
-    def test_directory_of_a_time_partitioner_is_in_the_configured_time_zone(
+    def test_time_based_partitioner_formats_directories_in_the_configured_time_zone(
         self, name: str, zone: str, directory: str
     ) -> None:
         batch = sink_batch([1], timestamps=[NOON])
@@ -132,13 +132,15 @@ class TestPartitioners:
     @pytest.mark.parametrize(
         "value", [NOON, str(NOON), "2026-07-01T12:00:00Z", dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
     )
-    def test_time_partitioner_with_the_record_field_extractor_reads_timestamps_from_a_field(self, value: Any) -> None:
+    def test_time_based_partitioner_with_the_record_field_extractor_reads_timestamps_from_a_field(
+        self, value: Any
+    ) -> None:
         batch = sink_batch([{"a": {"at": value}}])
         props = {"partitioner__class": "HourlyPartitioner", "timezone": "UTC"}
         found = self.directories(batch, timestamp__extractor="RecordField", timestamp__field="a.at", **props)
         assert found == ["year=2026/month=07/day=01/hour=12"]
 
-    def test_time_partitioner_rejects_a_record_without_a_timestamp(self) -> None:
+    def test_time_based_partitioner_rejects_a_record_without_a_timestamp(self) -> None:
         props = {"partitioner__class": "DailyPartitioner", "timezone": "UTC"}
         with pytest.raises(DataError, match="has no timestamp"):
             self.directories(sink_batch([1]), timestamp__extractor="Record", **props)
@@ -190,9 +192,7 @@ class TestFiles:
         assert files.open["a"].first_offset == 5
 
     @pytest.mark.parametrize(("rotates", "sets"), [("true", 3), ("false", 0)])
-    def test_s3_files_are_completed_when_the_directory_changes_only_if_configured(
-        self, rotates: str, sets: int
-    ) -> None:
+    def test_directory_change_completes_s3_files_only_if_this_is_configured(self, rotates: str, sets: int) -> None:
         props = {"flush__size": "100", "rotate__interval__ms": "1000", "timestamp__extractor": "Record"}
         files = partition_files(rotate__file__on__partition__change=rotates, **props)
         add(files, 0, ["a", "a", "b", "a", "b"], [0] * 5)

@@ -474,7 +474,7 @@ class FakeLoop:
             work()
 
 
-def test_event_loop_busy_polls_after_reads_in_quick_succession_and_stops_after_a_pause() -> None:
+def test_event_loop_starts_busy_polling_after_reads_in_quick_succession_and_stops_after_a_pause() -> None:
     loop, now_ns = FakeLoop(), 0
     busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, loop), processors=2, clock_ns=lambda: now_ns)
     for _ in range(50):

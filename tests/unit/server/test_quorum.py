@@ -135,7 +135,7 @@ def test_pending_append_fails_when_leadership_is_lost() -> None:
     run(work())
 
 
-def test_appends_fail_and_the_committed_image_is_kept_after_the_metadata_log_cannot_be_synced() -> None:
+def test_appends_fail_and_the_committed_image_is_kept_if_the_metadata_log_cannot_be_synced() -> None:
     async def work() -> None:
         storage = Storage()
         voter = await started(storage)

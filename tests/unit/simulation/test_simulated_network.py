@@ -195,7 +195,7 @@ def test_data_written_by_a_killed_process_still_arrives() -> None:
     ClientAndServer().run(work)
 
 
-def test_connections_opened_before_a_long_outage_resume_later_than_new_connections() -> None:
+def test_connection_opened_before_a_long_outage_still_delivers_no_data_when_a_new_connection_succeeds() -> None:
     async def work(pair: ClientAndServer) -> None:
         peer = await pair.connect()
         await asyncio.sleep(0.1)
