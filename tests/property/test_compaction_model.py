@@ -78,10 +78,10 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = self.load(was_closed_cleanly=False)
 
     def load(self, *, was_closed_cleanly: bool) -> PartitionLog:
-        """Open the log as one replica of several.
+        """Open the log as a replica of a partition with several replicas.
 
-        Recovery then treats a gap between segments as lost records, so the test fails if compaction
-        leaves such a gap.
+        Recovery then treats a gap between segments as lost records. The test therefore fails if
+        compaction leaves a gap.
         """
         log = PartitionLog.open(
             self.storage,

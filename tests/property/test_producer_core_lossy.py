@@ -33,7 +33,7 @@ class LogModel:
         self.history: list[tuple[int, int, int, int]] = []
 
     def restart(self) -> None:
-        """Restart the broker. After the restart, it knows only the last batch, as with Kafka's producer snapshots."""
+        """Restart the broker. Afterwards, it knows only the producer's last batch, as in Kafka's producer snapshots."""
         while len(self.recent) > 1:
             self.recent.popleft()
 

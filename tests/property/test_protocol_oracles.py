@@ -121,7 +121,7 @@ def plain(field: Field, value: Any) -> Any:
 
 
 def no_error(field: Field, _rng: Random) -> Any:
-    """Return 0 for an error code, because clients decode an ApiVersionsResponse with an error as version 0."""
+    """Return error code 0, because clients decode an ApiVersionsResponse with another error code as version 0."""
     return 0 if field.name == "error_code" else None
 
 

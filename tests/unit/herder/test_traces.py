@@ -1,4 +1,4 @@
-"""Tests of `exception_line`, which extracts the exception from a stack trace for one log line."""
+"""Tests of `exception_line`, which extracts one line about the exception from a stack trace."""
 
 from __future__ import annotations
 

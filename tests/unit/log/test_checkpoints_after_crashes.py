@@ -382,9 +382,9 @@ def test_high_watermark_checkpointed_before_a_truncation_does_not_return_after_c
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(seed: int, rolls: bool) -> None:
-    """If these entries returned, the log would seem corrupt or have wrong timestamps.
+    """If these entries returned, they would refer to wrong records when the log has its old length again.
 
-    This would happen after the log grew to its old length.
+    The log would then seem corrupt or have wrong timestamps.
     """
     disk, config = SimulatedDisk(Random(seed)), LogConfig(index_interval_bytes=0)
     manager = start(disk)
@@ -411,7 +411,7 @@ def test_index_entries_of_truncated_records_do_not_return_after_clean_shutdown(s
 
 @pytest.mark.parametrize("seed", range(8))
 def test_segments_replaced_at_startup_do_not_return_after_power_failure(seed: int) -> None:
-    """If some of the replaced segments, or only their indexes, returned, recovery would drop all later segments."""
+    """If a replaced segment or only its indexes returned, recovery would drop all later segments."""
     disk, _, log, _ = with_flushed_records(seed)
     swap = f"{log.segments[0].path(LOG_SUFFIX)}.swap"
     following = log.segments[3].base_offset

@@ -493,7 +493,7 @@ def test_leader_epoch_checkpoint_is_written_before_a_roll_or_flush_and_otherwise
 
 
 def test_pending_leader_epoch_checkpoint_writes_of_deleted_partitions_are_dropped() -> None:
-    """Topics may be created and deleted faster than epochs are written. A pending write keeps its log in memory."""
+    """Topics may be created and deleted faster than epochs are written. A pending write keeps a log in memory."""
     manager = start(MemoryStorage())
     for partition in range(100):
         append(manager, "t", partition, b"value")

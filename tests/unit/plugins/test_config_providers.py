@@ -106,7 +106,7 @@ def test_config_provider_with_a_missing_or_unknown_class_is_rejected() -> None:
 
 
 class Lease(ConfigProvider[Config]):
-    """Returns values with a time to live. The key of a variable is its time to live in milliseconds, or `forever`."""
+    """A config provider. A variable's key is the time to live of its value in milliseconds, or `forever`."""
 
     def get(self, path: str, key: str) -> str | ConfigData | None:
         return "v" if key == "forever" else ConfigData("v", int(key))

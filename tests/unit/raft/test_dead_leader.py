@@ -21,7 +21,7 @@ DEAD, OWN, OTHER = 1, 2, 3
 
 
 def follower() -> Raft:
-    """Return voter 2 of three, a follower of voter 1 in epoch 1."""
+    """Return voter 2 of a quorum with three voters. Voter 2 follows voter 1 in epoch 1."""
     state = QuorumState(1, DEAD, -1, (DEAD, OWN, OTHER))
     config = RaftConfig(node_id=OWN, voters=frozenset((DEAD, OWN, OTHER)), cluster_id="c")
     raft = Raft(config, MemoryRaftLog(), state, Random(1))

@@ -16,9 +16,9 @@ def open_session(sessions: FetchSessionCache, replica_id: int) -> FetchSession:
 
 
 def test_late_request_of_a_replaced_fetch_session_is_rejected() -> None:
-    """If the late request were accepted, the leader would reset its record of the follower's log end offset.
+    """If the late request were accepted, the leader would forget the follower's log end offset.
 
-    The high watermark would then stop.
+    The high watermark would then not advance.
     """
     closed: list[FetchSession] = []
     sessions = FetchSessionCache(10, Random(1), closed.append)

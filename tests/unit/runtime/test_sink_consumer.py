@@ -1,4 +1,4 @@
-"""Tests that a sink's consumer polls ahead of its task, until the waiting polls reach a limit on number or size."""
+"""Tests that a sink's consumer polls ahead of its task, within limits on the number and size of waiting polls."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def list_offset(
 def test_list_offsets_returns_offset_not_available_until_the_new_leaders_high_watermark_catches_up(
     high_watermark: int,
 ) -> None:
-    """Rule R3: until a follower has fetched, a new leader's high watermark may be below the previous leader's."""
+    """Rule R3: a new leader may have a lower high watermark than the previous leader until a follower fetches."""
     assert list_offset(high_watermark)[0] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(high_watermark, version=4)[0] == ErrorCode.LEADER_NOT_AVAILABLE
     assert list_offset(high_watermark, replica_id=2) == (ErrorCode.NONE, END + 2)

@@ -129,7 +129,7 @@ def test_describe_options_for_under_replicated_or_unavailable_partitions_select_
     assert [int(line.split("Partition: ")[1].split("\t")[0]) for line in lines] == partitions
 
 
-def test_describe_with_unavailable_partitions_option_shows_a_partition_with_a_leader_that_is_not_live() -> None:
+def test_describe_with_unavailable_partitions_option_shows_a_partition_whose_leader_is_not_live() -> None:
     assert len(list(describe(TOPIC, Report(unavailable=True), {1}))) == 2
 
 
