@@ -53,7 +53,7 @@ def test_membership_session_ends_if_no_response_arrives_within_the_session_timeo
     assert not membership.has_session
 
 
-def test_new_member_joins_with_member_id_from_member_id_required_response() -> None:
+def test_new_member_joins_with_the_member_id_from_the_member_id_required_response() -> None:
     core = make_core("instance")
     request = core.join_request([("default", b"x")])
     assert (request.member_id, request.group_instance_id, request.protocol_type) == ("", "instance", "connect")

@@ -124,7 +124,7 @@ def test_offsets_of_a_subscribed_topic_cannot_be_deleted() -> None:
     assert not driver.replay_log().offsets.group_offsets("g")
 
 
-def test_offsets_of_a_non_consumer_group_can_be_deleted_only_when_the_group_is_empty() -> None:
+def test_offsets_of_a_group_that_is_not_a_consumer_group_can_be_deleted_only_when_the_group_is_empty() -> None:
     driver = GroupDriver()
     assert driver.delete_offsets(("t", 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     (member,) = driver.create_stable_group(protocol_type="connect")

@@ -107,7 +107,7 @@ def test_float_to_integer_cast_clamps_and_narrows_as_in_java(value: float, casts
     assert tuple(float_to_integer(value, bits) for bits in (8, 16, 32, 64)) == casts
 
 
-def test_wrap_returns_the_lowest_bits_of_an_integer_as_a_signed_number() -> None:
+def test_function_wrap_returns_the_lowest_bits_of_an_integer_as_a_signed_number() -> None:
     assert [wrap(3000000000, bits) for bits in (8, 16, 32)] == [0, 24064, -1294967296]
     assert [wrap(-1, bits) for bits in (8, 16, 32, 64)] == [-1] * 4
     assert wrap(2**63, 64) == -(2**63)

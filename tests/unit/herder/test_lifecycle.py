@@ -37,7 +37,7 @@ async def test_pause_stops_the_connector_instance_and_pauses_its_tasks(tmp_path:
     assert herder.status("c").connector.state == "RUNNING"
 
 
-async def test_connector_that_was_created_paused_starts_when_it_is_resumed(tmp_path: Path) -> None:
+async def test_connector_created_in_state_paused_starts_when_it_is_resumed(tmp_path: Path) -> None:
     herder, worker = await make_herder(tmp_path)
     await herder.put("c", CONFIG, target=TargetState.PAUSED)
     assert worker.running_names() == []

@@ -137,7 +137,7 @@ def test_duplicate_topic_in_request_is_rejected() -> None:
     assert result.records == []
 
 
-def test_validate_only_create_topics_request_writes_no_records() -> None:
+def test_create_topics_request_with_validate_only_writes_no_records() -> None:
     result = create(cluster(1), topic("t"), validate_only=True)
     assert result.response.topics[0].error_code == 0
     assert result.records == []

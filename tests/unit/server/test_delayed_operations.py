@@ -13,7 +13,7 @@ def names(operations: list[DelayedOperation]) -> list[str]:
     return [operation.payload for operation in operations]
 
 
-def test_delayed_fetch_completes_when_missing_bytes_have_arrived() -> None:
+def test_delayed_fetch_completes_when_the_missing_bytes_have_arrived() -> None:
     operations = DelayedOperations()
     operations.watch(fetch("f", ["a", "b"], missing_bytes=100))
     assert operations.try_complete("a", 1, 60) == []

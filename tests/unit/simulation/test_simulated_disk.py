@@ -49,7 +49,7 @@ def test_power_loss_keeps_synced_data_and_any_part_of_unsynced_data() -> None:
     assert any(left.endswith(b"\0") for left in found)
 
 
-def test_power_loss_removes_the_newest_files_first_if_files_were_never_synced() -> None:
+def test_power_loss_that_removes_an_unsynced_file_also_removes_all_newer_unsynced_files() -> None:
     counts = set()
     for disk in disks():
         storage = disk.mount()

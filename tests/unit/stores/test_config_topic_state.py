@@ -298,7 +298,9 @@ def test_more_than_10_task_configurations_are_in_numeric_order() -> None:
         ),
     ],
 )
-def test_restart_logger_and_session_key_records_are_read_as_changes(key: str, value: str, change: ConfigChange) -> None:
+def test_records_of_restart_requests_and_log_levels_and_session_keys_are_read_as_changes(
+    key: str, value: str, change: ConfigChange
+) -> None:
     state, changes = read((key, value))
     assert changes == [change]
     expected_key = change if isinstance(change, PutSessionKey) else None

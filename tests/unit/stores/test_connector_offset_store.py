@@ -43,7 +43,9 @@ async def test_offset_in_the_connectors_offsets_topic_takes_precedence_over_the_
     assert await store.read_all("c") == [(A, {"n": 2}), (B, {"n": 1})]
 
 
-async def test_only_tombstones_are_written_to_the_workers_offsets_topic_before_the_connectors_own_topic() -> None:
+async def test_tombstones_are_written_to_the_workers_topic_first_and_other_offsets_to_the_connectors_topic_first() -> (
+    None
+):
     writes: list[tuple[str, object]] = []
     store = ConnectorOffsetStore(RecordedStore("own", writes), RecordedStore("worker", writes))
     await store.write("c", [(A, {"n": 1}), (B, None)])

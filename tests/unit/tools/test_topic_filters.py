@@ -64,7 +64,7 @@ def test_topic_expression_with_an_invalid_regex_is_rejected() -> None:
         ("other", []),
     ],
 )
-def test_topic_partition_filter_selects_the_partitions_of_its_rules(rules: str, partitions: list[int]) -> None:
+def test_topic_partition_filter_selects_the_partitions_that_match_its_rules(rules: str, partitions: list[int]) -> None:
     _, is_wanted = topic_partition_filter(rules)
     assert [number for number in range(5) if is_wanted("t", number)] == partitions
 
