@@ -4,9 +4,9 @@ The benchmark includes Apache Kafka only if it is available. The two brokers alt
 the machine affects both. Ratios compare medians. Both brokers write to the same file system and receive the same
 warm-up.
 
-Each load uses a new topic, and the topic's files are deleted one second after the topic. Dirty pages are synced before
-the next load, so no load slows down the next one. Latencies are measured in several short runs, because they depend on
-which processors the kernel assigns to client and broker.
+Each load uses a new topic. After the load, the topic is deleted, and one second later the broker deletes its files.
+Dirty pages are synced before the next load, so no load slows down the next one. Latencies are measured in several short
+runs, because they depend on which processors the kernel assigns to client and broker.
 """
 
 from __future__ import annotations

@@ -150,7 +150,10 @@ def _rows(systems: list[ClusterUnderTest]) -> list[Row]:
 
 
 def _unit_and_goal(name: str) -> tuple[str, float | None, bool]:
-    """Return (unit, goal, whether more is better). The goal is the ratio of headrace's median to Kafka's median."""
+    """Return (unit, goal, whether larger values are better).
+
+    The goal is for the ratio of headrace's median to Kafka's median.
+    """
     if name.endswith("CPU"):
         return "ms/MB", 0.35, False
     if name.startswith("memory"):

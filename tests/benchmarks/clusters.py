@@ -1,4 +1,4 @@
-"""Starts clusters of headrace and, if available, of Apache Kafka, whose nodes a benchmark can stop and start."""
+"""Starts clusters of headrace and, if available, of Apache Kafka. A benchmark can stop and start each node."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Headrace:
 class Apache:
     """A cluster of Apache Kafka processes.
 
-    When the exit stack `stack` closes, it ends all processes, even restarted ones.
+    When the exit stack `stack` closes, it ends all processes, including those that were restarted.
     """
 
     name = "Apache Kafka"

@@ -1,8 +1,8 @@
 """Measures produce latency while the broker compacts a gigabyte.
 
-The cleaner process runs for one second, is paused (SIGSTOP) for one second, and so on. Noise on the machine therefore
-affects both measurements. The latency while the cleaner is paused is the baseline. The broker cleans an overdue log
-(max.compaction.lag.ms) at niceness 10, and other logs under SCHED_IDLE.
+The cleaner process alternately runs for one second and is paused (SIGSTOP) for one second. The latency while the
+cleaner is paused is the baseline. The alternation makes noise on the machine affect both latencies equally. The broker
+cleans an overdue log (max.compaction.lag.ms) at niceness 10, and other logs under SCHED_IDLE.
 """
 
 from __future__ import annotations

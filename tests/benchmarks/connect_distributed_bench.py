@@ -246,7 +246,10 @@ def _rest(system: System, address: str, scale: float, report: Callable[[str], No
 
 @contextmanager
 def _growing_files(directory: Path, count: int) -> Iterator[list[Path]]:
-    """Create `count` files and yield them; a thread appends lines to them, REST_RECORDS_PER_S per second in total."""
+    """Create `count` files and yield their paths.
+
+    While the block runs, a thread appends REST_RECORDS_PER_S lines per second, distributed over all files.
+    """
     files = [directory / f"{number}.txt" for number in range(count)]
     lines = (LINE % 0) * (REST_RECORDS_PER_S // _APPENDS_PER_S // count)
     stopped = threading.Event()
@@ -296,7 +299,7 @@ def _row(name: str, compared: Sequence[System]) -> Row:
 
 
 def _goal(what: str) -> tuple[float | None, bool]:
-    """Return the goal for the ratio, and whether more is better."""
+    """Return (goal for the ratio of headrace's value to Kafka's value, whether larger values are better)."""
     if what.endswith("CPU"):
         return 0.3, False
     if what.startswith("source"):

@@ -37,7 +37,7 @@ PLAIN_CONNECTIONS, PLAIN_BATCH = 2, 2000
 
 
 def run(rounds: int, scale: float, report: Callable[[str], None]) -> list[Row]:
-    """Write the flights to OpenSearch `rounds` times with the sink, and `rounds` times with plain connections."""
+    """Write the documents to OpenSearch `rounds` times with the sink, and `rounds` times with plain connections."""
     if search_server.unavailable_reason():
         report(f"OpenSearch left out: {search_server.unavailable_reason()}")
         return []

@@ -1,7 +1,7 @@
-"""Measures LakehouseSinkConnector writing to Delta; the baseline is plain Spark that reads the same records from files.
+"""Measures how fast LakehouseSinkConnector writes to Delta. The baseline is plain Spark, which reads JSON files.
 
-The connector and plain Spark process the same batches on two local processors; in the connector's case, the broker uses
-these processors too. The first batch is not counted, because it includes the warm-up of the JVM's compiler.
+The connector and plain Spark process batches of the same records on two local processors. While the connector runs, the
+broker uses these processors too. The first batch is not counted, because it includes the warm-up of the JVM's compiler.
 """
 
 from __future__ import annotations

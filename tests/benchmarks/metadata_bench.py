@@ -120,9 +120,9 @@ def _full_load(address: str) -> Iterator[list[int]]:
 
 
 def _node_fsync_row(cluster: ClusterProcess, quantile: str) -> Row:
-    """Return the highest fsync latency among the nodes.
+    """Return the given quantile of the fsync latency, from the node where it is highest.
 
-    A node's latency covers its metadata log and rolled segments.
+    The latency includes fsyncs of the node's metadata log and of its rolled segments.
     """
     slowest = 0.0
     for number in range(1, REPLICAS + 1):

@@ -28,9 +28,9 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Return the user and system time of running processes.
+    """Return the total user and system time of running processes.
 
-    It includes the time of their children that have been reaped.
+    The total includes the time of exited children that these processes have waited for.
     """
     total = 0
     for pid in pids:
@@ -54,7 +54,7 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Return the total memory of the processes. PSS counts a page that several of them share only once."""
+    """Return the total memory of the processes. The total PSS counts each shared page only once."""
     rss = pss = anonymous = 0
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():

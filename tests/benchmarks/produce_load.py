@@ -143,7 +143,10 @@ def _run(command: list[str]) -> tuple[str, ClientRun]:
 
 @contextmanager
 def _watch_threads(pid: int) -> Iterator[ClientRun]:
-    """Sample the CPU time of the process's threads while the block runs, because threads may have ended afterwards."""
+    """Sample the CPU time of the process's threads while the block runs.
+
+    At the end of the block, it would be too late, because some threads may have ended.
+    """
     work, before, stopped = ClientRun(), thread_cpu_s(pid), threading.Event()
 
     def sample() -> None:

@@ -70,7 +70,10 @@ def _schema(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 def measure(
     worker: Worker, connector: str, config: dict[str, str], count: int, is_done: Callable[[], bool]
 ) -> Measured:
-    """Run the connector until `is_done` returns True. Return its rate, CPU time and memory, including its start."""
+    """Run the connector until `is_done` returns True. Return its rate, CPU time and memory.
+
+    The measurements include the start of the connector.
+    """
     peak = Peak(worker.pid)
     began_s, began_cpu_s = time.perf_counter(), cpu_s(tree(worker.pid))
     worker.create(connector, config)
@@ -98,7 +101,7 @@ class Peak:
             self._peak_mb = max(self._peak_mb, memory(tree(self._pid)).pss_mb)
 
     def stop(self) -> float:
-        """Stop sampling. Return how many MB the highest value exceeds the first value."""
+        """Stop sampling. Return the highest value minus the first value, in MB."""
         self._stopping.set()
         self._thread.join()
         return self._peak_mb - self._before_mb

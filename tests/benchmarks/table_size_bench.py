@@ -1,4 +1,4 @@
-"""Measures whether the cost of a record depends on the size of a table: from 10,000 to 10,000,000 rows.
+"""Measures whether the cost of a record depends on the size of its table. Tables have 10,000 to 10,000,000 rows.
 
 The JDBC source copies a SQLite table with four columns to a topic. From this topic, the S3 sink writes JSON to rclone,
 and the JDBC sink inserts rows into PostgreSQL. All connectors run in one warm worker.

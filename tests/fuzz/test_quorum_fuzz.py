@@ -23,7 +23,10 @@ EDGES = {"int32": (-(2**31), -2, -1, 0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1), "int6
 
 
 def numbers(field: Field, rng: Random) -> Any:
-    """Return the valid topic or partition, an edge value for other integer fields, or None for all other fields."""
+    """Return a value for the field.
+
+    Names and partitions are valid. Other integer fields have edge values. For fields of other types, the value is None.
+    """
     if field.name in ("voter_id", "cluster_id"):
         return -1 if field.name == "voter_id" else "C"
     if field.name in ("topic", "topic_name", "name"):

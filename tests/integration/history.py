@@ -11,7 +11,7 @@ topic, it must be there only once and in the producer's order.
                     reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
                     end offset that is not above every offset that was acknowledged or read earlier
     offset gap      the final topic has an offset without a record, or a consumer skipped or repeated an offset
-    group           a committed offset decreased, or a record below it was not read by any member of the group
+    group           a committed offset decreased, or no member of the group read a record below the committed offset
     error           a client received an error that it should never receive
 """
 
@@ -87,7 +87,10 @@ class Commit(NamedTuple):
 
 
 class CommitFound(NamedTuple):
-    """The committed offset that a client requested at `at_s`, while all nodes were running and connected."""
+    """A client requested the committed offset at `at_s` and received `offset`.
+
+    At that time, all nodes were running and connected.
+    """
 
     at_s: float
     partition: int
@@ -122,7 +125,7 @@ def violations(events: Sequence[Event], logs: Logs) -> list[str]:
 
 
 def errors(events: Iterable[Event]) -> list[str]:
-    """Return the errors in the events that clients should never receive."""
+    """Return the errors that clients received and should never receive."""
     return [f"error: {event.client}: {event.error}" for event in events if isinstance(event, Failed)]
 
 
@@ -208,7 +211,11 @@ def _ends(events: Iterable[Event], logs: Logs) -> Iterator[str]:
 
 
 def _commits(events: Iterable[Event]) -> Iterator[str]:
-    """Check that no reported committed offset, and no offset at which a member starts, is below an earlier commit."""
+    """Check that committed offsets do not decrease.
+
+    The committed offsets that clients received, and the start positions of members, must not be below an earlier
+    commit.
+    """
     commits: dict[int, list[Commit]] = defaultdict(list)
     found: dict[int, list[tuple[float, int, str]]] = defaultdict(list)
     begins: dict[tuple[str, int], float] = {}
@@ -250,7 +257,10 @@ def _unread(events: Iterable[Event]) -> Iterator[str]:
 
 
 def longest_pause_s(events: Sequence[Event], partition: int | None = None) -> float:
-    """Return the longest time without an acknowledgement in `partition`, or in all partitions together if None."""
+    """Return the longest time without an acknowledgement in `partition`.
+
+    If `partition` is None, acknowledgements in any partition count.
+    """
     moments = [
         event.at_s for event in events if isinstance(event, Acknowledged) and partition in (None, event.partition)
     ]

@@ -166,7 +166,7 @@ def _name(schema: Schema | None) -> str:
     return name
 
 
-def test_strings_in_headers_are_parsed_to_the_same_schemas_and_values_as_by_kafka_connect() -> None:
+def test_header_strings_are_parsed_to_the_same_schemas_and_values_as_in_kafka_connect() -> None:
     for guess, response in zip(TEXTS, run_oracle([("text", each) for each in TEXTS]), strict=True):
         schema, value = parse_string(guess)
         shown = "null" if value is None else convert_to_string(value, schema)

@@ -216,7 +216,7 @@ def test_broker_start_in_a_directory_of_another_node_or_with_unknown_files_fails
     assert not (tmp_path / "photos" / "meta.properties").exists()
 
 
-def test_broker_refuses_to_start_with_an_empty_or_corrupt_metadata_log_and_has_its_topics_once_the_log_is_restored(
+def test_broker_refuses_to_start_with_an_empty_or_corrupt_metadata_log_and_starts_once_the_log_is_restored(
     tmp_path: Path,
 ) -> None:
     with running_broker(tmp_path) as broker, RawClient(broker.address) as client:
@@ -426,7 +426,7 @@ def test_broker_near_its_file_descriptor_limit_rejects_connections_and_still_cre
     assert "ERROR" not in log.read_text()
 
 
-def test_requests_to_a_partition_return_errors_until_the_broker_can_create_its_log(
+def test_requests_to_a_partition_return_errors_until_the_broker_can_create_the_log_of_the_partition(
     tmp_path: Path,
 ) -> None:
     mount = tmp_path / "small"

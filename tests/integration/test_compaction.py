@@ -114,7 +114,7 @@ def test_cleaner_process_starts_with_the_first_cleaning_and_exits_with_its_broke
         assert all("the cleaner process exited with status -9" in line for line in errors), errors
 
 
-def test_log_beyond_max_compaction_lag_is_cleaned_with_normal_scheduling_at_niceness_10(tmp_path: Path) -> None:
+def test_log_that_exceeds_max_compaction_lag_is_cleaned_with_normal_scheduling_at_niceness_10(tmp_path: Path) -> None:
     with running_broker(tmp_path, **FAST_CLEANING | {"log_cleaner_max_compaction_lag_ms": "300"}) as broker:
         create(broker.address, "compacted")
         for _ in range(3):
@@ -170,7 +170,7 @@ def test_cleaner_process_reads_no_faster_than_its_io_rate_limit(tmp_path: Path) 
     assert process.returncode == 0
 
 
-def test_cleaner_process_exits_and_leaves_no_cleaned_file_when_its_pipes_are_closed(tmp_path: Path) -> None:
+def test_cleaner_process_exits_and_leaves_no_file_with_suffix_cleaned_when_its_pipes_are_closed(tmp_path: Path) -> None:
     process = start_cleaner(job_of(tmp_path / "t-0", 1.0))
     process.communicate(timeout=20)
     assert process.returncode == 0

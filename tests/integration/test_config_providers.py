@@ -146,7 +146,9 @@ def test_restarted_task_receives_the_new_contents_of_its_secret_file(
     worker.request("DELETE", "/connectors/rotated")
 
 
-def test_config_variables_for_files_and_names_that_are_not_allowed_stay_unresolved(worker: DistributedWorker) -> None:
+def test_config_variables_that_refer_to_forbidden_files_or_unknown_names_stay_unresolved(
+    worker: DistributedWorker,
+) -> None:
     config = {"connector.class": "FileStreamSource", "topic": "t", "name": "v"}
     for variable in ("${file:/etc/hostname:x}", "${env:HOME}", "${unknown:x}"):
         result = worker.request(

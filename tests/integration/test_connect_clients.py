@@ -153,14 +153,14 @@ def test_kafkaconnect_client_manages_a_connector(follower: DistributedWorker, tm
 
 
 class Curl:
-    """Runs curl commands of the documentation. They are sent to a worker instead of localhost:8083."""
+    """Runs the curl commands of the documentation with a worker's address instead of localhost:8083."""
 
     def __init__(self, worker: DistributedWorker, directory: Path) -> None:
         self._worker = worker
         self._directory = directory
 
     def __call__(self, command: str) -> tuple[int, Any]:
-        """Return the status and the JSON value of the response."""
+        """Run a command. Return the status and the JSON value of the response."""
         arguments = shlex.split(command.replace("\\\n", " "))
         arguments = [argument.replace("http://localhost:8083", self._worker.url) for argument in arguments]
         arguments = [

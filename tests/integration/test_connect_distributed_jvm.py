@@ -98,7 +98,7 @@ def append(file: Path, *lines: str) -> None:
 
 @dataclass
 class Scenario:
-    """Sends REST requests to one worker. After each, it waits until the expected statuses are in the status topic.
+    """Sends REST requests to one worker. After each request, it waits for the expected statuses in the status topic.
 
     The topic keeps all statuses, so the test also finds statuses that the worker replaced immediately.
     """
@@ -385,7 +385,7 @@ def everything(worker: DistributedWorker) -> dict[tuple[str, int | None], tuple[
 
 
 def owned_by(worker: DistributedWorker, *owned: DistributedWorker) -> bool:
-    """Return whether all connectors and tasks run on the workers `owned`, each of which runs at least one of them."""
+    """Return whether all connectors and tasks run on the workers `owned`, and each of these workers runs something."""
     found = everything(worker)
     states, workers = {state for state, _ in found.values()}, {owner for _, owner in found.values()}
     return len(found) == 11 and states == {"RUNNING"} and workers == {each.worker_id for each in owned}

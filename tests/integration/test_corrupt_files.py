@@ -49,7 +49,7 @@ class NodeWithCorruptFiles:
         self._log_size = len(self.cluster.log(self.node_id))
 
     def file(self, pattern: str) -> Path:
-        """Return the last file of the node that matches the pattern."""
+        """Return the last one of the node's files that match the pattern."""
         return max((self.cluster.directory / f"node-{self.node_id}").rglob(pattern))
 
     def output(self) -> str:
@@ -159,7 +159,7 @@ def start_error(node: NodeWithCorruptFiles) -> str:
     return line
 
 
-def test_killed_voter_truncates_the_corrupt_end_of_its_metadata_log_and_fetches_it_again(
+def test_killed_voter_truncates_the_corrupt_end_of_its_metadata_log_and_fetches_the_missing_records(
     node: NodeWithCorruptFiles,
 ) -> None:
     node.shut_down("killed")

@@ -56,7 +56,7 @@ def worker(directory: Path, name: str, address: str, props: dict[str, str]) -> W
 
 
 class Writing(threading.Thread):
-    """Writes CSV files under a temporary name and renames them, until `finish`."""
+    """Writes CSV files under a temporary name and then renames them. The thread runs until `finish` is called."""
 
     def __init__(self, directory: Path, rows: int) -> None:
         super().__init__()

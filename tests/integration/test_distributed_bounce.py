@@ -1,8 +1,9 @@
-"""Tests that connectors lose no record while workers and brokers are stopped and killed (Apache's test_bounce).
+"""Tests that connectors lose no record while workers and brokers are stopped and killed.
 
     BOUNCE_SECONDS=600 BOUNCE_SEED=7 python -m pytest -s tests/integration/test_distributed_bounce.py -m prove
 
-Both tests run the file connectors. The test marked `prove` runs a JDBC source and a lakehouse sink in addition.
+The tests correspond to `test_bounce` in Apache Kafka's system tests. Both tests run the file connectors. The test
+marked `prove` also runs a JDBC source and a lakehouse sink.
 
 Each run prints its seed. The same seed repeats the same sequence of stops and kills, but not at the same times.
 """

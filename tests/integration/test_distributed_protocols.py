@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def protocol(worker: DistributedWorker) -> str:
-    """Return the protocol of the worker's last generation."""
+    """Return the group protocol of the last generation that the worker joined."""
     return re.findall(r"joined generation \d+ \((\w+)\)", worker.log())[-1]
 
 

@@ -685,7 +685,7 @@ def test_connector_name_that_is_empty_or_contains_control_characters_is_rejected
         assert error in message
 
 
-def test_configuration_with_another_connector_name_than_the_request_is_rejected(
+def test_configuration_whose_connector_name_differs_from_the_name_in_the_request_is_rejected(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
     mismatch = "Connector name configuration (other) doesn't match connector name in the URL (c)"

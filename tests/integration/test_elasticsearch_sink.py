@@ -223,9 +223,9 @@ def test_validation_reports_an_unreachable_server_at_the_key_connection_url(serv
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_stored_twice_after_kills_of_the_worker(server: SearchServer, tmp_path: Path) -> None:
-    """The sink is the example in configs/.
+    """The worker and its broker are killed while the sink writes the lines of a file.
 
-    The worker and its broker are killed while the sink writes the lines of a file.
+    The sink is configured with the example file in configs/.
     """
     count, kills = 60_000, 4
     lines = tmp_path / "lines.txt"

@@ -95,7 +95,7 @@ def rows_of(database: psycopg.Connection[Any], table: str) -> int:
 def connectors(directory: Path, server: postgres.Postgres, chunks: str) -> list[Path]:
     """Write the configuration files of a source and two sinks.
 
-    The primary key of one sink is the id. The primary key of the other sink is the record's position.
+    One sink uses the row's id as the primary key. The other sink uses the record's topic, partition and offset.
     """
     common = {"connection.url": server.jdbc_url, "connection.user": server.user, "connection.attempts": "10"}
     source = {

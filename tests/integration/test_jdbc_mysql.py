@@ -99,7 +99,7 @@ def test_columns_of_a_query_have_the_types_of_its_tables(database: Any, props: d
     assert batch.values == [(4000000000, Decimal("1.500"), "a%b", b"\x00", dt.date(2026, 1, 2), "%")]
 
 
-def test_float_columns_have_the_exact_value_of_the_row(database: Any, props: dict[str, str]) -> None:
+def test_float_columns_are_read_with_their_exact_values(database: Any, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, `a%b` float, fixed float(8,2))")
     database.execute(
         "INSERT INTO t VALUES (1, 16777216, 12.34), (2, 123456.79, 0), (3, NULL, 1), (4, -3.4028235e38, 0)"

@@ -172,7 +172,7 @@ def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
-def test_url_may_name_several_hosts_and_schemas(
+def test_connection_url_may_name_several_hosts_and_schemas(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE SCHEMA other; CREATE TABLE other.orders (id int); INSERT INTO other.orders VALUES (7)")
@@ -236,7 +236,9 @@ def test_binary_format_returns_the_same_values_as_text_format(
     assert rows(read_all({**props, **query})) == rows(binary)
 
 
-def test_query_with_percent_signs_and_json_is_read(database: psycopg.Connection[Any], props: dict[str, str]) -> None:
+def test_query_may_contain_percent_signs_and_return_json_columns(
+    database: psycopg.Connection[Any], props: dict[str, str]
+) -> None:
     database.execute("CREATE TABLE notes (id serial PRIMARY KEY, note text, doc json)")
     database.execute("INSERT INTO notes (note, doc) VALUES ('100% wool', '{\"a\":1}'), ('silk', null)")
     query = "SELECT id, note, doc FROM notes WHERE note LIKE '%wool%'"
@@ -307,7 +309,7 @@ def test_validation_ends_after_the_connect_timeout_if_the_server_does_not_respon
     assert "Database is not available (connection timeout expired" in caplog.text
 
 
-def test_incrementing_column_may_be_a_decimal_without_decimal_places(
+def test_incrementing_column_may_have_a_numeric_type_with_scale_0(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE orders (id numeric(30,0) PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""Tests of which tables, columns and values of a real PostgreSQL server the JDBC source reads, skips or rejects."""
+"""Tests that the JDBC source reads, skips or rejects the right tables, columns and values of a PostgreSQL server."""
 
 from __future__ import annotations
 

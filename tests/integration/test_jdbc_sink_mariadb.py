@@ -199,7 +199,7 @@ def test_error_for_an_unknown_user_contains_the_servers_message_access_denied(se
 
 @pytest.fixture
 def lax_server_settings(server: mariadb.MariaDb, database: Any) -> Iterator[None]:
-    """Let new sessions accept values that do not fit, in a time zone other than UTC, until the test ends."""
+    """Until the test ends, let new sessions accept values that do not fit, and use a time zone other than UTC."""
     query(database, "SET GLOBAL sql_mode = ''")
     query(database, "SET GLOBAL time_zone = '+05:30'")
     yield
@@ -229,7 +229,9 @@ def test_key_that_is_longer_than_its_column_does_not_replace_another_row(url: st
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.usefixtures("lax_server_settings")
-def test_timestamps_are_instants_whatever_the_time_zone_of_the_server(url: str, database: Any, zone: str) -> None:
+def test_timestamp_columns_contain_the_correct_instants_in_every_server_time_zone(
+    url: str, database: Any, zone: str
+) -> None:
     query(database, "CREATE TABLE items (id INT, at TIMESTAMP(3) NULL, local DATETIME(3), micros TIMESTAMP(3) NULL)")
     schema = struct(
         [("id", INT32_SCHEMA), ("at", TIMESTAMP_SCHEMA), ("local", TIMESTAMP_SCHEMA), ("micros", INT64_SCHEMA)]

@@ -128,7 +128,7 @@ class TestInsertModes:
         ("numeric", ("1.0", "1")),
     ],
 )
-def test_last_of_several_keys_that_the_database_considers_equal_is_written(
+def test_last_record_is_written_if_the_database_considers_the_keys_of_several_records_equal(
     url: str, database: Database, mode: str, type_: str, keys: tuple[str, str]
 ) -> None:
     database.execute(f"CREATE TABLE items (code {type_} PRIMARY KEY, id int)")  # type: ignore[call-overload]
@@ -321,7 +321,7 @@ def test_error_for_an_unreachable_server_names_its_address() -> None:
         put("jdbc:postgresql://127.0.0.1:1/shop?user=x", [item(1)], connection__attempts="1")
 
 
-def test_read_only_server_is_a_temporary_error(url: str, database: Database) -> None:
+def test_write_to_a_read_only_server_is_retried_and_then_fails_the_task(url: str, database: Database) -> None:
     put(url, [item(1)])
     database.execute("ALTER ROLE postgres SET default_transaction_read_only = on")
     try:

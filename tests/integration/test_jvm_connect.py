@@ -83,7 +83,7 @@ def _output(directory: Path) -> list[str]:
     return (directory / "out.txt").read_text().splitlines()
 
 
-def test_headrace_worker_copies_every_line_with_an_apache_kafka_broker_and_repeats_none_after_a_restart(
+def test_headrace_worker_copies_every_line_with_an_apache_kafka_broker_and_repeats_no_line_after_a_restart(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))

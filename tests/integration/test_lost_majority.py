@@ -38,7 +38,7 @@ def why_not_created(cluster: ClusterProcess, node: int) -> str:
     return str(refused.value)
 
 
-def test_lost_quorum_majority_is_reported_by_logs_and_tools_and_the_cluster_recovers_when_it_is_restored(
+def test_lost_quorum_majority_is_reported_by_logs_and_tools_and_the_cluster_recovers_with_a_restored_majority(
     tmp_path: Path,
 ) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_load(cluster.bootstrap_servers, "majority") as load:

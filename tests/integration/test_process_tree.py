@@ -132,7 +132,9 @@ def test_children_of_a_killed_fork_server_are_killed_and_a_new_fork_server_start
     assert "Task hang-0: failed" not in worker.log()
 
 
-def test_crashed_task_fails_with_the_signal_in_its_trace_and_its_child_processes_are_killed(worker: Worker) -> None:
+def test_trace_of_a_crashed_task_names_the_signal_and_the_child_processes_of_the_task_are_killed(
+    worker: Worker,
+) -> None:
     worker.create("neighbour", {"connector.class": "HangConnector"})
     worker.wait_for_task_state("neighbour", 0, "RUNNING")
     worker.create("hang", {"connector.class": "HangConnector", "how": "crash"})

@@ -125,7 +125,10 @@ def test_throttled_reassignment_stays_at_the_throttle_rate_and_does_not_slow_pro
 def test_leader_throttle_or_follower_throttle_alone_limits_the_replication_rate(
     cluster: ClusterProcess, tmp_path: Path, side: str, source: int, target: int
 ) -> None:
-    """The test throttles node 3, because the quota counts the last 11 s and node 3 has had no throttled traffic yet."""
+    """The quota measures the rate of the last 11 s.
+
+    The test throttles node 3, because it has had no throttled traffic before this test.
+    """
     create_topic_on(cluster, side, source)
     rate = f"{side}.replication.throttled.rate={BYTES_PER_S}"
     run(cluster, "configs", "--alter", "--entity-type", "brokers", "--entity-name", "3", "--add-config", rate)

@@ -295,9 +295,9 @@ def test_workers_with_wildcard_listeners_advertise_the_local_address_of_their_br
 def test_rest_advertised_host_name_and_port_replace_host_and_port_of_the_listener(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The second worker reaches the leader through the port of a proxy.
+    """The second worker connects to the host and port that the leader advertises.
 
-    Here, the proxy is the leader's second listener.
+    Usually, a proxy listens on this port. In this test, the port belongs to the leader's second listener.
     """
     first, second = free_port(), free_port()
     settings = {

@@ -1,4 +1,4 @@
-"""Tests that S3 connectors lose no record if the store rejects, delays or cuts requests. Errors name the bucket."""
+"""Tests that S3 connectors lose no record if the store rejects, delays or interrupts requests, and name the bucket."""
 
 from __future__ import annotations
 

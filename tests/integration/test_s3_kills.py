@@ -94,7 +94,7 @@ def worker(directory: Path, address: str, store: s3.S3Server, run: str) -> Worke
 
 
 class Producing(threading.Thread):
-    """Writes records to all partitions until `finish`."""
+    """Writes records to all partitions until `finish` is called."""
 
     def __init__(self, address: str) -> None:
         super().__init__()

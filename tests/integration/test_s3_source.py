@@ -178,7 +178,7 @@ def test_byte_array_records_are_restored_from_objects(bucket: s3.S3Server) -> No
 
 
 @pytest.mark.parametrize(("values", "keys"), [(b"a\nb\nc\n" + b"d\n" * 500, 502), (b"a\nb\n", 1)])
-def test_keys_are_not_assigned_to_other_bytes_if_a_value_contains_the_separator(
+def test_keys_are_not_assigned_to_wrong_values_if_a_value_contains_the_separator(
     bucket: s3.S3Server, values: bytes, keys: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Confluent's sink, and earlier versions of headrace, wrote values that contain the separator."""
@@ -192,7 +192,7 @@ def test_keys_are_not_assigned_to_other_bytes_if_a_value_contains_the_separator(
     assert "skipping the object after record 0" in caplog.text
 
 
-def test_keys_of_bytes_are_restored(bucket: s3.S3Server) -> None:
+def test_keys_of_records_with_byte_array_values_are_restored(bucket: s3.S3Server) -> None:
     records = [sink_record(offset, value=b"v%d" % offset, value_schema=BYTES_SCHEMA, key=f"k{offset}",
                            key_schema=STRING_SCHEMA) for offset in range(30)]  # fmt: skip
     back_up(bucket, records, format__class="ByteArrayFormat", store__kafka__keys="true", flush__size="10")
@@ -295,7 +295,7 @@ def test_object_with_an_invalid_line_fails_the_task_or_is_skipped_as_behavior_on
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_records_before_damaged_data_are_restored_if_errors_are_logged(
+def test_records_before_damaged_data_are_restored_if_behavior_on_error_is_log(
     bucket: s3.S3Server, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     buffer = io.BytesIO()
@@ -316,7 +316,7 @@ def test_records_before_damaged_data_are_restored_if_errors_are_logged(
 
 
 @pytest.mark.parametrize("deleted", ["keys", "values"])
-def test_values_whose_keys_are_deleted_after_the_listing_are_not_skipped_silently(
+def test_source_fails_or_logs_a_message_if_keys_or_values_are_deleted_after_the_listing(
     bucket: s3.S3Server, deleted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)], store__kafka__keys="true")
@@ -355,7 +355,7 @@ def test_restarted_source_reads_no_record_of_committed_objects_again(bucket: s3.
     assert len(ids) <= 32
 
 
-def test_s3_source_validation_names_the_key_at_fault(bucket: s3.S3Server) -> None:
+def test_s3_source_validation_reports_each_error_at_the_invalid_configuration_key(bucket: s3.S3Server) -> None:
     def errors(**props: str) -> dict[str, list[str]]:
         settings = source_props(bucket) | props
         values = config_def(S3SourceConfig).validate(settings)

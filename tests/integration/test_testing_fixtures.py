@@ -144,7 +144,7 @@ def test_wait_for_status_raises_the_trace_of_a_failed_task(kafka_broker: KafkaBr
         assert "the database is gone" in worker.log
 
 
-def test_start_of_a_worker_that_exits_raises_an_error_with_its_log(kafka_broker: KafkaBroker) -> None:
+def test_start_of_a_worker_that_exits_raises_an_error_that_contains_the_workers_log(kafka_broker: KafkaBroker) -> None:
     with (
         pytest.raises(ConnectWorkerError, match=r"(?s)exited before .* task.isolation"),
         ConnectWorker(kafka_broker.bootstrap_servers, {"task.isolation": "vm"}),

@@ -47,7 +47,7 @@ Current = dict[bytes | None, TopicRecord]
 
 @asynccontextmanager
 async def opened_log(broker: BrokerProcess, topic: str) -> AsyncIterator[tuple[TopicLog, Current]]:
-    """Return a log, and its last record of each key."""
+    """Open the topic's log. Yield the log, and a dictionary with the last record of each key."""
     current: Current = {}
     logs = TopicLogs(properties(broker))
     log = logs.add(topic, lambda record: current.update({record.key: record}))
@@ -82,7 +82,7 @@ async def test_key_stays_in_its_partition_when_the_topic_gets_more_partitions(br
         assert len({record.partition for record in current.values()}) > 1, "a later worker uses all partitions"
 
 
-async def test_topic_that_is_deleted_is_not_created_by_the_log_and_is_reported_when_it_exists_again(
+async def test_topic_log_does_not_recreate_a_deleted_topic_and_reports_when_another_client_recreates_it(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened_admin(broker) as admin, opened_log_of_new_topic(broker, admin, "deleted") as (log, _):

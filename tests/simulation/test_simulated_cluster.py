@@ -66,7 +66,10 @@ def _search(name: str, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_cluster_simulation_detects_mutant_within_twelve_seeds(name: str) -> None:
-    """The first of the twelve seeds is known to detect the mutant, but a change to the code may change its run."""
+    """The first of the twelve seeds is known to detect the mutant.
+
+    The other seeds are necessary because a change to the code may change the run of the first seed.
+    """
     assert "caught by seed" in _search(name, "--count", "12")
 
 

@@ -1,4 +1,4 @@
-"""Tests of simulated worker groups under crashes, delays, zombies, leader changes and late reads of a seed.
+"""Tests of simulated worker groups. A seed determines crashes, delays, zombies, leader changes and late reads.
 
 `support.herder_simulation` runs the cores of real workers against a simulated coordinator and simulated topics. Once a
 group is stable, each configured task must run on exactly one worker, and no configuration may be lost.
@@ -40,7 +40,7 @@ def test_simulated_workers_agree_on_tasks_after_compaction_and_late_writes_of_fo
 
 
 @pytest.mark.parametrize("seed", [1127, 1629, 1880])
-def test_simulated_worker_rejoins_after_a_start_that_is_no_longer_wanted_has_failed(seed: int) -> None:
+def test_simulated_worker_rejoins_its_group_after_the_failed_start_of_an_instance_that_it_lost(seed: int) -> None:
     check_seeds(seed, 1)
 
 

@@ -186,7 +186,8 @@ def connect_standalone(worker: dict[str, str], connectors: Sequence[dict[str, st
 def connect_distributed(worker: Mapping[str, str]) -> Iterator[ApacheProcess]:
     """Run Kafka's connect-distributed, and yield the process when its REST port is open.
 
-    The process's `address` is that of the REST server: the one in `listeners`, or by default a free port of 127.0.0.1.
+    The process's `address` is the address of its REST server: the address in `listeners`, or by default a free port of
+    127.0.0.1.
     """
     directory = Path(mkdtemp(prefix="headrace-apache-connect-"))
     (port,) = free_ports(1)

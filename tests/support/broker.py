@@ -6,8 +6,8 @@
         broker.kill(); broker.start()             # a crash
         assert "..." in broker.log
 
-The broker watches the read end of a pipe whose write end the test process keeps open, so the broker also ends when the
-test process is killed.
+The test process keeps the write end of a pipe open, and the broker watches the read end. Therefore, the broker also
+ends when the test process is killed.
 """
 
 from __future__ import annotations

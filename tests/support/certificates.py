@@ -25,7 +25,7 @@ PASSWORD = "changeit"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The files of a certificate authority, and of a server and a client whose certificates it has signed."""
+    """The files of a certificate authority, and of a server and a client with certificates signed by this authority."""
 
     key_store: Path
     """PKCS#12, with the server's key and certificate."""
@@ -52,7 +52,7 @@ class Certificates:
     def client_context(self, *, identify: bool) -> ssl.SSLContext:
         """Return the TLS context of a client that trusts the authority.
 
-        With `identify`, the context sends the client's certificate.
+        If `identify` is True, the client sends its certificate.
         """
         context = ssl.create_default_context(cafile=self.authority)
         if identify:

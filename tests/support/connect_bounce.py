@@ -42,7 +42,7 @@ _STRING = {
 
 
 class Writer:
-    """Appends lines to the files of the sources until `stop`."""
+    """Appends lines to the files of the sources until `stop` is called."""
 
     def __init__(self, directory: Path) -> None:
         self.count = 0
@@ -74,7 +74,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """How a sequence of numbers deviates from 0, 1, 2, ..., `length` - 1."""
+    """The differences between a sequence of numbers and the sequence 0, 1, 2, ..., `length` - 1."""
 
     missing: int
     """The count of numbers that do not occur, or occur for the first time only after a higher number."""

@@ -26,7 +26,7 @@ _ID, _POSITION = "id", ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 
 
 class RowWriter:
-    """Inserts rows into the SQLite table, one row per transaction, until `stop`."""
+    """Inserts rows into the SQLite table, one row per transaction, until `stop` is called."""
 
     def __init__(self, directory: Path) -> None:
         self._database = sqlite3.connect(_file(directory), check_same_thread=False, isolation_level=None, timeout=30)

@@ -1,6 +1,6 @@
 """Runs an Elasticsearch sink task until it fails.
 
-The task sends its requests in other threads, so a later call of the task raises their errors.
+The task sends its requests in other threads. If a request fails, a later call of the task raises the error.
 """
 
 from __future__ import annotations

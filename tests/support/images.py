@@ -42,7 +42,10 @@ def partition_image(replicas: str, isr: str, leader: int, elr: str = "", **more:
 
 
 def cluster_image(*partitions: PartitionImage, brokers: str = "123", fenced: str = "") -> MetadataImage:
-    """Return an image with `brokers` (one digit each; `fenced` are fenced) and a topic `t` with `partitions`."""
+    """Return an image with brokers and a topic `t` that has `partitions`.
+
+    Each digit of `brokers` is a broker id. The brokers whose ids are also in `fenced` are fenced.
+    """
     return MetadataImage(
         offset=500,
         brokers={int(digit): broker_image(int(digit), fenced=digit in fenced) for digit in brokers},

@@ -87,7 +87,7 @@ class IsolatedNode:
 
 
 class IsolatedCluster:
-    """A cluster of nodes 1..N, each both broker and controller; node N runs on machine N of the network."""
+    """A cluster whose nodes are brokers and controllers. Each node runs on the machine with the same number."""
 
     def __init__(self, network: Network, directory: Path, disk_mib: int, properties: dict[str, str]) -> None:
         self.network = network
@@ -109,7 +109,7 @@ class IsolatedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Every node's address."""
+        """The addresses of all nodes, separated by commas."""
         return ",".join(f"{self.network.address(node)}:{_CLIENT_PORT}" for node in self.nodes)
 
     def start(self) -> None:

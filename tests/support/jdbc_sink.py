@@ -64,7 +64,7 @@ def tombstone(number: int, offset: int) -> SinkRecord:
 def put(url: str, records: Sequence[SinkRecord], **props: str) -> SinkRun:
     """Write the records; ``__`` in a keyword stands for a dot. Raises the error that fails the task.
 
-    If errors are not tolerated, this is the error that the task reported for a record.
+    If the task fails because it reports a record and errors are not tolerated, raises the reported error.
     """
     with _reported_errors():
         return run_sink(JdbcSinkConnector, _settings(url, props), records)
@@ -81,7 +81,10 @@ def validation_errors(url: str, **props: str) -> dict[str, list[str]]:
 def put_after_change(
     url: str, before: Sequence[SinkRecord], change: Callable[[], object], after: Sequence[SinkRecord], **props: str
 ) -> SinkRun:
-    """Write `before` and then as many records `after`, with the same task. Between the two, call `change`."""
+    """Write the records `before`, call `change`, and write the records `after` with the same task.
+
+    `before` and `after` must have the same number of records.
+    """
     assert len(before) == len(after)
     puts = count()
 

@@ -10,7 +10,7 @@ class Killed(BaseException):
 
 
 class KilledStorage(MemoryStorage):
-    """Storage in memory that does `renames_left` renames and raises `Killed` at the next rename."""
+    """Storage in memory that performs `renames_left` renames and raises `Killed` at the next rename."""
 
     renames_left = 1 << 30
 

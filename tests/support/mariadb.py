@@ -41,7 +41,7 @@ def unavailable_reason() -> str | None:
 
 @contextmanager
 def running(*options: str) -> Iterator[MariaDb]:
-    """Run a server with further options (``--sql-mode=``); stop and remove it at the end."""
+    """Run a server with additional options, e.g. ``--sql-mode=``. At the end, stop it and remove its data."""
     directory = Path(mkdtemp(prefix="headrace-mariadb-"))
     user = "mysql" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     port = free_port()

@@ -51,7 +51,10 @@ def missing() -> str:
 
 
 def in_sandbox(command: list[str]) -> list[str]:
-    """Return the command that runs `command` in a sandbox. Its standard input must be a pipe: see `end_with_parent`."""
+    """Return the command that runs `command` in a sandbox.
+
+    The standard input of the returned command must be a pipe: see `end_with_parent`.
+    """
     assert not missing(), missing()
     return [*_prefix()[0], *command]
 

@@ -422,7 +422,7 @@ def _isolate(cluster: RaftCluster, node: Node) -> None:
 def _wait_for_leader(cluster: RaftCluster, on_elected: Callable[[Node], None] | None = None) -> Node:
     """Run until a leader is established.
 
-    With `on_elected`, run until a leader is elected and call `on_elected` with it.
+    With `on_elected`, run until a leader is elected and call `on_elected` with this leader.
     """
 
     def is_elected() -> bool:

@@ -20,10 +20,11 @@ Commands (a link is written `1->2`, and `deliver`, `drop` and `timeout` accept s
 - `wait MS`: let time pass without firing a timer.
 - `deliver 1->2`: deliver the messages that are in flight on the link now. If the receiver has crashed, the sender's
   connection is refused.
-- `drop 1->2`: lose the messages in flight on the link.
-- `timeout 1->2`: fail the requests that 1 sent and 2 has not responded to.
-- `connection-refused 1->2`: 1 loses its connection to 2, which refuses a new one.
-- `stabilize [1,2]`: deliver messages (between the listed nodes), oldest first, until none is in flight.
+- `drop 1->2`: discard the messages in flight on the link.
+- `timeout 1->2`: fail the requests that 1 has sent to 2 and that 2 has not responded to.
+- `connection-refused 1->2`: 1 loses its connection to 2, and 2 refuses a new connection.
+- `stabilize [1,2]`: deliver messages, oldest first, until no message is in flight. If nodes are listed, deliver only
+  the messages between these nodes.
 - `propose N VALUE`: append a record on leader N.
 - `snapshot N`: replace the committed part of node N's log with a snapshot.
 - `resign N`: leader N resigns.

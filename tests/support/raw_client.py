@@ -107,9 +107,9 @@ def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **options: Any) ->
 
 
 def produce_request(topic: str, *batches: Any, acks: int = 1, partition: int = 0) -> ProduceRequest:
-    """Build a Produce request with one batch for each partition from `partition` on.
+    """Build a Produce request. The first batch is for `partition`, and each next batch is for the next partition.
 
-    It contains the topic name instead of the topic id, as in versions up to 12.
+    The request contains the topic name instead of the topic id, as in versions up to 12.
     """
     data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches, partition)]
     return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
@@ -128,7 +128,7 @@ def fetch_request(
 ) -> FetchRequest:
     """Build a Fetch request for one partition.
 
-    It contains the topic name instead of the topic id, as in versions up to 12.
+    The request contains the topic name instead of the topic id, as in versions up to 12.
     """
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
     return FetchRequest(

@@ -69,7 +69,7 @@ class SearchServer:
                 self.request("DELETE", f"/{name}")
 
     def delete_data_stream(self, name: str, template: str) -> None:
-        """Delete a data stream and its template. Keep both if the server's distribution has no such API."""
+        """Delete a data stream and its template, or do nothing if the server has no API for data streams."""
         try:
             self.request("DELETE", f"/_data_stream/{name}")
         except urllib.error.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Tests of real Kafka clients with a real broker. Each creates a topic, produces with every codec, and reads records.
+"""Tests of real Kafka clients with a real broker. Each client creates a topic, produces with every codec, and reads.
 
 Every client also reads the records of the other clients. The tests compare keys, values, headers and order of records.
 """

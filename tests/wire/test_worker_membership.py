@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
 class Worker:
-    """A member with two protocols. As leader, it assigns to each member that member's metadata with reversed bytes."""
+    """A member with two protocols. If it is the leader, it assigns to each member the member's metadata, reversed."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self.metadata = name + bytes(range(256))

@@ -80,9 +80,9 @@ class Scope:
         self._deferred: list[Callable[[], None]] = []
 
     def guard(self, callback: Callable[[], None]) -> None:
-        """Call `callback` now if the worker is running, or at the end of the pause if it is paused.
+        """Call `callback` now if the worker is running, or at the end of the pause if the worker is paused.
 
-        A crash drops the call.
+        After a crash of the worker, `callback` is not called.
         """
         if self.is_paused:
             self._deferred.append(callback)

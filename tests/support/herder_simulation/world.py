@@ -396,7 +396,7 @@ class World:
     # Checks
 
     def _check_assignments(self, generation: int, metadata: Mapping[str, bytes], plan: Mapping[str, bytes]) -> None:
-        """Check that each connector or task is assigned to only one member, and is not held by another member."""
+        """Check that each connector or task is assigned to only one member, and that no other member still owns it."""
         found = {member: decode_assignment(data) for member, data in plan.items()}
         if any(each.error != NO_ERROR for each in found.values()):
             return
