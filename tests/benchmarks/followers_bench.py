@@ -27,7 +27,7 @@ PACES_S = (0.0, 0.0005)
 class FollowersMeasurements(Measurements):
     """The measurements of one system.
 
-    `nodes` is its running cluster, which is a new one for each number of followers.
+    `nodes` is the system's running cluster. Each number of followers is measured in a new cluster.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ topic, it must be there only once and in the producer's order.
 
     lost write      an acknowledged record is not in the topic, or not at the acknowledged offset
     duplicate       a record is in the topic twice
-    reordering      a producer's later record in a partition is before an earlier one
+    reordering      in a partition, a record is before a record that the same producer sent earlier
     stale read      a record that was read at an offset is not the record at that offset in the final topic; or a leader
                     reported an end offset above the final end offset; or, in a healthy cluster, a leader reported an
                     end offset that is not above every offset that was acknowledged or read earlier

@@ -336,7 +336,9 @@ def test_broker_with_the_option_watch_fd_stops_cleanly_when_its_parent_process_i
     assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
-def test_started_broker_writes_its_listener_address_to_the_file_descriptor_ready_fd(tmp_path: Path) -> None:
+def test_started_broker_writes_its_listener_address_to_the_file_descriptor_of_the_option_ready_fd(
+    tmp_path: Path,
+) -> None:
     read_fd, write_fd = os.pipe()
     command = [sys.executable, "-m", "headrace_broker.server", "--ready-fd", str(write_fd)]
     command += ["--property", "listeners=PLAINTEXT://localhost:0", "--property", f"log.dirs={tmp_path / 'd'}"]

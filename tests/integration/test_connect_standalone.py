@@ -531,7 +531,7 @@ def test_validate_command_reports_all_errors_of_a_connector_file_without_a_name(
     assert "Did you mean HoistField$Value?" in result.stderr
 
 
-def test_connect_standalone_requires_arguments_and_validate_command_reports_the_errors_of_each_file(
+def test_connect_standalone_without_arguments_fails_and_validate_command_reports_the_errors_of_each_file(
     tmp_path: Path,
 ) -> None:
     assert _run().returncode == 1

@@ -368,9 +368,10 @@ OVERRIDES = {
 def test_client_overrides_are_restricted_by_the_workers_policy(
     broker: BrokerProcess, plugins: Path, tmp_path: Path, policy: str, refused: list[str]
 ) -> None:
-    """The test also disables topic tracking (with the policy None) or the reset of active topics (with other policies).
+    """The test also checks the endpoints for active topics.
 
-    The endpoints for active topics then return errors.
+    With the policy None, topic tracking is disabled, and both endpoints return errors. With the other policies, only
+    the reset of active topics is disabled and returns an error.
     """
     settings = {
         "connector_client_config_override_policy": policy,
@@ -476,9 +477,9 @@ def test_leader_writes_task_configurations_again_after_the_configuration_of_a_pa
 def test_connector_configurations_in_rest_responses_have_the_key_order_of_kafka_connect(
     workers: list[DistributedWorker], tmp_path: Path
 ) -> None:
-    """POST and PUT return the submitted order.
+    """Responses to POST and PUT have the submitted order of keys.
 
-    Configurations from the config topic have the order of Java's HashMap.
+    Configurations that the worker has read from the config topic have the order of Java's HashMap.
     """
     leader, other = workers
     config = {"z": "1", "a": "2", **source(tmp_path), **{f"key.{n}": str(n) for n in range(20, 0, -1)}}

@@ -94,7 +94,7 @@ def test_validation_errors_and_task_errors_name_the_server_that_denies_access(
         put_until_error({**settings, "max.retries": "0"}, [record(0)])
 
 
-def test_password_change_on_the_server_fails_the_task_and_no_document_is_lost_once_the_configuration_is_corrected(
+def test_password_change_on_the_server_fails_the_task_and_all_documents_are_stored_after_a_configuration_change(
     server: SearchServer, certificates: Certificates, tmp_path: Path
 ) -> None:
     user = "/_plugins/_security/api/internalusers/loader"

@@ -193,7 +193,7 @@ def test_record_keys_with_special_characters_become_document_ids_and_invalid_top
         put(server, [keyed(0, "a", topic="items/_doc?x")])
 
 
-def test_write_to_a_closed_index_fails_the_task_and_no_record_is_lost_after_the_index_is_opened(
+def test_write_to_a_closed_index_fails_the_task_and_all_records_are_stored_after_the_index_is_opened(
     server: SearchServer,
 ) -> None:
     records = [row(offset) for offset in range(5)]

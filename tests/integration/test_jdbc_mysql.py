@@ -51,7 +51,9 @@ def props(server: mariadb.MariaDb) -> dict[str, str]:
     return {"connection.url": server.jdbc_url, "connection.user": server.user, "topic.prefix": "my-"}
 
 
-def test_mariadb_types_are_mapped_as_by_confluents_jdbc_source(database: Any, props: dict[str, str]) -> None:
+def test_mariadb_types_are_converted_to_the_same_connect_types_as_by_confluents_jdbc_source(
+    database: Any, props: dict[str, str]
+) -> None:
     database.execute(
         "CREATE TABLE kinds (id bigint AUTO_INCREMENT PRIMARY KEY, tiny tinyint, utiny tinyint unsigned, "
         "flag boolean, small smallint, usmall smallint unsigned, medium mediumint, num int, unum int unsigned, "
@@ -88,7 +90,7 @@ def test_mariadb_types_are_mapped_as_by_confluents_jdbc_source(database: Any, pr
     assert empty == (2, *[None] * 26)
 
 
-def test_columns_of_a_query_have_the_types_of_its_tables(database: Any, props: dict[str, str]) -> None:
+def test_columns_of_a_query_have_the_types_of_the_table_columns(database: Any, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE t (id int unsigned PRIMARY KEY, n decimal(8,3), note varchar(5), raw blob, d date)")
     database.execute("INSERT INTO t VALUES (4000000000, 1.5, 'a%b', x'00', '2026-01-02')")
     query = "SELECT id, n, note, raw, d, '%' AS percent FROM t;  -- all"
@@ -153,7 +155,7 @@ def test_slow_read_of_a_large_table_does_not_start_again(database: Any, props: d
         database.execute("SET GLOBAL net_write_timeout = 60")
 
 
-def test_socket_timeout_ends_a_statement_that_returns_nothing(database: Any, props: dict[str, str]) -> None:
+def test_statement_without_a_response_fails_after_the_socket_timeout(database: Any, props: dict[str, str]) -> None:
     settings = {**props, "connection.url": props["connection.url"] + "?socketTimeout=1000", "mode": "bulk"}
     with pytest.raises(ConnectError, match="timed out"):
         read_all({**settings, "query": "SELECT SLEEP(10) AS slept"})
@@ -199,7 +201,7 @@ def test_table_and_column_names_with_special_characters_are_quoted(database: Any
     ("policy", "expected"),
     [("null", [(1, None), (2, None)]), ("clamp", [(1, dt.date.min), (2, dt.date.min)]), ("skip", [])],
 )
-def test_zero_dates_are_handled_as_configured_with_unmappable_values(
+def test_property_unmappable_values_sets_how_zero_dates_are_handled(
     database: Any, props: dict[str, str], policy: str, expected: list[Any]
 ) -> None:
     database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, d date)")

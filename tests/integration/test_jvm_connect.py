@@ -103,7 +103,7 @@ def test_headrace_worker_copies_every_line_with_an_apache_kafka_broker_and_repea
 
 
 def test_headrace_worker_continues_from_the_offsets_file_of_kafkas_standalone_worker(tmp_path: Path) -> None:
-    """Kafka's worker produces records. Then headrace's worker continues with the offsets file of Kafka's worker."""
+    """Kafka's worker produces records and stops. Then headrace's worker continues with the same offsets file."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     offsets = {"offset.storage.file.filename": str(tmp_path / "connect.offsets")}
     with running_broker(tmp_path) as broker:

@@ -1,4 +1,4 @@
-"""Tests that logs, tools and clients report a lost quorum majority, and that the cluster recovers afterwards."""
+"""Tests that logs, tools and clients report a lost quorum majority, and that the cluster recovers with a majority."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_s3_source_skips_and_logs_an_object_that_is_deleted_after_it_was_listed(
     assert f"Cannot read {key} in s3://lake" in caplog.text
 
 
-def test_objects_for_partition_field_values_with_special_characters_stay_in_topics_dir_and_can_be_restored(
+def test_records_with_special_characters_in_the_partition_field_are_stored_in_topics_dir_and_can_be_restored(
     server: s3.S3Server, store: FaultyS3
 ) -> None:
     values = ["../../etc", "a b?c#d%2f&", "é\u2028\n", "x" * 300, "..", "<xml>&amp;", "a+0+0000000000"]

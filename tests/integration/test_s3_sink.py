@@ -130,7 +130,7 @@ def test_keys_of_tombstones_are_written_to_the_tombstone_directory(bucket: s3.S3
 
 
 @pytest.mark.parametrize("behavior", ["ignore", "fail"])
-def test_null_values_are_ignored_or_reported_as_behavior_on_null_values_configures(
+def test_property_behavior_on_null_values_sets_whether_null_values_are_ignored_or_reported(
     bucket: s3.S3Server, behavior: str
 ) -> None:
     records = [row(0), row(1, value=None, value_schema=None), row(2), row(3)]
@@ -251,7 +251,7 @@ def sink_records(records: Sequence[SinkRecord]) -> SinkRecords:
     return SinkRecords(from_records(records))  # type: ignore[arg-type]
 
 
-def test_unparsed_json_values_become_unchanged_lines_of_the_object(bucket: s3.S3Server) -> None:
+def test_unparsed_json_values_are_written_unchanged_as_lines_of_the_object(bucket: s3.S3Server) -> None:
     texts = [b'{"id": 1, "price": 1.10}', b'{"id": 2}', b'{"id": 3, "name": "\\u00e9"}']
     batch = SinkBatch("items", JsonTexts(texts), partition=0, offsets=range(3), timestamps=0)
     with running_task(bucket, partitioner__class="FieldPartitioner", partition__field__name="id") as (task, _):
@@ -342,7 +342,7 @@ def test_fatal_upload_error_prevents_the_commit_of_offsets_and_fails_the_next_pu
             task.put(SinkRecords())
 
 
-def test_s3_sink_writes_the_whole_file_again_if_the_store_has_lost_its_multipart_upload(
+def test_s3_sink_writes_the_whole_file_again_if_the_store_has_lost_the_multipart_upload_of_the_file(
     bucket: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = struct([("text", STRING_SCHEMA)])

@@ -266,7 +266,7 @@ def test_generic_mode_derives_the_record_schema_from_parquet_columns(bucket: s3.
 @pytest.mark.parametrize(
     "folders", ["logs/items,logs/items/partition=0/", "logs/items,logs/items", "logs/items/partition=0/,logs/items/"]
 )
-def test_objects_below_overlapping_folders_are_read_once(bucket: s3.S3Server, mode: str, folders: str) -> None:
+def test_each_object_below_overlapping_folders_is_read_once(bucket: s3.S3Server, mode: str, folders: str) -> None:
     for folder in ("items", "items2"):
         for number in range(3):
             name = f"logs/{folder}/partition=0/{folder}+0+{number:010}.json"
@@ -277,7 +277,7 @@ def test_objects_below_overlapping_folders_are_read_once(bucket: s3.S3Server, mo
 
 
 @pytest.mark.parametrize("behavior", ["fail", "ignore", "log"])
-def test_object_with_an_invalid_line_fails_the_task_or_is_skipped_as_behavior_on_error_configures(
+def test_property_behavior_on_error_sets_whether_an_object_with_an_invalid_line_fails_the_task_or_is_skipped(
     bucket: s3.S3Server, behavior: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = bucket.client()

@@ -248,10 +248,10 @@ def test_sink_task_can_pause_its_partitions(worker: Worker) -> None:
     assert len(entries(worker, "put")) == 1
 
 
-def test_slow_sink_task_stays_in_its_group_while_it_puts_and_while_it_is_paused(worker: Worker) -> None:
+def test_slow_sink_task_stays_in_its_group_during_a_long_put_and_while_it_is_paused(worker: Worker) -> None:
     """The task needs 5 s to put its records, and is paused for 3 s. Both times exceed max.poll.interval.ms.
 
-    A consumer that does not poll for that long would have to leave its group.
+    If the consumer did not poll during these times, it would have to leave its group.
     """
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(100)])
     limits = {"consumer.override.max.poll.records": "2", "consumer.override.max.poll.interval.ms": "2500"}
@@ -307,7 +307,7 @@ def test_new_member_of_the_group_of_a_slow_sink_task_does_not_wait_until_the_tas
     assert worker.status("sink")["tasks"][0]["state"] == "RUNNING"
 
 
-def test_sink_task_that_reports_a_record_without_error_tolerance_fails_even_if_it_catches_the_error(
+def test_sink_task_without_error_tolerance_fails_when_it_reports_a_record_even_if_it_catches_the_error(
     worker: Worker,
 ) -> None:
     write_topic(worker.bootstrap_servers(), "t", [(None, b"%d" % n) for n in range(3)])

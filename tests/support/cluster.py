@@ -195,7 +195,7 @@ def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Itera
 
 
 def free_base_port(nodes: int) -> int:
-    """Return a base port for which all client and controller ports are free and below the system's ephemeral ports."""
+    """Return a base port. All ports of the cluster that follow from it are free and are not ephemeral ports."""
     while True:
         base = random.randrange(12_000, 31_000)
         if all(_is_free(base + offset + index) for offset in (0, 1000) for index in range(nodes)):

@@ -73,7 +73,7 @@ class MemberProcess:
 
 
 class GroupProcesses:
-    """The members of one consumer group. The end of the `with` block kills all running members."""
+    """The members of one consumer group. At the end of the `with` block, all running members are killed."""
 
     def __init__(self, address: str, group: str, topic: str, session_ms: int) -> None:
         self._address = address

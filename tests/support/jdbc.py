@@ -67,9 +67,9 @@ def read_all(props: Mapping[str, str], offsets: Offsets | None = None, max_tasks
 
 
 def drain(task_config: Mapping[str, str], offsets: Offsets, polls: int = 1_000_000) -> list[SourceBatch]:
-    """Poll a task until it returns no batch, at most `polls` times.
+    """Poll a task at most `polls` times, and stop when it returns no batch.
 
-    Commit each batch's offset, and return the batches.
+    Commit the offset of each batch, and return the batches.
     """
     task = JdbcSourceTask()
     task.poll_block_s = 0.0

@@ -121,7 +121,10 @@ class Voter:
         await self.until(lambda: self.quorum.is_active_leader)
 
     async def fetched(self, node_id: int = 2) -> None:
-        """Let voter `node_id` fetch at the log end offset, which proves that it has all records. Then sync the log."""
+        """Let voter `node_id` fetch at the log end offset, then sync the log.
+
+        The fetch shows that the voter has all records.
+        """
         raft = self.quorum.raft
         if node_id in self.config.voters:
             request = messages.fetch_request(self.config, raft.epoch, raft.log_end, -1)

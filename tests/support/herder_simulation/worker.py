@@ -592,7 +592,10 @@ class SimulatedWorker:
 
 
 def task_configs_of(config: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the task configurations that a connector generates. They do not always change with its configuration."""
+    """Return the task configurations that a connector generates.
+
+    Some changes of the connector's configuration do not change the task configurations.
+    """
     return [{"n": str(number), "v": config["task.v"]} for number in range(int(config["tasks"]))]
 
 
