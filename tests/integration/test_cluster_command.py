@@ -126,7 +126,7 @@ def test_cluster_start_rejects_a_directory_or_port_in_use(cluster: ClusterProces
     assert read_layout(other.directory) is None  # no layout is saved, so the next start may use another --base-port
 
 
-def test_cluster_start_rejects_a_directory_with_unknown_files_or_with_the_data_of_another_number_of_nodes(
+def test_cluster_start_rejects_a_directory_with_unknown_files_or_with_a_cluster_of_another_size(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "other").mkdir()

@@ -146,7 +146,7 @@ def test_restarted_task_receives_the_new_contents_of_its_secret_file(
     worker.request("DELETE", "/connectors/rotated")
 
 
-def test_config_variables_that_refer_to_forbidden_files_or_unknown_names_stay_unresolved(
+def test_config_variables_with_forbidden_files_forbidden_names_or_unknown_providers_stay_unresolved(
     worker: DistributedWorker,
 ) -> None:
     config = {"connector.class": "FileStreamSource", "topic": "t", "name": "v"}

@@ -102,7 +102,7 @@ def test_later_record_replaces_the_document_with_the_same_key(server: SearchServ
     assert {key: each["id"] for key, each in server.documents("items").items()} == {"k0": 27, "k1": 28, "k2": 29}
 
 
-def test_sink_logs_once_per_partition_that_records_older_than_their_stored_documents_are_not_stored(
+def test_sink_logs_once_per_partition_that_it_skips_records_that_are_older_than_the_stored_documents(
     server: SearchServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, [keyed(100, "a"), keyed(101, "b")])
@@ -151,7 +151,7 @@ def test_index_mapping_is_created_from_the_record_schema(server: SearchServer) -
     assert document == {"id": 1, "name": "x", "price": 1.5, "day": millis, "at": millis, "tags": {"a": 1}}
 
 
-def test_malformed_document_is_reported_if_behavior_on_malformed_documents_is_warn_and_fails_the_task_by_default(
+def test_malformed_document_fails_the_task_by_default_and_is_reported_if_the_behavior_is_warn(
     server: SearchServer,
 ) -> None:
     server.request("PUT", "/items", {"mappings": {"properties": {"id": {"type": "date"}, "n": {"type": "integer"}}}})

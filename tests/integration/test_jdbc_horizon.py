@@ -43,7 +43,7 @@ def props(server: postgres.Postgres) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_committed_after_later_rows_is_skipped_without_snapshot_horizon_and_read_with_snapshot_horizon(
+def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horizon_is_true(
     server: postgres.Postgres, database: psycopg.Connection[Any], props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode} | ({} if mode == "incrementing" else {"timestamp.column.name": "at"})

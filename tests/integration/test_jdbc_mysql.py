@@ -130,7 +130,7 @@ def test_row_is_read_when_no_further_row_can_have_the_same_timestamp(
     assert [row[0] for row in rows(read_all(settings, offsets))] == [1, 2]
 
 
-def test_slow_read_of_a_large_table_does_not_start_again(database: Any, props: dict[str, str]) -> None:
+def test_slow_read_of_a_large_table_is_not_restarted(database: Any, props: dict[str, str]) -> None:
     database.execute("CREATE TABLE big (id int PRIMARY KEY, s varchar(1000))")
     database.execute("INSERT INTO big SELECT seq, REPEAT('x', 900) FROM seq_1_to_30000")
     database.execute("SET GLOBAL net_write_timeout = 1")
@@ -286,7 +286,7 @@ def test_missing_or_unknown_database_in_connection_url_is_reported(
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing", "incrementing"])
-def test_row_committed_after_later_rows_is_skipped_without_snapshot_horizon_and_read_with_snapshot_horizon(
+def test_row_that_is_committed_after_later_rows_is_skipped_unless_snapshot_horizon_is_true(
     server: mariadb.MariaDb, database: Any, props: dict[str, str], mode: str
 ) -> None:
     settings = {**props, "mode": mode, "timestamp.column.name": "at", "incrementing.column.name": "id"}

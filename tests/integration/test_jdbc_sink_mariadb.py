@@ -229,7 +229,7 @@ def test_key_that_is_longer_than_its_column_does_not_replace_another_row(url: st
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.usefixtures("lax_server_settings")
-def test_timestamp_columns_contain_the_correct_instants_in_every_server_time_zone(
+def test_timestamp_columns_contain_the_correct_instants_if_the_server_time_zone_is_not_utc(
     url: str, database: Any, zone: str
 ) -> None:
     query(database, "CREATE TABLE items (id INT, at TIMESTAMP(3) NULL, local DATETIME(3), micros TIMESTAMP(3) NULL)")

@@ -128,7 +128,7 @@ class TestInsertModes:
         ("numeric", ("1.0", "1")),
     ],
 )
-def test_last_record_is_written_if_the_database_considers_the_keys_of_several_records_equal(
+def test_last_of_several_records_is_written_if_the_database_considers_their_keys_equal(
     url: str, database: Database, mode: str, type_: str, keys: tuple[str, str]
 ) -> None:
     database.execute(f"CREATE TABLE items (code {type_} PRIMARY KEY, id int)")  # type: ignore[call-overload]

@@ -38,7 +38,7 @@ def why_not_created(cluster: ClusterProcess, node: int) -> str:
     return str(refused.value)
 
 
-def test_lost_quorum_majority_is_reported_by_logs_and_tools_and_the_cluster_recovers_with_a_restored_majority(
+def test_logs_and_tools_report_a_lost_majority_and_the_cluster_recovers_once_a_majority_runs_again(
     tmp_path: Path,
 ) -> None:
     with running_cluster(tmp_path / "c") as cluster, running_load(cluster.bootstrap_servers, "majority") as load:

@@ -277,7 +277,7 @@ def test_each_object_below_overlapping_folders_is_read_once(bucket: s3.S3Server,
 
 
 @pytest.mark.parametrize("behavior", ["fail", "ignore", "log"])
-def test_property_behavior_on_error_sets_whether_an_object_with_an_invalid_line_fails_the_task_or_is_skipped(
+def test_property_behavior_on_error_sets_whether_an_invalid_object_fails_the_task_or_is_skipped(
     bucket: s3.S3Server, behavior: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = bucket.client()
@@ -316,7 +316,7 @@ def test_records_before_damaged_data_are_restored_if_behavior_on_error_is_log(
 
 
 @pytest.mark.parametrize("deleted", ["keys", "values"])
-def test_source_fails_or_logs_a_message_if_keys_or_values_are_deleted_after_the_listing(
+def test_deleted_keys_object_fails_the_task_and_deleted_values_object_is_skipped_with_a_log_message(
     bucket: s3.S3Server, deleted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     back_up(bucket, [sink_record(offset) for offset in range(6)], store__kafka__keys="true")

@@ -139,7 +139,9 @@ def test_start_fails_if_controller_quorum_voters_lists_nodes_with_swapped_addres
     )
 
 
-def test_start_fails_for_a_voter_configured_with_fewer_voters_than_the_other_nodes(cluster: ClusterProcess) -> None:
+def test_start_fails_for_a_voter_that_is_configured_with_fewer_voters_than_the_other_nodes(
+    cluster: ClusterProcess,
+) -> None:
     cluster.stop_node(3)
     file = cluster.directory / "node-3" / "server.properties"
     kept = file.read_text()

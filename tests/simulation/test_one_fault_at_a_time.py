@@ -509,7 +509,7 @@ def test_client_switches_to_new_leader_while_old_leader_hangs() -> None:
     run_scenario(scenario)
 
 
-def test_client_requests_metadata_from_another_broker_when_its_connected_broker_hangs() -> None:
+def test_client_requests_metadata_from_another_broker_when_the_broker_that_it_is_connected_to_hangs() -> None:
     """The client is connected only to the broker that hangs, and has no pending request at that time."""
 
     async def scenario(cluster: SimulatedCluster) -> None:

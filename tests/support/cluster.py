@@ -195,7 +195,10 @@ def running_cluster(directory: Path, nodes: int = 3, **properties: str) -> Itera
 
 
 def free_base_port(nodes: int) -> int:
-    """Return a base port. All ports of the cluster that follow from it are free and are not ephemeral ports."""
+    """Return a base port with which all client ports and controller ports of the cluster are free.
+
+    The ports are below the system's ephemeral ports.
+    """
     while True:
         base = random.randrange(12_000, 31_000)
         if all(_is_free(base + offset + index) for offset in (0, 1000) for index in range(nodes)):

@@ -60,7 +60,7 @@ def in_sandbox(command: list[str]) -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Exit when the parent ends and thereby closes standard input. This ends the sandbox that the program runs in."""
+    """Exit when standard input is closed, which happens when the parent ends. The exit also ends the sandbox."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -319,7 +319,7 @@ def test_fourth_broker_can_be_added_and_removed_again_while_clients_produce_and_
     assert brokers_of(cluster) == {1, 2, 3}
 
 
-def test_broker_unregistered_while_running_stays_unregistered_until_it_restarts(
+def test_running_broker_that_is_unregistered_stays_unregistered_until_it_restarts(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
     with broker_4(cluster, tmp_path) as log:

@@ -256,7 +256,7 @@ def test_signal_ends_console_consumer_cleanly(broker: BrokerProcess, number: sig
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_ends_console_producer_after_it_has_sent_the_lines_it_read(
+def test_signal_ends_console_producer_after_it_has_sent_all_lines_that_it_has_read(
     broker: BrokerProcess, number: signal.Signals, status: int
 ) -> None:
     topic = f"producer-signal-{number}"

@@ -377,7 +377,7 @@ def test_full_fetch_without_a_session_returns_records_and_a_fetch_with_an_unknow
 # -- offsets and records ------------------------------------------------------------------------------------------
 
 
-def test_list_offsets_returns_the_latest_earliest_and_max_timestamp_offset_and_the_offset_for_a_timestamp(
+def test_list_offsets_returns_offsets_for_special_timestamps_and_for_record_timestamps(
     client: RawClient, topic: str
 ) -> None:
     base = 1_700_000_000_000

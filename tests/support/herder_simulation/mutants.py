@@ -123,7 +123,10 @@ def always_rejoin_for_new_configs() -> None:
 
 
 def accept_outdated_statuses() -> None:
-    """Prevent the owner of a connector or task from correcting a status that was overwritten (needs --statuses)."""
+    """Prevent the owner of a connector or task from correcting a status that another worker has overwritten.
+
+    This mutant needs the option --statuses.
+    """
     core.HerderCore.status_replaced = lambda self, connector, task: []  # type: ignore[method-assign]
 
 
