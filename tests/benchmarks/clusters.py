@@ -23,7 +23,7 @@ _POLL_S = 0.05
 
 
 class Nodes(Protocol):
-    """A running cluster; its nodes are numbered from 1."""
+    """A running cluster. Its nodes are numbered from 1."""
 
     name: str
     bootstrap: str

@@ -37,7 +37,7 @@ def numbers(field: Field, rng: Random) -> Any:
 
 
 def random_request(rng: Random) -> Any:
-    """Return a request for the metadata partition whose integer fields have random or extreme values."""
+    """Return a request for the metadata partition. Its other integer fields have random or extreme values."""
     api = API[rng.choice(KEYS)]
     request = random_message(api.request, api.max_version, rng, numbers)
     if not request.topics:
@@ -77,7 +77,7 @@ async def send_hostile_requests(rng: Random) -> None:
 
 
 async def delete_log_before_snapshot(voter: Voter) -> None:
-    """Delete the log before a snapshot, so that the voter no longer knows the offsets and epochs before it."""
+    """Delete the log before a snapshot. The voter then no longer knows the epochs of the deleted offsets."""
     quorum, log = voter.quorum, voter.quorum.log
     for number in (1, 2, 3):
         committed = quorum.append([ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=number)])

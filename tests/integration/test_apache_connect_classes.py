@@ -275,7 +275,10 @@ def _headrace_result(name: str, props: str, how: JsonConverter, data: str) -> st
 
 
 def _sorted(response: str) -> list[Any]:
-    """Parse the JSON in `response`. Java stores a schemaless map as a HashMap, so the order of its keys may differ."""
+    """Split a response into columns, and parse the columns that are JSON objects.
+
+    The order of keys may differ, because Java stores a schemaless map as a HashMap.
+    """
     return [json.loads(column) if column[:1] == "{" else column for column in response.split("\t")]
 
 

@@ -1,4 +1,4 @@
-"""Tests that a connector or task whose call never returns delays no other connector, rebalance or request."""
+"""Tests that connector and task calls that never return do not delay other connectors, rebalances or requests."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def compact(log: PartitionLog, now_ms: int) -> CleaningDone:
 def dump(*arguments: str) -> str:
     """Return the output of Kafka's DumpLogSegments, and check that headrace's dump tool prints the same output.
 
-    The only warnings allowed are those about the offset gaps that compaction leaves.
+    Only warnings about the offset gaps that compaction leaves are allowed.
     """
     done = apache.run_tool("org.apache.kafka.tools.DumpLogSegments", *arguments, timeout_s=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -214,7 +214,7 @@ def test_s3_sink_validation_reports_a_missing_bucket_and_an_unreachable_store(bu
 
 
 class TaskContext:
-    """A fake task context that stores the requests of the task; tests set its clock."""
+    """A fake task context that stores the requests of the task. Tests set the clock of the context."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -246,11 +246,12 @@ def test_fetch_with_replica_id_but_without_replica_epoch_does_not_advance_high_w
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_leader_alone_in_the_isr_acknowledges_no_record_after_min_insync_replicas_is_raised(is_known: bool) -> None:
-    """Rule R7: a replica that leaves the ISR below min.insync.replicas joins the ELR and may be elected leader.
+    """Rule R7: a replica that leaves the ISR joins the ELR if the ISR is then below min.insync.replicas.
 
-    If the leader were alone in the ISR and acknowledged records because it still used the old
-    min.insync.replicas, the elected replica would lack those records. If `is_known`, the leader receives
-    the new config before the ISR change; otherwise, the leader receives both changes at the same time.
+    A replica in the ELR may be elected leader. If the leader were alone in the ISR and acknowledged
+    records because it still used the old min.insync.replicas, the elected replica would lack those
+    records. If `is_known` is True, the leader receives the new config before the ISR change. Otherwise,
+    the leader receives both changes at the same time.
     """
 
     async def scenario(cluster: SimulatedCluster) -> None:

@@ -1,7 +1,7 @@
 """Stops and kills workers and brokers at random while file connectors run, and checks the connectors' records.
 
-There are two sources. Each reads a file and produces its lines to its own topic, which has one partition. There are two
-sinks with two tasks each. Each sink writes both topics to its own file.
+There are two sources. Each source reads a file and produces the lines of the file to its own topic. Each topic has one
+partition. There are two sinks with two tasks each. Each sink writes both topics to its own file.
 
 A line is `NAME NUMBER`, with consecutive numbers. Therefore, each topic must contain the numbers 0, 1, 2, ... in order.
 After a failure, a source may go back to an earlier number and continue from there. The same is true for the lines of

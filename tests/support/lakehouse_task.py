@@ -69,7 +69,7 @@ class Context:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def committed_offsets(self) -> Mapping[tuple[str, int], int]:
-        """Return no offsets, as for a group that has not committed any."""
+        """Return an empty mapping, because no offsets are committed."""
         return {}
 
     def report_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:

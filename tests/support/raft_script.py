@@ -602,7 +602,7 @@ def _vote_kind(request: VoteRequest) -> str:
 def run_script(path: Path) -> tuple[str, str]:
     """Run a script file.
 
-    Return its content, and the same script with the traces that its commands have now produced.
+    Return the content of the file, and the same script with the traces that the commands produced in this run.
     """
     text = path.read_text()
     cluster = ScriptedCluster()
