@@ -117,7 +117,7 @@ def test_malformed_frames_do_not_affect_other_clients(
     assert "Traceback" not in broker.log, broker.log[broker.log.index("Traceback") - 300 :][:3000]
 
 
-def test_broker_allocates_no_memory_for_announced_request_bytes_that_do_not_arrive(
+def test_broker_does_not_allocate_memory_for_request_bytes_before_they_arrive(
     broker: BrokerProcess, neighbour: ValidClient
 ) -> None:
     before = broker.resident_bytes

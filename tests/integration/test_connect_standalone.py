@@ -520,7 +520,7 @@ def test_connect_standalone_accepts_override_options_between_file_names(tmp_path
     assert "none: no such file" in result.stderr
 
 
-def test_validate_command_reports_all_errors_of_a_connector_file_without_a_name(tmp_path: Path) -> None:
+def test_validate_command_reports_all_errors_if_the_connector_name_is_missing_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "nameless.properties"
     path.write_text("connector.class=FileStreamSource\ntransforms=A\ntransforms.A.type=HoistFeld$Value\n")
     command = [sys.executable, "-m", "headrace.cli.main", "validate", str(path)]

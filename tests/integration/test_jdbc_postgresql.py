@@ -185,7 +185,7 @@ def test_connection_url_may_name_several_hosts_and_schemas(
     assert rows(read_all(props)) == [(7, "5s")]
 
 
-def test_db_timezone_applies_to_timestamps_without_time_zone(
+def test_db_timezone_applies_to_columns_of_type_timestamp_without_time_zone(
     database: psycopg.Connection[Any], props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE visits (at timestamp NOT NULL)")

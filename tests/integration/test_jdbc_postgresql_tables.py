@@ -137,7 +137,7 @@ def test_domains_are_read_as_their_base_types(database: Database, props: dict[st
     assert owner.schema.type is Type.INT64
 
 
-def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_without_precision(
+def test_numeric_unconstrained_scale_sets_the_scale_of_numeric_columns_that_have_no_precision(
     database: Database, props: dict[str, str]
 ) -> None:
     database.execute("CREATE TABLE numbers (n numeric); INSERT INTO numbers VALUES (1.25)")
@@ -174,7 +174,7 @@ def test_tables_are_selected_by_table_types(database: Database, props: dict[str,
     )
 
 
-def test_table_selection_that_matches_no_table_logs_the_available_tables(
+def test_source_logs_the_available_tables_if_its_selection_matches_no_table(
     database: Database, props: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     database.execute("CREATE TABLE orders (id int)")

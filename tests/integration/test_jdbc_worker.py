@@ -49,7 +49,7 @@ def test_misspelled_incrementing_column_is_rejected_with_a_suggestion(tmp_path: 
         assert not any("psycopg" in path for path in libraries)
 
 
-def test_row_skipped_because_of_unmappable_values_is_sent_to_the_dead_letter_queue(tmp_path: Path) -> None:
+def test_row_that_is_skipped_because_of_unmappable_values_is_sent_to_the_dead_letter_queue(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")
         database.executemany("INSERT INTO orders VALUES (?, ?)", [(1, 5), (2, "many"), (3, 7)])

@@ -253,7 +253,7 @@ def test_workers_forward_requests_to_the_advertised_listener_of_the_leader(
         assert_changes_are_forwarded(workers, tmp_path)
 
 
-def test_worker_without_a_tls_key_forwards_requests_to_a_leader_with_https(
+def test_worker_without_a_tls_key_forwards_requests_over_https_to_the_leader(
     broker: BrokerProcess, certificates: Certificates, tmp_path: Path
 ) -> None:
     """The second worker has no https listener, but trusts the certificate of the first worker."""

@@ -151,7 +151,7 @@ def test_users_of_the_jaas_file_are_accepted(secure_group: list[DistributedWorke
             assert send(worker, "GET", "/connectors", headers=basic(user))[::2] == (200, "[]")
 
 
-def test_unknown_path_returns_404_and_unsupported_method_returns_405_without_credentials(
+def test_request_without_credentials_returns_404_for_an_unknown_path_and_405_for_an_unsupported_method(
     secure_group: list[DistributedWorker],
 ) -> None:
     worker = secure_group[0]

@@ -375,7 +375,7 @@ def test_leader_with_a_missing_segment_resigns_and_another_replica_is_elected() 
 
 
 @pytest.mark.parametrize("loses", ["end of segment", "segment", "directory"])
-def test_replica_that_lost_records_while_stopped_is_not_elected(loses: str) -> None:
+def test_replica_that_lost_records_while_its_broker_was_stopped_is_not_elected(loses: str) -> None:
     """Rule R6: the replica's log loses acknowledged records after a clean shutdown of the broker."""
 
     async def scenario(cluster: SimulatedCluster) -> None:
